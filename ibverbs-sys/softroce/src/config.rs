@@ -38,7 +38,7 @@ mod parse;
 mod way;
 
 use parse::{
-    addresses, bytes, duration, events, failures, fraction, links, mtu, number, port, segmentation,
+    addresses, bytes, duration, events, failures, links, mtu, number, port, ratio, segmentation,
 };
 pub use way::Way;
 
@@ -177,16 +177,16 @@ impl Config {
             path: environment.read("SOFTROCE_PATH", parse::way)?,
             network: NetworkFaults {
                 loss: environment
-                    .read("SOFTROCE_LOSS", fraction)?
+                    .read("SOFTROCE_LOSS", ratio)?
                     .unwrap_or_default(),
                 duplicate: environment
-                    .read("SOFTROCE_DUPLICATE", fraction)?
+                    .read("SOFTROCE_DUPLICATE", ratio)?
                     .unwrap_or_default(),
                 reorder: environment
-                    .read("SOFTROCE_REORDER", fraction)?
+                    .read("SOFTROCE_REORDER", ratio)?
                     .unwrap_or_default(),
                 corrupt: environment
-                    .read("SOFTROCE_CORRUPT", fraction)?
+                    .read("SOFTROCE_CORRUPT", ratio)?
                     .unwrap_or_default(),
                 latency: environment
                     .read("SOFTROCE_LATENCY", duration)?

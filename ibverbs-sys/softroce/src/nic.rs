@@ -35,7 +35,7 @@ mod sockets;
 mod unanswered;
 
 pub use faults::faults;
-use receiver::{Receiver, ReceivingThread};
+use receiver::{Caller, Receiver};
 
 /// The NIC of a process: its port with sockets and addresses, and the tables of the objects that packets can address.
 pub(crate) struct Nic {
@@ -164,7 +164,7 @@ impl Nic {
             .then(|| host_peers(config, &network, &memory, &timers, &counters))
             .flatten();
         if let Some(host_peers) = &host_peers {
-            memory.tell(Arc::clone(host_peers));
+            memory.set_peers(Arc::clone(host_peers));
             network.share(Arc::clone(host_peers));
         }
         let nic = Arc::new_cyclic(|this| Self {
@@ -242,7 +242,7 @@ impl Nic {
         };
         if let (Some(address), Some(host_peers)) = (unknown, &self.host_peers) {
             // The handshake takes a while, so it begins after the queue pair is unlocked.
-            host_peers.meet(address);
+            host_peers.establish_link(address);
         }
         if let Some(timeout) = timeout {
             self.timers
@@ -268,7 +268,7 @@ impl Nic {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
         {
-            host_peers.meet(address);
+            host_peers.establish_link(address);
         }
     }
 
@@ -407,11 +407,11 @@ fn host_peers(
         base_port: config.port,
         addresses: network
             .own_addresses()
-            .take(same_host::LIST)
-            .map(same_host::listed)
+            .take(same_host::MAX_LIST)
+            .map(same_host::without_interface)
             .collect(),
         open: network.open_addresses(),
-        gids: network.first_gids(same_host::LIST),
+        gids: network.first_gids(same_host::MAX_LIST),
         publication: Arc::new(Publication::new(memory.key_base()).ok()?),
         arena: Arc::clone(memory.arena()?),
         wake_eventfd: Arc::new(timers.sleeper().wake_eventfd().ok()?),

@@ -67,7 +67,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
             unsafe {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
-                handle.nic.memory.give_back(handle.memory.length());
+                handle.nic.memory.deallocate(handle.memory.length());
                 drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
             }
             Ok(())

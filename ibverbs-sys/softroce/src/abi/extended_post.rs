@@ -130,9 +130,7 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
-            object
-                .batch()
-                .record_unsupported(object.queue_pair().rules());
+            object.batch().set_unsupported(object.queue_pair().rules());
         });
     };
 }

@@ -15,7 +15,7 @@ use crate::descriptor::Descriptor;
 /// A completion channel (`ibv_comp_channel`): a queue of events, each for a completion queue with new entries.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    events: EventQueue<Arc<Element>, EventDescriptor>,
+    events: EventQueue<Arc<Element>, EventFile>,
     /// Duplicate of the event descriptor that is given to the program. The device does not use the duplicate.
     program_descriptor: Descriptor,
     /// Set after the descriptor was found to be non-blocking.
@@ -25,13 +25,13 @@ pub struct CompletionChannel {
 
 /// Event descriptor on which threads of the program wait for completion events.
 #[derive(Debug)]
-enum EventDescriptor {
+enum EventFile {
     Own(Descriptor),
     /// Descriptor that peer processes on the same host also have, to wake the waiting thread.
     WakeEventfd(WakeEventfd),
 }
 
-impl AsFd for EventDescriptor {
+impl AsFd for EventFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(descriptor) => descriptor.as_fd(),
@@ -44,18 +44,16 @@ impl CompletionChannel {
     /// Creates a completion channel without queued events. Only this process can wake threads that wait on it.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
-        Self::behind(EventDescriptor::Own(Descriptor::open(|| {
-            eventfd(0, flags)
-        })?))
+        Self::behind(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
     /// Creates a completion channel without queued events. Peers on the same host can wake threads that wait on it by
     /// `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
-        Self::behind(EventDescriptor::WakeEventfd(wake_eventfd))
+        Self::behind(EventFile::WakeEventfd(wake_eventfd))
     }
 
-    fn behind(descriptor: EventDescriptor) -> io::Result<Arc<Self>> {
+    fn behind(descriptor: EventFile) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             program_descriptor: Descriptor::for_program(descriptor.as_fd())?,
             events: EventQueue::with(descriptor),
@@ -73,8 +71,8 @@ impl CompletionChannel {
     /// process can wake the thread.
     pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
-            EventDescriptor::Own(_) => None,
-            EventDescriptor::WakeEventfd(wake_eventfd) => Some(wake_eventfd),
+            EventFile::Own(_) => None,
+            EventFile::WakeEventfd(wake_eventfd) => Some(wake_eventfd),
         }
     }
 

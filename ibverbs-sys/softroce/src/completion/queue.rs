@@ -14,7 +14,7 @@ use crate::proto::Time;
 use crate::spin::Mutex;
 
 use super::moderation::{self, EventTiming, Moderation};
-use super::ring::{Added, Marks, Place, PushError, Ring, TooMany};
+use super::ring::{AddError, Added, Marks, Place, Ring, TooMany};
 use super::{CompletionChannel, Deadlines, Entry};
 
 #[cfg(all(test, not(loom)))]
@@ -191,8 +191,8 @@ impl CompletionQueue {
     /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the oldest entry if overruns
     /// are ignored, and otherwise makes the queue fail. Returns `Ok` if the caller must try again.
     #[cold]
-    fn make_room(&self, refused: PushError) -> Result<(), Overrun> {
-        let PushError::Full(full) = refused else {
+    fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
+        let AddError::Full(full) = refused else {
             return Err(Overrun);
         };
         if self.ignore_overrun {

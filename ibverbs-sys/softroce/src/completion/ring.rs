@@ -58,7 +58,7 @@ pub(super) struct Marks(u64);
 
 /// Reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PushError {
+pub(super) enum AddError {
     /// The ring contains as many entries as its capacity.
     Full(Full),
     /// The ring is closed: no more entries can be added.
@@ -131,7 +131,7 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the number of added
     /// entries.
-    pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), PushError> {
+    pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
             let tail = self.tail();
@@ -161,9 +161,9 @@ impl<T: Copy + Send> Ring<T> {
     /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no
     /// entry can be added.
     #[cold]
-    fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), PushError> {
+    fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Place::CLOSED) {
-            return Err(PushError::Closed);
+            return Err(AddError::Closed);
         }
         // The head is read after the tail, so the ring contained at least as many entries as these two values show.
         let head = self.head();
@@ -173,7 +173,7 @@ impl<T: Copy + Send> Ring<T> {
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
             self.grow();
         } else {
-            return Err(PushError::Full(Full(tail)));
+            return Err(AddError::Full(Full(tail)));
         }
         Ok(())
     }

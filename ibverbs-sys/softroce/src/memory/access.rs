@@ -3,21 +3,21 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Access flags that a device may ignore if it does not support them: the bits from
+/// Bits of the access flags that a device may ignore if it does not support them: from
 /// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
-const OPTIONAL: u32 = 0x3ff0_0000;
+const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
 /// The flags `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory. This device
 /// does not support them.
-const FLUSH: u32 = 1 << 8 | 1 << 9;
+const FLUSH_FLAGS: u32 = 1 << 8 | 1 << 9;
 
-/// Checks and converts the access flags of a memory region (`ibv_reg_mr(3)`). Ignores optional flags.
+/// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores optional flags.
 ///
 /// # Errors
 /// [`Refusal::Unsupported`] for flush flags; [`Refusal::Invalid`] for unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
-    let needed = bits & !OPTIONAL;
-    if needed & FLUSH != 0 {
+    let needed = bits & !OPTIONAL_FLAGS;
+    if needed & FLUSH_FLAGS != 0 {
         return Err(Refusal::Unsupported);
     }
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
@@ -33,8 +33,8 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Checks and converts the access flags of a memory window (`ibv_bind_mw(3)`). A window grants access to peers alone, so
-/// the flags of regions that say nothing about peers have no effect, as for NICs and for the kernel's device.
+/// Checks the access flags `bits` of a memory window (`ibv_bind_mw(3)`), and converts them. A window grants access only
+/// to peers, so flags that do not concern peers have no effect, as for NICs and for the kernel's device.
 ///
 /// # Errors
 /// [`Refusal::Invalid`] for unknown flags.
@@ -43,7 +43,7 @@ pub fn window_access(bits: u32) -> Result<AccessFlags, Refusal> {
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC
         | AccessFlags::ZERO_BASED;
-    let access = AccessFlags::from_bits(bits & !OPTIONAL).ok_or(Refusal::Invalid)?;
+    let access = AccessFlags::from_bits(bits & !OPTIONAL_FLAGS).ok_or(Refusal::Invalid)?;
     Ok(access & effective)
 }
 

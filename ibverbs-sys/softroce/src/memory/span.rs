@@ -8,7 +8,7 @@ use super::{Block, Piece, Place, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
 
-/// A range of registered memory of one kind: memory of the program, device memory, or no memory.
+/// Range of registered memory of one kind: memory of the program, device memory, or no memory.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Address of the first byte.
@@ -86,7 +86,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in device memory. Returns `None` if the range is not inside the memory.
+    /// Creates a span of `length` bytes at `offset` of the device memory `memory`. Returns `None` if the range is not
+    /// inside the memory.
     pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then(|| Self {
@@ -149,7 +150,7 @@ impl Span {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes of the span, starting at `offset`, to `out`.
+    /// Copies bytes of the span, from `offset` on, to `out`.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -165,7 +166,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to the span, starting at `offset`.
+    /// Copies `data` to the span, from `offset` on.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -178,7 +179,7 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes of this span, starting at `offset`, to another span, starting at `to_offset`.
+    /// Copies `length` bytes of this span, from `offset` on, to the span `to`, from `to_offset` on.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -232,7 +233,7 @@ impl Span {
         }
     }
 
-    /// Copies bytes of the span, starting at `offset`, to the memory range `to` until it is full.
+    /// Copies bytes of the span, from `offset` on, to the memory range `to` until it is full.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -244,7 +245,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the memory range `from` to the span, starting at `offset`.
+    /// Copies all bytes of the memory range `from` to the span, from `offset` on.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -260,8 +261,8 @@ impl Span {
         })
     }
 
-    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of the
-    /// same length, the offset of the part in the range, and the part.
+    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of
+    /// the same length, the offset of the part in the range, and the part.
     #[cold]
     fn by_parts(
         &self,
@@ -278,7 +279,7 @@ impl Span {
         Ok(())
     }
 
-    /// Performs an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -290,7 +291,7 @@ impl Span {
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Performs an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
         // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.

@@ -8,7 +8,7 @@ use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
 
 const SIZE: u64 = 4096;
-/// Address by which requests name the first byte of the tested region.
+/// Address of the first byte of the tested region in requests.
 const START: u64 = 0x1_0000;
 
 /// A memory registry with one region, in device memory.
@@ -367,7 +367,7 @@ fn device_memory_is_bounded_and_comes_back() {
         Err(Refusal::Exhausted)
     );
     registry.allocate(8).unwrap();
-    registry.give_back(most.length());
+    registry.deallocate(most.length());
     registry.allocate(limit - 8).unwrap();
 }
 

@@ -197,13 +197,13 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<Own> {
 /// Binds an address that the kernel lists.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
     let address = host.at(port);
-    let reserved = BoundAddress::bind(address).map_err(|error| with_address(error, address))?;
+    let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     Ok(Own::new(reserved, address, Some(host.interface.clone())))
 }
 
 /// Binds an address that need not be in `list`, the kernel's list of addresses: an address in 127/8, for example.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
-    let reserved = BoundAddress::bind(address).map_err(|error| with_address(error, address))?;
+    let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::among(list, address.ip());
     Ok(Own::new(reserved, address, interface))
 }
@@ -216,7 +216,7 @@ fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
 }
 
 /// Returns `error` with a text that names the address `address`, which could not be bound.
-fn with_address(error: io::Error, address: SocketAddr) -> io::Error {
+fn named_error(error: io::Error, address: SocketAddr) -> io::Error {
     let kind = error.kind();
     io::Error::new(kind, format!("binding {address}: {error}"))
 }

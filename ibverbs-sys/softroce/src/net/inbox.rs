@@ -233,10 +233,10 @@ impl<'a> Arrived<'a> {
 }
 
 /// Number of consecutive attempts that must find a socket empty before most attempts skip the socket.
-const EMPTY_ATTEMPTS_BEFORE_SKIP: u32 = 64;
+const EMPTY_CHECKS: u32 = 64;
 
 /// A socket that is usually skipped is checked in one of this many attempts.
-const SKIPPED_SOCKET_INTERVAL: u32 = 16;
+const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
     /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message, which may contain
@@ -270,9 +270,7 @@ impl Network {
         });
         let is_alone = empty.len() == 1;
         for (endpoint, empty) in endpoints.iter().zip(empty.iter_mut()) {
-            let rests = (EMPTY_ATTEMPTS_BEFORE_SKIP + 1
-                ..EMPTY_ATTEMPTS_BEFORE_SKIP + SKIPPED_SOCKET_INTERVAL)
-                .contains(empty);
+            let rests = (EMPTY_CHECKS + 1..EMPTY_CHECKS + SKIP_INTERVAL).contains(empty);
             if rests && !is_thorough && !is_alone {
                 *empty += 1;
                 continue;
@@ -287,8 +285,8 @@ impl Network {
                 0
             });
             *empty = match count {
-                0 if *empty < EMPTY_ATTEMPTS_BEFORE_SKIP + SKIPPED_SOCKET_INTERVAL => *empty + 1,
-                0 => EMPTY_ATTEMPTS_BEFORE_SKIP + 1,
+                0 if *empty < EMPTY_CHECKS + SKIP_INTERVAL => *empty + 1,
+                0 => EMPTY_CHECKS + 1,
                 _ => 0,
             };
             for index in 0..count {

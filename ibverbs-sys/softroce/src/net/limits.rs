@@ -27,7 +27,7 @@ pub(super) fn interface_mtu(interface: Option<&Interface>, address: IpAddr) -> u
 }
 
 /// Returns the largest path MTU whose packets fit, with all headers, into a network interface's MTU of `bytes` bytes.
-pub(super) fn path_mtu_within(bytes: usize) -> Mtu {
+pub(super) fn path_mtu(bytes: usize) -> Mtu {
     [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
         .into_iter()
         .find(|mtu| mtu.bytes() + MAX_HEADERS <= bytes)

@@ -48,13 +48,13 @@ pub(crate) use socket::Socket;
 pub(crate) use table::GIDS;
 
 /// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take twice the time.
-const PAYLOAD_ALIGNMENT: usize = 16;
+const ALIGN: usize = 16;
 
-/// Offset of a packet from a multiple of [`PAYLOAD_ALIGNMENT`] bytes in a buffer, so that its payload is aligned if only a BTH, or
+/// Offset of a packet from a multiple of [`ALIGN`] bytes in a buffer, so that its payload is aligned if only a BTH, or
 /// a BTH and a RETH (16 bytes), precede the payload. Payloads after other headers are not aligned.
-const PACKET_OFFSET: usize = PAYLOAD_ALIGNMENT - BASE % PAYLOAD_ALIGNMENT;
+const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(
-    tunnel::OVERHEAD.is_multiple_of(PAYLOAD_ALIGNMENT),
+    tunnel::OVERHEAD.is_multiple_of(ALIGN),
     "or packets begin elsewhere than what is in front of them"
 );

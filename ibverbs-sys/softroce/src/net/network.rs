@@ -16,7 +16,7 @@ use super::delay::Delay;
 use super::endpoint::Endpoints;
 use super::groups::Joined;
 use super::hosts::Hosts;
-use super::limits::{MAX_HEADERS, path_mtu_within, unprivileged_buffer};
+use super::limits::{MAX_HEADERS, path_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
@@ -34,7 +34,7 @@ use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
 /// Maximum number of bytes that a queue pair may have in flight to another host.
-const MAX_BYTES_IN_FLIGHT: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Maximum number of unused packet buffers that are kept for reuse.
 const MAX_POOLED_BUFFERS: usize = 8;
@@ -104,7 +104,7 @@ impl Network {
         };
         let interfaces = bound.all.iter().take(permanent).map(Own::interface_mtu);
         let carried = interfaces.min().unwrap_or_default();
-        let mtu = config.mtu.unwrap_or_else(|| path_mtu_within(carried));
+        let mtu = config.mtu.unwrap_or_else(|| path_mtu(carried));
         let tunnels = mtu.bytes() + MAX_HEADERS + OUTER_HEADERS <= carried;
         for (number, own) in bound.all.into_iter().enumerate() {
             let is_permanent = number < permanent;
@@ -212,8 +212,7 @@ impl Network {
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let own = self.own(gid.into());
         let loopback = own.is_some_and(|own| own.local.ip().is_loopback());
-        let in_pages =
-            loopback && outbox::is_stored_in_pages(mtu.bytes()) && self.sends_bursts(own);
+        let in_pages = loopback && outbox::uses_pages(mtu.bytes()) && self.sends_bursts(own);
         // The kernel counts the memory of a packet, and 256 bytes for its description. The memory is either pages and a buffer
         // for headers; or a power of two with room for headers and for the 320 bytes at the end of every buffer.
         let taken = if in_pages {
@@ -224,11 +223,7 @@ impl Network {
         let packets = self.peer_buffer / taken / 2;
         // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at most 128 packets in flight.
         let packets = packets.clamp(8, if loopback { 512 } else { 128 });
-        let most = if loopback {
-            0
-        } else {
-            MAX_BYTES_IN_FLIGHT / mtu.bytes()
-        };
+        let most = if loopback { 0 } else { MAX_BYTES / mtu.bytes() };
         packets as u32..=packets.max(most) as u32
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::endpoint::{Endpoint, Gid, GidKind};
-use super::limits::{interface_mtu, path_mtu_within};
+use super::limits::{interface_mtu, path_mtu};
 use super::route::gid_of;
 use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
@@ -52,16 +52,12 @@ pub(super) struct Own {
 }
 
 impl Own {
-    pub(super) fn new(
-        reserved: BoundAddress,
-        local: SocketAddr,
-        interface: Option<Interface>,
-    ) -> Self {
+    pub(super) fn new(udp: BoundAddress, local: SocketAddr, interface: Option<Interface>) -> Self {
         Self {
             local,
             interface: Mutex::new(interface),
             is_present: AtomicBool::new(true),
-            reserved: Mutex::new(Some(reserved)),
+            reserved: Mutex::new(Some(udp)),
             endpoint: OnceLock::new(),
         }
     }
@@ -91,7 +87,7 @@ impl Own {
 
     /// Returns the largest path MTU whose packets fit into the MTU of the network interface.
     pub(super) fn mtu(&self) -> Mtu {
-        path_mtu_within(self.interface_mtu())
+        path_mtu(self.interface_mtu())
     }
 
     /// Returns whether the host has the address.

@@ -75,7 +75,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials after which no bursts are sent to the peer until a trial succeeds.
-const MAX_UNANSWERED: u32 = 3;
+const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes whose state is kept.
 const MAX_ROUTES: usize = 4096;
@@ -107,7 +107,7 @@ impl Trials {
         if now < trial.due {
             return None;
         }
-        trial.is_proven &= trial.unanswered < MAX_UNANSWERED;
+        trial.is_proven &= trial.unanswered < MAX_MISSES;
         let wait = ANSWER_TIMEOUT.saturating_mul(1 << trial.unanswered.min(16));
         trial.due = now + wait.min(MAX_WAIT);
         trial.unanswered = trial.unanswered.saturating_add(1);
@@ -251,7 +251,7 @@ mod tests {
             }
             assert_eq!(
                 trials.is_proven(LOCAL, PEER),
-                sent.len() <= MAX_UNANSWERED as usize
+                sent.len() <= MAX_MISSES as usize
             );
         }
         assert_eq!(sent[..5], [1001, 1021, 1061, 1141, 1301]);

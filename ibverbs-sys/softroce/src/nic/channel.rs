@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use super::{Nic, ReceivingThread};
+use super::{Caller, Nic};
 use crate::completion::{CompletionChannel, WakeEventfd};
 use crate::context::Element;
 use crate::engine::Look;
@@ -31,8 +31,8 @@ impl Nic {
         if channel.is_non_blocking() {
             return self.next_event_non_blocking(channel, host_peers, wake_eventfd);
         }
-        let Some(mut waiter) = host_peers.keep_wake_target(wake_eventfd) else {
-            return self.next_event_without_receiving(channel);
+        let Some(mut waiter) = host_peers.become_wake_target(wake_eventfd) else {
+            return self.next_event_shared(channel);
         };
         let event = loop {
             if waiter.fall_asleep() {
@@ -44,7 +44,7 @@ impl Nic {
                     Err(error) => break Err(error),
                 }
             }
-            if self.look_after(self.now(), ReceivingThread::Wake) == Look::Contended {
+            if self.look_after(self.now(), Caller::Wake) == Look::Contended {
                 thread::yield_now();
             }
             if let Some(event) = channel.try_next_event() {
@@ -81,7 +81,7 @@ impl Nic {
         wake_eventfd: &WakeEventfd,
     ) -> io::Result<Arc<Element>> {
         let receive = || {
-            self.look_after(self.now(), ReceivingThread::Wake);
+            self.look_after(self.now(), Caller::Wake);
             channel.try_next_event()
         };
         loop {
@@ -106,10 +106,7 @@ impl Nic {
     /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives
     /// messages. If a peer's wakeup for another thread on the same channel ends this wait without an event, wakes the
     /// engine, because otherwise no thread would receive the peer's message.
-    fn next_event_without_receiving(
-        &self,
-        channel: &CompletionChannel,
-    ) -> io::Result<Arc<Element>> {
+    fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {
                 return Ok(event);
@@ -124,7 +121,7 @@ impl Nic {
 /// Makes the engine send the wakeups of peers that this thread has deferred, if the thread does not send them soon.
 fn remind(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
-    if links.any(|links| links.iter().any(|link| link.owes_waking())) {
+    if links.any(|links| links.iter().any(|link| link.must_wake())) {
         host_peers.remind();
     }
 }

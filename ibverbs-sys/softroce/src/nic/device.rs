@@ -11,24 +11,24 @@ use std::time::Duration;
 use ibverbs_sys::ibv_event_type;
 
 use super::Nic;
-use super::receiver::ReceivingThread;
+use super::receiver::Caller;
 use crate::counters::Tally;
 use crate::engine::{self, Look};
 use crate::net::{self, Endpoints, SharedVolume};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, HostPeer};
-use crate::same_host::{self, HostPeers, Link};
+use crate::same_host::{CHECK_INTERVAL, HostPeers, Link};
 use crate::{memory, receive};
 
 impl engine::Device for Nic {
     fn look(&self) -> Look {
-        match self.look_after(self.now(), ReceivingThread::Engine) {
+        match self.look_after(self.now(), Caller::Engine) {
             Look::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
                 // lock free.
                 fence(Ordering::SeqCst);
-                self.look_after(self.now(), ReceivingThread::Engine)
+                self.look_after(self.now(), Caller::Engine)
             }
             done => done,
         }
@@ -54,7 +54,7 @@ impl engine::Device for Nic {
         if is_over {
             host_peers.end_check();
         }
-        host_peers.is_channel_armed().then_some(same_host::CHECK)
+        host_peers.is_channel_armed().then_some(CHECK_INTERVAL)
     }
 
     fn run_due(&self) {

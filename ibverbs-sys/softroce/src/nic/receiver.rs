@@ -34,7 +34,7 @@ pub(super) struct Receiver {
     /// Cache of the queue pair that received the last message through shared memory.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
-    host_peers: same_host::Known,
+    host_peers: same_host::CachedLinks,
     sockets: SocketSchedule,
     /// Counters of messages that arrive through shared memory.
     tally: Tally,
@@ -47,7 +47,7 @@ impl Receiver {
             touched: Vec::new(),
             unanswered: Unanswered::default(),
             recent: Recent::default(),
-            host_peers: same_host::Known::nobody(),
+            host_peers: same_host::CachedLinks::empty(),
             sockets: SocketSchedule::default(),
             tally: counters.tally(),
         }
@@ -56,7 +56,7 @@ impl Receiver {
 
 /// Kind of the thread that receives packets. The kind determines which responses the thread may delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReceivingThread {
+pub(super) enum Caller {
     /// A thread of the program that polls a completion queue, and is expected to poll again.
     Poll,
     /// A thread of the program that waited for a completion event until a peer woke it. The thread receives the
@@ -67,22 +67,22 @@ pub(super) enum ReceivingThread {
 }
 
 /// A polling thread checks the sockets in one of this many consecutive polls. The other polls check only shared memory.
-const SOCKET_CHECK_INTERVAL: u32 = 8;
+const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the timers run even if
 /// more packets are waiting.
-const MAX_TIMER_DELAYING_RECEIVES: u32 = 256;
+const MAX_BACKLOG: u32 = 256;
 
 /// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is delayed. After more
 /// packets, further packets are probably in flight, and the acknowledgement is sent immediately.
-const MAX_UNACKNOWLEDGED_PACKETS: usize = 4;
+const MAX_DELAYED: usize = 4;
 
 /// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window
 /// may be waiting for an acknowledgement.
-const MAX_PACKETS_BEFORE_RESPONSES: usize = 32;
+const RESPONSE_BATCH: usize = 32;
 
 /// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the process ends.
-const RECEIVER_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Maximum number of batches of packets that a polling thread receives in place of the engine, after the engine tried
 /// to receive while the polling thread held the lock.
@@ -97,15 +97,13 @@ impl Nic {
             // A lost increment is harmless: two threads that poll at the same time may count as one.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
-            if !polls.is_multiple_of(SOCKET_CHECK_INTERVAL)
-                && self.receive_from_shared_memory(host_peers)
-            {
+            if !polls.is_multiple_of(CHECK_INTERVAL) && self.receive_shared_only(host_peers) {
                 return true;
             }
         }
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.look_after(now, ReceivingThread::Poll) != Look::Contended;
+        let looked = self.look_after(now, Caller::Poll) != Look::Contended;
         if !looked {
             // The thread that is receiving may have been descheduled; further polling would keep it off the processor.
             thread::yield_now();
@@ -114,24 +112,17 @@ impl Nic {
     }
 
     /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process
-    /// was not scheduled. So timers run only when no packets are left, or after [`MAX_TIMER_DELAYING_RECEIVES`] attempts that found
+    /// was not scheduled. So timers run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found
     /// packets, because a peer may send without end. If another thread is receiving, that thread runs the timers. The
     /// engine does not sleep before the timers have run.
-    pub(super) fn look_after(&self, now: Time, care: ReceivingThread) -> Look {
+    pub(super) fn look_after(&self, now: Time, care: Caller) -> Look {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
-        let look = self.fetch(
-            now,
-            if is_due {
-                ReceivingThread::Engine
-            } else {
-                care
-            },
-        );
+        let look = self.fetch(now, if is_due { Caller::Engine } else { care });
         if let Look::Done { fetched } = look
             && is_due
         {
             let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
-            if fetched == 0 || looks >= MAX_TIMER_DELAYING_RECEIVES {
+            if fetched == 0 || looks >= MAX_BACKLOG {
                 self.backlog.store(0, Ordering::Relaxed);
                 self.run_timers(now);
             }
@@ -141,7 +132,7 @@ impl Nic {
 
     /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from the
     /// sockets as well.
-    fn receive_from_shared_memory(&self, host_peers: &HostPeers) -> bool {
+    fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
         };
@@ -151,7 +142,7 @@ impl Nic {
             return false;
         }
         if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_quiet()) {
-            self.receive_shared(&mut receiver, None, ReceivingThread::Poll);
+            self.receive_shared(&mut receiver, None, Caller::Poll);
         }
         drop(receiver);
         // This fence pairs with the engine's store of `refused`, as in `fetch`.
@@ -162,7 +153,7 @@ impl Nic {
     /// Receives packets, unless another thread is receiving. If the engine tried to receive meanwhile, receives more
     /// batches, because the packet that woke the engine does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches,
     /// wakes the engine to receive them, because the polling thread has other work that the peer may be waiting for.
-    fn fetch(&self, now: Time, mut care: ReceivingThread) -> Look {
+    fn fetch(&self, now: Time, mut care: Caller) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
@@ -180,7 +171,7 @@ impl Nic {
                 self.refused.store(false, Ordering::Relaxed);
                 // Packets that arrived before this fence, and that woke the engine in vain, are visible in the next iteration.
                 fence(Ordering::SeqCst);
-                (owed, care) = (true, ReceivingThread::Engine);
+                (owed, care) = (true, Caller::Engine);
             }
             if !owed || received == 0 && !refused {
                 return Look::Done { fetched };
@@ -192,8 +183,8 @@ impl Nic {
         }
     }
 
-    fn receive(&self, receiver: &mut Receiver, now: Time, care: ReceivingThread) -> usize {
-        let is_quiet = care == ReceivingThread::Wake;
+    fn receive(&self, receiver: &mut Receiver, now: Time, care: Caller) -> usize {
+        let is_quiet = care == Caller::Wake;
         if let Some(host_peers) = &self.host_peers {
             host_peers.refresh_links(&mut receiver.host_peers);
         }
@@ -211,25 +202,23 @@ impl Nic {
             ..
         } = receiver;
         let passes = !host_peers.links().is_empty() && sockets.rest(now, shared > 0);
-        let received = if passes && care != ReceivingThread::Engine || descriptor::has_lost() {
+        let received = if passes && care != Caller::Engine || descriptor::has_lost() {
             0
         } else {
             let mut waiting = 0;
-            let is_thorough = care == ReceivingThread::Engine;
+            let is_thorough = care == Caller::Engine;
             let received = self.network.receive(inbox, is_thorough, |packets| {
                 waiting += packets.datagrams();
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);
                 }
                 // The responses to this burst are sent while the peer sends more packets.
-                if waiting >= MAX_PACKETS_BEFORE_RESPONSES {
+                if waiting >= RESPONSE_BATCH {
                     waiting = 0;
                     self.answer(|| now, touched, is_quiet);
                 }
             });
-            if received > MAX_UNACKNOWLEDGED_PACKETS
-                || received > 0 && care != ReceivingThread::Poll
-            {
+            if received > MAX_DELAYED || received > 0 && care != Caller::Poll {
                 self.answer(|| now, touched, is_quiet);
             } else if received > 0 {
                 self.answer_later(now, touched);
@@ -243,12 +232,7 @@ impl Nic {
     /// Receives packets and messages from shared memory, and sends the responses that may not be delayed. Returns the
     /// number of received packets and messages. If `now` is `None`, reads the exact time only when a packet arrives or
     /// is sent; for messages without packet headers the coarse clock is sufficient.
-    fn receive_shared(
-        &self,
-        receiver: &mut Receiver,
-        now: Option<Time>,
-        care: ReceivingThread,
-    ) -> usize {
+    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Caller) -> usize {
         let Receiver {
             touched,
             host_peers,
@@ -257,7 +241,7 @@ impl Nic {
             tally,
             ..
         } = receiver;
-        let is_quiet = care == ReceivingThread::Wake;
+        let is_quiet = care == Caller::Wake;
         let (mut present, mut about) = (now, now);
         let mut now = || *present.get_or_insert_with(|| self.now());
         let mut coarse = || *about.get_or_insert_with(|| self.timers.coarse_now());
@@ -287,22 +271,21 @@ impl Nic {
                 touch(touched, queue_pair);
             }
         }
-        if is_urgent && care == ReceivingThread::Poll {
+        if is_urgent && care == Caller::Poll {
             // Copying a long message may have taken so long that the engine would assume that no thread polls.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
         if !touched.is_empty() {
             unanswered.looked(count);
-            let may_wait =
-                !is_urgent && care == ReceivingThread::Poll && unanswered.may_wait(touched.len());
+            let may_wait = !is_urgent && care == Caller::Poll && unanswered.may_wait(touched.len());
             if !may_wait || !self.may_answer_later() {
                 unanswered.answered();
                 self.answer(now, touched, is_quiet);
             }
         }
         if !is_quiet {
-            for link in host_peers.links().iter().filter(|link| link.owes_waking()) {
+            for link in host_peers.links().iter().filter(|link| link.must_wake()) {
                 link.flush();
             }
         }
@@ -407,7 +390,7 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`RECEIVER_LOCK_TIMEOUT`].
+    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`LOCK_TIMEOUT`].
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             self.answer(|| self.now(), &mut receiver.touched, false);
@@ -421,9 +404,9 @@ impl Nic {
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`RECEIVER_LOCK_TIMEOUT`].
+    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
-        let deadline = self.now() + RECEIVER_LOCK_TIMEOUT;
+        let deadline = self.now() + LOCK_TIMEOUT;
         loop {
             let receiver = self.receiver.try_lock();
             if receiver.is_some() || self.now() > deadline {

@@ -12,11 +12,11 @@ pub(super) struct SocketSchedule {
 }
 
 /// Maximum interval between two checks of the sockets while no messages arrive through shared memory.
-const MAX_IDLE_INTERVAL: Duration = Duration::from_micros(20);
+const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is
 /// short enough that packets in the sockets need not wait for the engine.
-const MAX_BUSY_INTERVAL: Duration = Duration::from_micros(100);
+const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {
     /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if messages have arrived
@@ -25,7 +25,7 @@ impl SocketSchedule {
         let is_quiet = !self.interval.is_zero();
         now - self.looked
             < if busy && is_quiet {
-                MAX_BUSY_INTERVAL
+                BUSY_INTERVAL
             } else {
                 self.interval
             }
@@ -35,7 +35,7 @@ impl SocketSchedule {
     pub(super) fn looked(&mut self, now: Time, received: usize) {
         self.looked = now;
         self.interval = match received {
-            0 => (2 * self.interval).clamp(Duration::from_micros(1), MAX_IDLE_INTERVAL),
+            0 => (2 * self.interval).clamp(Duration::from_micros(1), IDLE_INTERVAL),
             _ => Duration::ZERO,
         };
     }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 mod withdrawal;
 
-use super::{Nic, ReceivingThread, guid};
+use super::{Caller, Nic, guid};
 use crate::address;
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
@@ -632,7 +632,7 @@ fn who_polls_comes_back_however_much_there_is() {
                     .note(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.look_after(b.nic.now(), ReceivingThread::Engine);
+        let looked = b.nic.look_after(b.nic.now(), Caller::Engine);
         // A batch has 8 messages, and the first batch does not count as received in place of the engine.
         let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);
         assert!(

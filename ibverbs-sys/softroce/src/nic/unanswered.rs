@@ -12,13 +12,13 @@ const MIN_MESSAGES: u32 = 16;
 
 /// Average number of received messages per queue pair at which acknowledgements are no longer delayed. If the average
 /// is lower, acknowledging the messages of many queue pairs takes about one acknowledgement for each message.
-const MESSAGES_PER_QUEUE_PAIR: u32 = 4;
+const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages whose acknowledgements are delayed, for any number of queue pairs.
 const MAX_MESSAGES: u32 = 256;
 
 /// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
-const MAX_EMPTY_RECEIVES: u32 = 4;
+const MAX_EMPTY: u32 = 4;
 
 impl Unanswered {
     /// Records a receive attempt in which `came` messages arrived.
@@ -36,9 +36,8 @@ impl Unanswered {
     /// number of queue pairs that received the messages.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
-        let messages = (queue_pairs as u32).saturating_mul(MESSAGES_PER_QUEUE_PAIR);
-        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES)
-            && self.looks < MAX_EMPTY_RECEIVES
+        let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);
+        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.looks < MAX_EMPTY
     }
 
     /// Records that all messages have been acknowledged.
@@ -73,7 +72,7 @@ mod tests {
 
         for _ in 0..3 {
             unanswered.looked(1);
-            for _ in 1..MAX_EMPTY_RECEIVES {
+            for _ in 1..MAX_EMPTY {
                 unanswered.looked(0);
                 assert!(unanswered.may_wait(1));
             }

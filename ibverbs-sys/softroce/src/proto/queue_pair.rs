@@ -27,7 +27,7 @@ pub struct QueuePair {
 }
 
 /// Maximum number of packets that may be sent while an acknowledgement is delayed.
-const MAX_PACKETS_BEFORE_ACKNOWLEDGEMENT: u32 = 8;
+const MAX_DELAY_PACKETS: u32 = 8;
 
 impl QueuePair {
     /// Creates a queue pair in the RESET state.
@@ -305,7 +305,7 @@ impl QueuePair {
             }
             _ => {}
         }
-        let patient = self.is_patient() && self.passed < MAX_PACKETS_BEFORE_ACKNOWLEDGEMENT;
+        let patient = self.is_patient() && self.passed < MAX_DELAY_PACKETS;
         if let (true, Some(path)) = (self.endpoint.is_reliable() && !patient, path) {
             if self.responder.poll_transmit(now, &self.endpoint, host, out) {
                 self.passed = 0;

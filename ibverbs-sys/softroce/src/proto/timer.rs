@@ -47,7 +47,7 @@ impl Pacer {
     }
 
     /// Returns the time of the next burst, or `None` if no packet waits for it.
-    pub(super) fn next_burst(&self) -> Option<Time> {
+    pub(super) fn resume_at(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
             while pacer.take(now, 10, interval) {
                 sent += 1;
             }
-            now = pacer.next_burst().expect("the burst is over");
+            now = pacer.resume_at().expect("the burst is over");
         }
         assert_eq!(sent, 1000);
     }

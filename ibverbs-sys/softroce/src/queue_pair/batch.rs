@@ -46,7 +46,7 @@ impl Batch {
     }
 
     /// Records that the program has begun a request that the device does not support, so that the batch fails.
-    pub(crate) fn record_unsupported(&self, rules: &Rules) {
+    pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));

@@ -17,7 +17,7 @@ use super::object::Inner;
 use super::same_host::{BothMemories, DirectPost, Partner};
 use crate::counters::Flow;
 use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
-use crate::transfer::{self, Kind, OneSided, STRIDE, Transfer, Undone, Volume};
+use crate::transfer::{self, Kind, MAX_COPY, OneSided, Transfer, Undone, Volume};
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait PostedList<'a> {
@@ -91,7 +91,7 @@ impl QueuePair {
                 visit,
             };
             while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
-                let length = request.data.length().filter(|&length| length <= STRIDE);
+                let length = request.data.length().filter(|&length| length <= MAX_COPY);
                 let Some(length) = length else {
                     break;
                 };

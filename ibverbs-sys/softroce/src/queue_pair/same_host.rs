@@ -27,8 +27,9 @@ use crate::transfer::ring_message::{
     self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
 };
 use crate::transfer::{
-    Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
-    STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, depends_on_memory, may_offer,
+    Atomic, Carrier, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MemoryAccess, NotSent,
+    OneSided, Peer, Polled, Portion, SHORT, Sent, Transfer, Undone, Volume, Work,
+    depends_on_memory, may_offer,
 };
 
 /// The connected queue pair in another process of the host, and the link (shared memory) to that process.
@@ -134,7 +135,7 @@ impl QueuePair {
         let Some(near) = self.direct_post(mine) else {
             return false;
         };
-        let Some(ring_message) = ring_message::mere_acknowledgement(near.transport) else {
+        let Some(ring_message) = ring_message::lone_acknowledgement(near.transport) else {
             return false;
         };
         let Partner { link, tag, .. } = near.partner;
@@ -249,7 +250,7 @@ impl QueuePair {
                 }
                 self.post_in_slot(near, message, data)
             }
-            Transfer::Chunks if length <= PART_CHUNKS => {
+            Transfer::Chunks if length <= MAX_CHUNKS_PART => {
                 self.send_posted(near, message, data, Content::Chunks)
             }
             Transfer::Descriptor => self.post_descriptor(near, message, data, is_mappable),
@@ -305,10 +306,10 @@ impl QueuePair {
         let transport = &near.transport;
         let length = data.length().unwrap_or(u32::MAX);
         let fits = matches!(data, Data::Gathered(list) if list.len() <= SEGMENTS);
-        if !fits || length > PART_MAPPED {
+        if !fits || length > MAX_MAPPED_PART {
             return false;
         }
-        may_offer(transport.on_the_way(), PART_MAPPED / transport.mtu())
+        may_offer(transport.on_the_way(), MAX_MAPPED_PART / transport.mtu())
             && self.send_posted(near, message, data, Content::Segments { is_mappable })
     }
 
@@ -582,7 +583,7 @@ fn send_ring_message(
     ring_message: &RingMessage<'_>,
     portion: Option<Portion<'_>>,
     host: &Environment<'_>,
-) -> Result<(), Unsent> {
+) -> Result<(), NotSent> {
     match portion {
         None => link.send_ring_message(tag, ring_message),
         Some(portion) => link.send_chunks(tag, ring_message, portion.length, |pieces| {
@@ -658,7 +659,7 @@ impl Partner {
         let length = request.data.length().ok_or(Undone::Left)?;
         let mut done = 0;
         loop {
-            let end = length.min(done + STRIDE);
+            let end = length.min(done + MAX_COPY);
             let mut across = BothMemories {
                 domain,
                 regions: host.device.memory().regions(host.number),
@@ -747,7 +748,7 @@ impl BothMemories<'_> {
     }
 }
 
-impl Reach for BothMemories<'_> {
+impl MemoryAccess for BothMemories<'_> {
     #[inline]
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
         self.with_pieces(from, range, false, |visit, pieces| {

@@ -76,14 +76,12 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         (State::Init, State::ReadyToReceive) => to_receive(service),
         (State::ReadyToReceive, State::ReadyToSend) => Rule {
             required: to_send(service),
-            optional: optional_in_rts(service),
+            optional: in_rts(service),
         },
         (State::ReadyToSend, State::ReadyToSend)
-        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(optional_in_rts(service)),
+        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(in_rts(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
-        (State::SendQueueDrained, State::SendQueueDrained) => {
-            Rule::optional(optional_in_sqd(service))
-        }
+        (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(in_sqd(service)),
         // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
         (State::SendQueueError, State::ReadyToSend) => match service {
             Service::UnreliableDatagram => {
@@ -153,7 +151,7 @@ const fn to_send(service: Service) -> Mask {
 }
 
 /// Returns the attributes that a program may set at the transition to RTS, and while in RTS.
-const fn optional_in_rts(service: Service) -> Mask {
+const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)
@@ -166,7 +164,7 @@ const fn optional_in_rts(service: Service) -> Mask {
 }
 
 /// Returns the attributes that a program may set in the state SQD.
-const fn optional_in_sqd(service: Service) -> Mask {
+const fn in_sqd(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)

@@ -60,12 +60,12 @@ mod wake_target;
 mod withdrawal;
 
 pub(crate) use access::{Access, Connection, Knowledge, Target, Visit};
-pub(crate) use backlog::Kept;
-pub(crate) use handshake_message::{LIST, listed};
+pub(crate) use backlog::DelayedPacket;
+pub(crate) use handshake_message::{MAX_LIST, without_interface};
+pub(crate) use host_peers::CachedLinks;
 pub use host_peers::HostPeers;
-pub(crate) use host_peers::Known;
 pub use link::Link;
-pub(crate) use link::{Failure, Said};
+pub(crate) use link::{Said, SendError};
 pub(crate) use local::Own;
 pub(crate) use regions::{Publication, QueuePair};
-pub(crate) use wake_target::CHECK;
+pub(crate) use wake_target::CHECK_INTERVAL;

@@ -21,12 +21,12 @@ use super::ring::{Chunk, Consumer, Marks, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Indices of the sender's records: its queue pair, and the memory region that contains its messages.
+/// Indices of the sender's records: that of its queue pair, and that of the memory region with its messages.
 const QUEUE_PAIR: usize = 0;
 const REGION: usize = 1;
 
-/// Possible contents of the sender's memory: the payload of a message, and what the program writes after its request
-/// has failed.
+/// Possible contents of the sender's memory: the payload of a message, and the bytes that the program writes after its
+/// request has failed.
 const MESSAGE: u64 = 1;
 const REUSED: u64 = 2;
 
@@ -36,38 +36,38 @@ const OFFER: u16 = 1;
 const ACCEPTED: u16 = 2;
 const DECLINED: u16 = 3;
 
-/// The memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
-struct World {
+/// Memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
+struct SharedMemory {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// Represents the mapping of the payload, which the sender may remove after it has deregistered the region.
+    /// Stands for the mapping of the payload, which the sender may remove after it has deregistered the region.
     mapping: UnsafeCell<()>,
 }
 
-/// The sides of the two rings that one process uses: it sends in one ring and receives from the other.
-struct Side {
+/// Ring ends of one process: it sends in one ring, and receives from the other.
+struct RingEnds {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
 }
 
-/// The process that sends messages, whose payload the other process copies.
+/// The process that sends messages. The other process copies their payload.
 struct Sender {
-    world: Arc<World>,
-    side: Side,
+    world: Arc<SharedMemory>,
+    side: RingEnds,
 }
 
 /// The process that receives messages, and copies their payload.
 struct Receiver {
-    world: Arc<World>,
-    side: Side,
+    world: Arc<SharedMemory>,
+    side: RingEnds,
     /// Version that the record of the sender's queue pair had when the two processes were connected.
     version: u64,
 }
 
 /// Creates a sender and a receiver that are connected, and the memory that contains the payloads.
 fn connect() -> (Sender, Receiver) {
-    let world = Arc::new(World {
+    let world = Arc::new(SharedMemory {
         records: Board(records(2)),
         lanes: vec![Line::here()],
         bytes: [AtomicU64::new(MESSAGE), AtomicU64::new(MESSAGE)],
@@ -79,14 +79,14 @@ fn connect() -> (Sender, Receiver) {
     let ((offers_in, offers_out), (answers_in, answers_out)) = (memory(2, 1), memory(2, 1));
     let sender = Sender {
         world: Arc::clone(&world),
-        side: Side {
+        side: RingEnds {
             sender: Producer::new(offers_in),
             receiver: Consumer::new(answers_out),
         },
     };
     let receiver = Receiver {
         world,
-        side: Side {
+        side: RingEnds {
             sender: Producer::new(answers_in),
             receiver: Consumer::new(offers_out),
         },
@@ -95,9 +95,9 @@ fn connect() -> (Sender, Receiver) {
     (sender, receiver)
 }
 
-impl Side {
+impl RingEnds {
     fn say(&self, tag: u16) {
-        let nothing = |_: super::ring::Room<'_>| Ok::<(), ()>(());
+        let nothing = |_: super::ring::MessageChunks<'_>| Ok::<(), ()>(());
         assert_eq!(self.sender.push(tag, &[], 0, nothing), Ok(()));
     }
 
@@ -112,9 +112,9 @@ impl Sender {
         self.side.say(OFFER);
     }
 
-    /// Makes the sender's queue pair fail, which completes its requests, and overwrites their memory, as a program does
-    /// then.
-    fn give_up(&self) {
+    /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the memory of the
+    /// requests, as a program may do.
+    fn fail_queue_pair(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
             word.store(REUSED, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Sender {
 
     /// Deregisters the memory region of the payloads, and removes its mapping.
     fn deregister(&self) {
-        let World { records, lanes, .. } = &*self.world;
+        let SharedMemory { records, lanes, .. } = &*self.world;
         records.retract(REGION);
         let lanes = Lanes(lanes);
         let mut copies = lanes.occupied();
@@ -153,7 +153,7 @@ impl Receiver {
     /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must be discarded, because the
     /// sender may have changed them.
     fn copy(&self) -> Option<[u64; 2]> {
-        let World { records, lanes, .. } = &*self.world;
+        let SharedMemory { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
         if !records.is_current(QUEUE_PAIR, self.version) {
             return None;
@@ -200,17 +200,17 @@ fn no_message_is_lost_while_nobody_fails() {
     });
 }
 
-/// Checks that if the sender gives up a message that was not answered, the receiver has copied the payload before, or
+/// Checks that if the sender fails a message that was not answered, the receiver has copied the payload before, or
 /// declines.
 #[test]
-fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
+fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {
         let (mut sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
         match sender.side.hear() {
             Some(answer) => assert_eq!(answer, ACCEPTED),
-            None => sender.give_up(),
+            None => sender.fail_queue_pair(),
         }
         // The receiver must find the offer, which arrived before the thread was started.
         assert!(other.join().unwrap().is_some());
@@ -225,7 +225,7 @@ fn a_message_of_an_earlier_connection_is_not_accepted() {
         let (sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        sender.give_up();
+        sender.fail_queue_pair();
         sender.world.records.publish(QUEUE_PAIR, &[2; WORDS]);
         assert!(other.join().unwrap().is_some());
     });
@@ -237,7 +237,7 @@ fn memory_stays_mapped_while_a_message_is_copied() {
         let (sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        sender.give_up();
+        sender.fail_queue_pair();
         sender.deregister();
         assert!(other.join().unwrap().is_some());
     });

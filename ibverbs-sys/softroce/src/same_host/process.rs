@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 
 use crate::memory::Piece;
 
-/// A range of addresses in the memory of another process.
+/// Range of addresses in the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: u64,
@@ -40,10 +40,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is not
-    /// longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds all
-    /// others written.
-    fn with_tail(self) -> ([Self; 2], usize) {
+    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is
+    /// not longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds
+    /// all others written.
+    fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
             let none = Self { length: 0, ..self };
@@ -80,10 +80,10 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies memory ranges of this process to another process, the last word after all other bytes. Returns the number of
-/// copied bytes. It is less than the length of the range if a page cannot be written.
+/// Copies the memory ranges `from` of this process to another process, and their last word after all other bytes.
+/// Returns the number of copied bytes, which is less than the length of the range if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
-    let (parts, count) = to.with_tail();
+    let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
     let (from, to) = (vectors(from), &to[..count]);
     // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses in them, and does not write to
@@ -101,8 +101,8 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to memory ranges of this process. Returns the number of copied bytes. It is less
-/// than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
+/// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of copied bytes, which
+/// is less than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
 pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -123,8 +123,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process on the other side of a Unix connection: for an accepted connection, the process that has
-/// connected; for an outgoing connection, the process that listens. Returns `None` if that process belongs to another
+/// Returns the process at the other end of a Unix connection: the process that has connected, for an accepted
+/// connection; the process that listens, for an outgoing connection. Returns `None` if the process belongs to another
 /// user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
@@ -150,7 +150,7 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped by a signal or a debugger. It may then stay stopped without a time limit.
+/// Returns whether a process is stopped by a signal or a debugger. It may stay stopped without a time limit.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -198,16 +198,17 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
     }
 }
 
-/// Word of this process that peers read and write back to find out whether the kernel permits their copies.
-static WORD: AtomicU64 = AtomicU64::new(0);
+/// Word of this process that peers read and write back, to check whether the kernel permits their copies.
+static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the address of the word of this process that peers read and write back in [`reach`].
 pub(super) fn word() -> u64 {
-    WORD.as_ptr().expose_provenance() as u64
+    PROBE_WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads a word of another process and writes it back. Returns whether both copies were complete. If the kernel refuses
-/// a copy, fails with the error number.
+/// Reads the word at `address` of another process, and writes it back. Returns whether both copies were complete.
+///
+/// # Errors The error number, if the kernel refuses a copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
     let place = Place { address, length: 8 };
     let mut word = [0; 8];
@@ -224,7 +225,7 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the address range of `bytes` in the form that the copy functions take.
+    /// Returns the address range of `bytes`, as the copy functions take it.
     fn place(bytes: &mut [u8]) -> Place {
         Place {
             address: bytes.as_mut_ptr().expose_provenance() as u64,
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn the_last_word_is_a_part_of_its_own() {
         let split = |address, length| {
-            let (parts, count) = Place { address, length }.with_tail();
+            let (parts, count) = Place { address, length }.split_last_word();
             let parts = parts.map(|part| (part.address, part.length));
             parts[..count].to_vec()
         };

@@ -3,9 +3,10 @@
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
-use crate::transfer::{Form, PartOf, RingMessage, SHORT, Short};
+use crate::transfer::{Form, PartFlags, RingMessage, SHORT, Short};
 
-/// Flags of a ring message (short message without packet headers) in the first word of a slot, above the 24-bit queue pair number.
+/// Flags of a ring message (short message without packet headers) in the first word of a slot, above the 24-bit queue
+/// pair number.
 const ACKNOWLEDGED: u64 = 1 << 24;
 const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
@@ -19,13 +20,13 @@ const INVALIDATES: u64 = 1 << 48;
 const CHUNKS: u64 = 1 << 49;
 
 /// Mask of a 24-bit number (queue pair number or sequence number).
-const NUMBER: u64 = 0xff_ffff;
-/// Bit offsets in the first word of a slot, above the queue pair number and the flags: the message's sequence number, and the
-/// length of its payload.
+const NUMBER_MASK: u64 = 0xff_ffff;
+/// Bit offsets in the first word of a slot, above the queue pair number and the flags: that of the message's sequence
+/// number, and that of the length of its payload.
 const SEQUENCE_AT: u32 = 32;
 const LENGTH_AT: u32 = 56;
-/// Positions in the other words of a slot: the bit offset of the partition key, above the immediate data in the second
-/// word, and the index of the first word of the payload. The third word is the acknowledged sequence number.
+/// Positions in the other words of a slot: the bit offset of the partition key in the second word, above the immediate
+/// data, and the index of the first word of the payload. The third word is the acknowledged sequence number.
 const PARTITION_AT: u32 = 32;
 const BYTES_AT: usize = 3;
 
@@ -35,7 +36,7 @@ const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 #[inline(always)]
 pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    words[0] = u64::from(ring_message.destination) & NUMBER;
+    words[0] = u64::from(ring_message.destination) & NUMBER_MASK;
     words[1] = u64::from(ring_message.partition_key) << PARTITION_AT;
     if let Some(sequence) = ring_message.acknowledged {
         words[0] |= ACKNOWLEDGED;
@@ -103,7 +104,7 @@ pub(crate) fn decode<'a>(
             (false, true) => Form::Written,
             (true, true) => Form::Write,
             (true, false) => {
-                let part = PartOf {
+                let part = PartFlags {
                     starts: has(STARTS),
                     ends: has(ENDS),
                     invalidates: words[1] & INVALIDATES != 0,
@@ -117,7 +118,7 @@ pub(crate) fn decode<'a>(
         };
         Some(Short {
             form,
-            sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER) as u32),
+            sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER_MASK) as u32),
             immediate: has(IMMEDIATE).then_some((words[1] as u32).to_ne_bytes()),
             solicited: has(SOLICITED),
             payload: &room[..length],
@@ -126,9 +127,9 @@ pub(crate) fn decode<'a>(
         None
     };
     Some(RingMessage {
-        destination: (words[0] & NUMBER) as u32,
+        destination: (words[0] & NUMBER_MASK) as u32,
         partition_key: (words[1] >> PARTITION_AT) as u16,
-        acknowledged: has(ACKNOWLEDGED).then_some(Sequence::new((words[2] & NUMBER) as u32)),
+        acknowledged: has(ACKNOWLEDGED).then_some(Sequence::new((words[2] & NUMBER_MASK) as u32)),
         message,
     })
 }
@@ -139,9 +140,9 @@ mod tests {
 
     use super::*;
 
-    /// Generates the form of a message.
+    /// Generates a form of ring messages.
     fn form() -> impl Strategy<Value = Form> {
-        let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartOf {
+        let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,
             ends,
             invalidates,
@@ -155,7 +156,7 @@ mod tests {
         ]
     }
 
-    /// Generates the parts of a message: its sequence number, form, immediate data, solicited flag and payload.
+    /// Generates the content of a message: its sequence number, form, immediate data, solicited flag and payload.
     fn message() -> impl Strategy<Value = (u32, Form, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (

@@ -65,12 +65,10 @@ unsafe impl Send for Map {}
 // SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Creates an in-memory file with a fixed length in bytes, and maps it for writing. If `keeps` is set, other processes cannot
-/// map the file for writing.
+/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for writing. If `keeps` is
+/// set, other processes cannot map the file for writing.
 ///
-/// # Errors
-/// Fails with `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process
-/// by a signal.
+/// # Errors `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process by a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -92,10 +90,11 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     Ok((file, map))
 }
 
-/// Checks that the bytes `range` of a file can be mapped and then accessed without a fault, even if other processes
+/// Checks that the bytes `range` of `file` can be mapped and then accessed without a fault, even if other processes
 /// change or close the file.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`. In other file systems, a page may be unavailable when it is first accessed.
+    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files. In other file systems,
+    /// a page may be unavailable when it is first accessed.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -113,7 +112,7 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps the bytes `range` of a file. The start of the range must be a multiple of the page size.
+    /// Maps the bytes `range` of `file`. The start of the range must be a multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -150,7 +149,7 @@ impl Map {
         self.length
     }
 
-    /// Copies bytes of the mapping to `out`, starting at `offset`. Returns `None` if the range is not inside the mapping.
+    /// Copies bytes of the mapping from `offset` on to `out`. Returns `None` if the range is not inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
@@ -158,8 +157,8 @@ impl Map {
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the mapping, starting at `offset`, in ascending order, so that the last bytes are written last. Returns
-    /// `None` if the range is not inside the mapping or the mapping is read-only.
+    /// Copies `data` to the mapping from `offset` on, in ascending order, so that the last bytes are written last.
+    /// Returns `None` if the range is not inside the mapping or the mapping is read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
@@ -171,9 +170,9 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies memory ranges of this process, one after the other, to the mapping, starting at `offset`, in ascending order.
-    /// Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a byte could not be
-    /// copied.
+    /// Copies the memory ranges `pieces` of this process, one after the other, to the mapping from `offset` on, in
+    /// ascending order. Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a
+    /// byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -190,8 +189,8 @@ impl Map {
         Some(())
     }
 
-    /// Copies bytes of the mapping, starting at `offset`, to memory ranges of this process. Returns `None` if not all bytes
-    /// are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
+    /// Copies bytes of the mapping from `offset` on to the memory ranges `pieces` of this process. Returns `None` if
+    /// not all bytes are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -237,7 +236,7 @@ impl Drop for Map {
     }
 }
 
-/// An array of values in a mapping. Holds a reference that keeps the mapping.
+/// An array of values in a mapping, which stays mapped while the array is used.
 #[derive(Debug)]
 pub(super) struct Part<T> {
     _map: Arc<Map>,
@@ -276,7 +275,7 @@ impl<T> Deref for Part<T> {
     }
 }
 
-/// A single value in a mapping. Holds a reference that keeps the mapping.
+/// A single value in a mapping, which stays mapped while the value is used.
 #[derive(Debug)]
 pub(super) struct One<T>(Part<T>);
 

@@ -11,17 +11,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copying_peer::Copies;
 use super::directory::Directory;
-use super::link::{Failure, Link, Said};
+use super::link::{Link, Said, SendError};
 use super::segment;
 use super::shared::{Map, Rights};
 use super::testing;
 use crate::epoch::Lanes;
 use crate::memory::Piece;
 use crate::proto::Sequence;
-use crate::transfer::{Form, PART_CHUNKS, PartOf, RingMessage, Short, Unsent};
+use crate::transfer::{Form, MAX_CHUNKS_PART, NotSent, PartFlags, RingMessage, Short};
 
 /// Maximum time to wait for each step of a test.
-const LIMIT: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Tag and words of a ring message (short message without packet headers) that the receiver cannot decode.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
@@ -35,7 +35,7 @@ fn violate(link: &Link) {
     assert_eq!(link.send_words(tag, &words), Ok(()));
 }
 
-/// Receives all messages that have arrived on a link, and returns a description of each.
+/// Receives all messages that have arrived on a link. Returns a description of each.
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
@@ -56,7 +56,7 @@ fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
         acknowledged: None,
         message: Some(Short {
             sequence: Sequence::new(3),
-            form: Form::Chunks(PartOf {
+            form: Form::Chunks(PartFlags {
                 starts: true,
                 ends: false,
                 invalidates: false,
@@ -73,7 +73,7 @@ fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     for round in 0..200_u32 {
-        let length = 1 + round * 977 % PART_CHUNKS;
+        let length = 1 + round * 977 % MAX_CHUNKS_PART;
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + round) as u8).collect();
         let sent = there.send_chunks(0x100, &part(length, &mut payload), length, |pieces| {
             let mut done = 0;
@@ -108,7 +108,7 @@ fn a_part_whose_bytes_cannot_be_read_is_not_sent() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     let sent = there.send_chunks(0x100, &part(100, &mut payload), 100, |_| None);
-    assert_eq!(sent, Err(Unsent::Unreadable));
+    assert_eq!(sent, Err(NotSent::Unreadable));
     send(&there, "next");
     assert_eq!(received(&here), ["next"]);
 }
@@ -134,14 +134,14 @@ fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() 
     ["d", "e"].iter().for_each(|text| send(&there, text));
     assert_eq!(received(&here), ["a", "b", "c"]);
     assert!(here.is_dead() && !here.may_have_messages());
-    assert_eq!(here.send(0x100, 0, b"f"), Err(Failure::Dead));
+    assert_eq!(here.send(0x100, 0, b"f"), Err(SendError::Dead));
     assert!(!there.check(), "the peer is told");
 }
 
 /// Checks that if the peer claims to have read messages that were never sent, the messages that it sent before are
 /// received, and no later ones.
 #[test]
-fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
+fn only_messages_before_an_impossible_count_are_received() {
     let (here, there, file) = testing::links().unwrap();
     let map = Map::of(file.as_fd(), 0..4096, Rights::Write).unwrap();
     map.word(0).unwrap().store(u64::MAX, Ordering::Release);
@@ -157,7 +157,7 @@ fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
 
 /// Checks that a message is not received if the peer withdraws the message after the link has ended, and sends it again.
 #[test]
-fn what_is_taken_back_and_comes_again_is_not_received() {
+fn a_message_that_is_withdrawn_and_sent_again_is_not_received() {
     let (here, there, file) = testing::links().unwrap();
     let all = 0..segment::LENGTH as u64;
     let map = Map::of(file.as_fd(), all, Rights::Write).unwrap();
@@ -191,7 +191,7 @@ fn what_is_taken_back_and_comes_again_is_not_received() {
 
 /// Checks that a peer that publishes only slots without a message does not keep the receiving thread from other work.
 #[test]
-fn slots_without_a_message_do_not_go_on_for_ever() {
+fn slots_without_a_message_do_not_block_the_receiving_thread() {
     let (here, there, _) = testing::links().unwrap();
     let end = Instant::now() + Duration::from_millis(200);
     let received = thread::scope(|scope| {
@@ -210,14 +210,15 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
 }
 
 /// Two simulated processes whose engine threads only continue handshakes and remove ended links.
-struct Host {
+struct ProcessPair {
     processes: [(SocketAddr, Arc<Directory>); 2],
     stop: Arc<AtomicBool>,
     engine: Option<thread::JoinHandle<()>>,
 }
 
-impl Host {
-    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each test.
+impl ProcessPair {
+    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each
+    /// test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -258,7 +259,7 @@ impl Host {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
         let far = until("the other one has it, too", || {
-            let links = there.everyone();
+            let links = there.links();
             let alive = |link: &&Arc<Link>| !link.is_dead() && link.addresses() == [*first];
             links.iter().find(alive).cloned()
         });
@@ -266,7 +267,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for ProcessPair {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(engine) = self.engine.take() {
@@ -277,19 +278,22 @@ impl Drop for Host {
 
 #[track_caller]
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        assert!(
+            Instant::now() < deadline,
+            "{what}: not within {STEP_TIMEOUT:?}"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn a_link_that_failed_is_removed_and_replaced_by_another() {
-    let host = Host::new(1);
+    let host = ProcessPair::new(1);
     for _ in 0..3 {
         let [near, far] = host.links();
         send(&near, "a");
@@ -310,18 +314,18 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// Checks that after a link has failed, a process does not get its memory back while a peer that has not noticed this
-/// may copy from it.
+/// Checks that after a link has failed, a process does not reuse its memory while a peer that has not noticed the
+/// failure may copy from it.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
-    let host = Host::new(2);
+    let host = ProcessPair::new(2);
     let [near, far] = host.links();
     let lane = Lanes(near.own_lanes()).enter(0);
     violate(&near);
     assert!(received(&far).is_empty() && far.is_dead());
     let there = &host.processes[1].1;
     until("the link is removed", || {
-        there.everyone().is_empty().then_some(())
+        there.links().is_empty().then_some(())
     });
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

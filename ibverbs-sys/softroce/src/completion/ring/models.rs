@@ -124,7 +124,7 @@ fn shrinking_waits_for_readers() {
             assert_eq!(ring.resize(1), Ok(()));
         }
         ring.add(3);
-        assert!(matches!(ring.push_all(&[4]), Err(PushError::Full(_))));
+        assert!(matches!(ring.push_all(&[4]), Err(AddError::Full(_))));
     });
 }
 
@@ -209,7 +209,7 @@ fn a_full_ring_is_closed_once() {
         let ring = ring(1, 1);
         ring.add(1);
         let close = |ring: &Ring<u64>| match ring.push_all(&[2]) {
-            Err(PushError::Full(full)) => ring.close(full),
+            Err(AddError::Full(full)) => ring.close(full),
             _ => false,
         };
         let other = Arc::clone(&ring);
@@ -218,6 +218,6 @@ fn a_full_ring_is_closed_once() {
         let theirs = pusher.join().unwrap();
         assert!(mine != theirs);
         assert_eq!(ring.take_all(), [1]);
-        assert_eq!(ring.push_all(&[3]), Err(PushError::Closed));
+        assert_eq!(ring.push_all(&[3]), Err(AddError::Closed));
     });
 }

@@ -53,7 +53,7 @@ proptest! {
                                 left = &left[count..];
                             }
                             Err(refused) => {
-                                prop_assert!(matches!(refused, PushError::Full(_)));
+                                prop_assert!(matches!(refused, AddError::Full(_)));
                                 prop_assert_eq!(model.len(), capacity);
                                 break;
                             }
@@ -98,25 +98,25 @@ proptest! {
 fn a_closed_ring_takes_nothing_and_keeps_what_it_has() {
     let ring = Ring::new(2, 2);
     assert_eq!(ring.push_all(&[1, 2, 3]).unwrap().0, 2);
-    let Err(PushError::Full(full)) = ring.push_all(&[4]) else {
+    let Err(AddError::Full(full)) = ring.push_all(&[4]) else {
         panic!("there is no room");
     };
-    let Err(PushError::Full(before)) = ring.push_all(&[4]) else {
+    let Err(AddError::Full(before)) = ring.push_all(&[4]) else {
         panic!("there is no room");
     };
     assert!(ring.close(full));
     assert!(!ring.close(before), "it is closed");
     assert_eq!(rest(&ring), [1, 2]);
-    assert_eq!(ring.push_all(&[5]), Err(PushError::Closed));
+    assert_eq!(ring.push_all(&[5]), Err(AddError::Closed));
     ring.resize(7).unwrap();
-    assert_eq!(ring.push_all(&[5]), Err(PushError::Closed));
+    assert_eq!(ring.push_all(&[5]), Err(AddError::Closed));
 }
 
 #[test]
 fn there_is_room_again_after_it_was_full() {
     let ring = Ring::new(1, 1);
     ring.push_all(&[1]).unwrap();
-    let Err(PushError::Full(full)) = ring.push_all(&[2]) else {
+    let Err(AddError::Full(full)) = ring.push_all(&[2]) else {
         panic!("there is no room");
     };
     assert_eq!(rest(&ring), [1]);

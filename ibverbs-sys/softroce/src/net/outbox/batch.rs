@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::known::RouteCache;
 use crate::net::network::Network;
 use crate::net::route::Company;
-use crate::net::{PACKET_OFFSET, PAYLOAD_ALIGNMENT};
+use crate::net::{ALIGN, OFFSET};
 use crate::wire::Identifications;
 use crate::wire::ip::Headers;
 
@@ -28,7 +28,7 @@ pub(in crate::net) struct Batch {
     /// Buffer for runs (consecutive packets of one size), used up to the offset `runs_end`.
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
-    pub(super) sealed: Vec<CompletePacket>,
+    pub(super) sealed: Vec<Encoded>,
     /// Number of packets in `sealed`, where a run counts with all of its packets.
     pub(super) packets: usize,
     /// Slices of adjacent datagrams that are passed to the kernel, in the order of sending.
@@ -41,7 +41,7 @@ pub(in crate::net) struct Batch {
 
 /// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal size).
 #[derive(Clone, Debug)]
-pub(super) struct CompletePacket {
+pub(super) struct Encoded {
     /// Range of the first packet's datagram in its buffer. The other packets of a run follow directly.
     pub(super) datagram: Range<usize>,
     /// The range from the BTH to the ICRC of the first packet in the buffer.
@@ -55,10 +55,7 @@ pub(super) struct CompletePacket {
 /// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that the packet's payload
 /// is aligned.
 pub(super) fn next_offset(bytes: usize) -> usize {
-    bytes
-        .saturating_sub(PACKET_OFFSET)
-        .next_multiple_of(PAYLOAD_ALIGNMENT)
-        + PACKET_OFFSET
+    bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
 /// A single packet, or consecutive packets of a run, which are passed to the kernel as one slice. (A run has packets of
@@ -110,7 +107,7 @@ impl Batch {
     }
 
     /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times.
-    pub(super) fn put(&mut self, sealed: CompletePacket, copies: usize) {
+    pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
@@ -171,7 +168,7 @@ impl Batch {
 
     /// Returns the bytes of the consecutive datagrams to which `piece` refers.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
-        let CompletePacket { datagram, run, .. } = &self.sealed[piece.sealed];
+        let Encoded { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
             Some(_) => &self.runs,
             None => &self.bytes,
@@ -181,7 +178,7 @@ impl Batch {
     }
 }
 
-impl CompletePacket {
+impl Encoded {
     /// Returns the number of packets in the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
@@ -248,18 +245,15 @@ mod tests {
         let mut begin = next_offset(0);
         for length in [BASE + RETH + 4096, BASE + 4096, BASE + 1024, BASE + 13, 1] {
             assert!(
-                (begin + BASE).is_multiple_of(PAYLOAD_ALIGNMENT)
-                    && (begin + BASE + RETH).is_multiple_of(PAYLOAD_ALIGNMENT)
+                (begin + BASE).is_multiple_of(ALIGN) && (begin + BASE + RETH).is_multiple_of(ALIGN)
             );
             let next = next_offset(begin + length + ICRC);
-            assert!(
-                (begin + length + ICRC..begin + length + ICRC + PAYLOAD_ALIGNMENT).contains(&next)
-            );
+            assert!((begin + length + ICRC..begin + length + ICRC + ALIGN).contains(&next));
             begin = next;
         }
         // The packets of a run must be adjacent in their buffer.
         for mtu in [256, 512, 1024, 2048, 4096] {
-            assert!((BASE + mtu + ICRC).is_multiple_of(PAYLOAD_ALIGNMENT));
+            assert!((BASE + mtu + ICRC).is_multiple_of(ALIGN));
         }
     }
 }

@@ -14,13 +14,13 @@ use super::route::Company;
 use super::{shared, tunnel};
 use crate::address::MULTICAST;
 use crate::proto::{Counter, Path, Run};
-use crate::same_host::{Failure, Kept, Link};
+use crate::same_host::{DelayedPacket, Link, SendError};
 use crate::transfer::Volume;
 use crate::wire::Opcode;
-use batch::{CompletePacket, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
+use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 
 pub(super) use batch::{Batch, Shipment};
-pub(super) use ship::is_stored_in_pages;
+pub(super) use ship::uses_pages;
 
 /// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
@@ -138,9 +138,7 @@ impl<'a> Outbox<'a> {
             return false;
         };
         let is_private = self.batch.bytes.get(transport) == Some(&SHARED_MEMORY_ONLY);
-        if self.send_through_link(transport).is_some()
-            || self.share_datagram(transport, path).is_some()
-        {
+        if self.send_shared(transport).is_some() || self.share_datagram(transport, path).is_some() {
             self.batch.bytes.truncate(begin);
         } else if is_private {
             self.send_through_memory_only(transport, path);
@@ -191,7 +189,7 @@ impl<'a> Outbox<'a> {
         let counters = &network.counters;
         counters.count(Counter::SentPackets, count as u64);
         counters.count(Counter::SentBytes, (end - begin) as u64);
-        batch.sealed.push(CompletePacket {
+        batch.sealed.push(Encoded {
             datagram: begin..begin + stride,
             transport: begin..begin + stride,
             run: Some(count),
@@ -329,19 +327,19 @@ impl<'a> Outbox<'a> {
 
     /// Sends the packet that begins at offset `begin` of the buffer through the link (shared memory) that
     /// [`through`](Self::through) has set. Returns `None` if no link was set, or if the peer process has ended.
-    fn send_through_link(&mut self, begin: usize) -> Option<()> {
+    fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
         match shared.link.send(shared.tag, 0, written) {
             Ok(()) => shared.has_sent = true,
-            Err(Failure::Full) => {
-                let kept = Kept {
+            Err(SendError::Full) => {
+                let kept = DelayedPacket {
                     bytes: written.into(),
                     annotation: 0,
                 };
-                shared.link.keep(shared.tag, kept);
+                shared.link.delay_packet(shared.tag, kept);
             }
-            Err(Failure::Dead) => return None,
+            Err(SendError::Dead) => return None,
         }
         self.shares.add(written);
         Some(())
@@ -362,14 +360,14 @@ impl<'a> Outbox<'a> {
                 let tag = shared::tag(path, &link)?;
                 match link.send(tag, 0, written) {
                     Ok(()) => link.flush(),
-                    Err(Failure::Full) => link.keep(
+                    Err(SendError::Full) => link.delay_packet(
                         tag,
-                        Kept {
+                        DelayedPacket {
                             bytes: written.into(),
                             annotation: 0,
                         },
                     ),
-                    Err(Failure::Dead) => return None,
+                    Err(SendError::Dead) => return None,
                 }
                 Some(())
             });
@@ -401,7 +399,7 @@ impl<'a> Outbox<'a> {
             bytes[begin..begin + ip.len()].copy_from_slice(ip);
             bytes[begin + ip.len()..transport].copy_from_slice(udp);
         }
-        let sealed = CompletePacket {
+        let sealed = Encoded {
             datagram: if way.tunnelled { begin } else { transport }..bytes.len(),
             transport: transport..bytes.len(),
             run: None,
@@ -418,7 +416,7 @@ impl<'a> Outbox<'a> {
 
     /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox, unless the faults
     /// drop the packet or hold it back.
-    fn commit(&mut self, sealed: CompletePacket) {
+    fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
             self.batch.put(sealed, 1);
@@ -475,7 +473,7 @@ impl<'a> Outbox<'a> {
         let transport = self.batch.bytes.len();
         self.batch.bytes.extend_from_slice(&packet.bytes);
         let end = self.batch.bytes.len();
-        let sealed = CompletePacket {
+        let sealed = Encoded {
             datagram: begin..end,
             transport: transport..end,
             run: None,

@@ -7,7 +7,7 @@ use std::thread;
 
 use smallvec::SmallVec;
 
-use super::batch::{Batch, CompletePacket, Shipment};
+use super::batch::{Batch, Encoded, Shipment};
 use crate::config::Segmentation;
 use crate::descriptor;
 use crate::net::bursts;
@@ -26,7 +26,7 @@ const MIN_PAGED_LENGTH: usize = 512;
 
 /// Returns whether a packet with the path MTU `mtu` is large enough to be sent as a burst of one datagram, which the
 /// kernel stores in pages, if the socket supports bursts.
-pub(in crate::net) fn is_stored_in_pages(mtu: usize) -> bool {
+pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
     mtu >= MIN_PAGED_LENGTH
 }
 
@@ -80,7 +80,7 @@ impl Network {
 
     /// Returns the number of packets that can be sent as one burst, beginning with the packet with the index `packet`
     /// in the first run of `sealed`.
-    pub(super) fn burst(&self, sealed: &[CompletePacket], packet: usize) -> usize {
+    pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
         };

@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr};
 use super::Message;
 use super::control::{Control, Controls};
 use super::name::Name;
-use crate::net::{PACKET_OFFSET, PAYLOAD_ALIGNMENT};
+use crate::net::{ALIGN, OFFSET};
 
 /// Maximum number of messages that one system call receives. The number is small, so that the messages are still in the
 /// processor's cache when they are processed.
@@ -40,11 +40,11 @@ struct Storage {
 /// Buffer of a received message.
 #[repr(C, align(16))]
 struct Place {
-    front: [u8; PACKET_OFFSET],
+    front: [u8; OFFSET],
     bytes: [u8; BUFFER_SIZE],
 }
 
-const _: () = assert!(align_of::<Place>() == PAYLOAD_ALIGNMENT);
+const _: () = assert!(align_of::<Place>() == ALIGN);
 
 impl Ring {
     pub(crate) fn new() -> Self {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::namespace::{add_interface, ip, is_inside};
 use super::{
-    Inbox, LOST_TIMEOUT, Network, address, collect, number, path, port, receive, send, try_open,
+    Inbox, Network, TIMEOUT, address, collect, number, path, port, receive, send, try_open,
 };
 use crate::config::Config;
 use crate::proto::{Arrival, Mtu, Path};
@@ -39,7 +39,7 @@ fn of_host(network: &Network) -> Vec<(u8, Ipv6Addr)> {
 /// Sends a packet on `path` until it has arrived, because the kernel may lose packets while an interface is coming up. Returns
 /// its arrival.
 fn exchange(from: &Network, path: &Path, to: &Network) -> Arrival {
-    let (mut inbox, end) = (Inbox::new(), Instant::now() + LOST_TIMEOUT);
+    let (mut inbox, end) = (Inbox::new(), Instant::now() + TIMEOUT);
     loop {
         send(from, path, number(to), 0..1);
         let (mut got, next) = (Vec::new(), Instant::now() + Duration::from_millis(100));
@@ -158,7 +158,7 @@ fn the_table_follows_the_host() {
     let network = try_open(&config()).unwrap();
     assert_eq!(of_host(&network), []);
     let until = |expected: &[(u8, Ipv6Addr)]| {
-        let end = Instant::now() + LOST_TIMEOUT;
+        let end = Instant::now() + TIMEOUT;
         while of_host(&network) != expected {
             assert!(Instant::now() < end, "{:?}", of_host(&network));
             network.follow();

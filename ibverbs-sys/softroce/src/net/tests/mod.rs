@@ -23,7 +23,7 @@ use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
 /// Maximum time to wait for packets in a test. No wait takes that long unless packets are lost.
-const LOST_TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns a base port that no other test uses, for tests that depend on the port range of devices.
 fn port() -> u16 {
@@ -81,7 +81,7 @@ struct Got {
 fn receive(network: &Network, packets: usize) -> Vec<Got> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     // The wait lasts until `end` only if a packet never arrives.
-    let end = Instant::now() + LOST_TIMEOUT;
+    let end = Instant::now() + TIMEOUT;
     while got.len() < packets {
         assert!(
             Instant::now() < end,
@@ -108,7 +108,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
 /// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were valid and delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
-    let end = Instant::now() + LOST_TIMEOUT;
+    let end = Instant::now() + TIMEOUT;
     while came < datagrams {
         assert!(Instant::now() < end, "{came} of {datagrams} datagrams came");
         came += collect(network, &mut inbox, &mut got);
@@ -517,7 +517,7 @@ fn accidents(faults: NetworkFaults) -> Vec<u32> {
     a.faults.set_network(NetworkFaults::default());
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-    let end = Instant::now() + LOST_TIMEOUT;
+    let end = Instant::now() + TIMEOUT;
     while got.last().is_none_or(|last: &Got| last.sequence != 100) {
         assert!(Instant::now() < end, "{got:?}");
         collect(&b, &mut inbox, &mut got);

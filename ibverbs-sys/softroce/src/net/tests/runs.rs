@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::segmentation::{ALL, elsewhere, messages, of, supported};
-use super::{Got, Inbox, LOST_TIMEOUT, Network, number, open, path, receive, receive_datagrams};
+use super::{Got, Inbox, Network, TIMEOUT, number, open, path, receive, receive_datagrams};
 use crate::config::Config;
 use crate::fault::NetworkFaults;
 use crate::proto::{Counter, Run};
@@ -108,7 +108,7 @@ fn they_pass_the_system_and_are_taken_together() {
     send(&a, &b, 0, 40);
     let mut counts = Vec::new();
     let mut inbox = Inbox::new();
-    let end = Instant::now() + LOST_TIMEOUT;
+    let end = Instant::now() + TIMEOUT;
     while counts.iter().sum::<usize>() < 41 {
         assert!(Instant::now() < end, "these came: {counts:?}");
         b.receive(&mut inbox, true, |packets| {

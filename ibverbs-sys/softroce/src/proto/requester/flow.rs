@@ -212,7 +212,7 @@ impl Flow {
 
     /// Returns the time at which waiting packets may be sent even if no receipt has arrived.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let times = [self.deadline, self.pacer.next_burst()];
+        let times = [self.deadline, self.pacer.resume_at()];
         times.into_iter().flatten().min()
     }
 }

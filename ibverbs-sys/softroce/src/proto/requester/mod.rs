@@ -42,7 +42,7 @@ use super::{
 };
 
 /// Minimum number of unacknowledged packets that let a small message wait for the next acknowledgement.
-const MIN_UNACKNOWLEDGED_TO_WAIT: u32 = 16;
+const MIN_UNACKNOWLEDGED: u32 = 16;
 
 /// Maximum number, and maximum total bytes, of small messages that wait to be sent together. The kernel does not send
 /// more at a time.
@@ -169,7 +169,7 @@ impl Requester {
         // The newest packet requested an acknowledgement.
         endpoint.is_reliable()
             && self.unasked == 0
-            && on_the_way >= MIN_UNACKNOWLEDGED_TO_WAIT
+            && on_the_way >= MIN_UNACKNOWLEDGED
             && waiting < MAX_WAITING.0
             && waiting.saturating_mul(request.length) < MAX_WAITING.1
     }
@@ -246,7 +246,7 @@ impl Requester {
                         self.fetches += usize::from(entry.awaits_data());
                         self.next = self.next + packets;
                     } else {
-                        self.complete_answered(endpoint, host)?;
+                        self.complete_front(endpoint, host)?;
                     }
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
@@ -295,8 +295,7 @@ impl Requester {
             if full || awaits_data && all_fetches {
                 return Ok(None);
             }
-            acknowledge =
-                packet + covers == packets || self.requests_acknowledgement(on_the_way, covers);
+            acknowledge = packet + covers == packets || self.requests_ack(on_the_way, covers);
         } else if !self.flow.may_send(destination, attributes.window, now) {
             return Ok(None);
         }
@@ -310,7 +309,7 @@ impl Requester {
         };
         if let Err(status) = packet::write(entry, place, endpoint, host, out) {
             self.queue[self.cursor.entry].progress = Progress::Failed(status);
-            self.complete_answered(endpoint, host)?;
+            self.complete_front(endpoint, host)?;
             return Ok(None);
         }
 
@@ -332,14 +331,14 @@ impl Requester {
             self.unanswered = end;
             let ends = packet + covers == packets;
             (self.flow).sent(sequence, ends, path, destination, attributes.window);
-            self.complete_answered(endpoint, host)?;
+            self.complete_front(endpoint, host)?;
         }
         Ok(Some(path))
     }
 
     /// Returns whether a packet that is not the last of its message must request an acknowledgement. The packet covers
     /// `covers` sequence numbers, and `in_flight` earlier sequence numbers are unacknowledged.
-    fn requests_acknowledgement(&self, on_the_way: u32, covers: u32) -> bool {
+    fn requests_ack(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
@@ -423,11 +422,7 @@ impl Requester {
     }
 
     /// Completes the requests at the front of the queue that are fully answered.
-    fn complete_answered(
-        &mut self,
-        endpoint: &Endpoint,
-        host: &mut impl Host,
-    ) -> Result<(), Failed> {
+    fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {
                 Progress::Waiting => break,

@@ -170,7 +170,7 @@ impl Requester {
             }
             Outcome::Failed(status) => {
                 self.queue[self.cursor.entry].progress = Progress::Failed(status);
-                self.complete_answered(endpoint, host)?;
+                self.complete_front(endpoint, host)?;
                 Ok(Step::Packets)
             }
         }

@@ -140,7 +140,7 @@ impl Requester {
         self.is_peer_gone = false;
         self.extended = false;
         self.again_at = None;
-        self.complete_answered(endpoint, host)?;
+        self.complete_front(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
         if !waiting && self.probe.is_idle() {
             self.answer_by = AnswerBy::Never;

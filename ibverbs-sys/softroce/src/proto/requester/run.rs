@@ -60,7 +60,7 @@ impl Requester {
         let stride = out.len() / count as usize;
         let on_the_way = self.in_flight(sequence);
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
-            if self.requests_acknowledgement(on_the_way + number, 1) {
+            if self.requests_ack(on_the_way + number, 1) {
                 ask_for_acknowledgement(bytes);
                 self.unasked = 0;
             } else {

@@ -540,10 +540,7 @@ impl Responder {
 
     /// Returns the time at which the next packet of a long response may be sent, or a key in use must be checked again.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let response = self
-            .pacer
-            .next_burst()
-            .filter(|_| !self.resources.is_idle());
+        let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())
     }
 

@@ -6,7 +6,7 @@ use crate::proto::{
     CompletionStatus as S, Counter, Data, Memory, Misplaced, Payload, Posted, Remote, Segment,
     SendOperation, SendRequest, State, Time, Work,
 };
-use crate::transfer::choice::{OFFERED, OFFERED_MAPPED, PART_MAPPED as PART};
+use crate::transfer::choice::{MAX_MAPPED_PART as PART, MIN_OFFER, MIN_OFFER_MAPPED};
 use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
 
 const LONG: usize = 200_000;
@@ -198,11 +198,11 @@ fn a_message_without_a_receive_counts_nothing() {
 #[test]
 fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     for (length, is_mappable, is_fetched) in [
-        (OFFERED_MAPPED as usize - 1, true, false),
-        (OFFERED_MAPPED as usize, true, true),
-        (OFFERED_MAPPED as usize, false, false),
-        (OFFERED as usize - 1, false, false),
-        (OFFERED as usize, false, true),
+        (MIN_OFFER_MAPPED as usize - 1, true, false),
+        (MIN_OFFER_MAPPED as usize, true, true),
+        (MIN_OFFER_MAPPED as usize, false, false),
+        (MIN_OFFER as usize - 1, false, false),
+        (MIN_OFFER as usize, false, true),
     ] {
         let (mut a, mut b) = two();
         a.machine.is_mappable = is_mappable;

@@ -4,7 +4,7 @@ use crate::proto::{
     Remote, SendOperation, Service, State, Time, Work,
 };
 use crate::same_host::ring_message::{decode, encode};
-use crate::transfer::{self, Form, Peer, PeerMemory, Portion, RingMessage, SHORT, Short, Unsent};
+use crate::transfer::{self, Form, NotSent, Peer, PeerMemory, Portion, RingMessage, SHORT, Short};
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
@@ -116,7 +116,7 @@ pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Opti
                         Ok(())
                     }
                 };
-                read.map_err(|_| Unsent::Unreadable)?;
+                read.map_err(|_| NotSent::Unreadable)?;
             }
             said = Some(Said::of(ring_message, chunks));
             Ok(())

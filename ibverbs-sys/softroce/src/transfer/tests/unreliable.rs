@@ -6,7 +6,7 @@ use crate::proto::{
     CompletionStatus as S, Counter, Prospect, Remote, SendOperation, SendRequest, Service, State,
     Time,
 };
-use crate::transfer::{PART_CHUNKS, PeerMemory, SHORT};
+use crate::transfer::{MAX_CHUNKS_PART, PeerMemory, SHORT};
 
 const UC: Service = Service::UnreliableConnection;
 
@@ -14,7 +14,7 @@ const UC: Service = Service::UnreliableConnection;
 const PARTS: usize = 3;
 
 fn long() -> Vec<u8> {
-    pattern(PARTS * PART_CHUNKS as usize)
+    pattern(PARTS * MAX_CHUNKS_PART as usize)
 }
 
 /// Sends the next `count` parts of messages, and drops those for which `is_lost` returns `true`.

@@ -16,8 +16,7 @@ use crate::spin::Mutex;
 
 /// Returns whether a context belongs to this device. Other contexts belong to the real libibverbs.
 ///
-/// # Safety
-/// `context` must be a context of this or another verbs library.
+/// # Safety `context` must be a context of this or another verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the context was opened, except
     // in a child of `fork` before it runs.
@@ -29,31 +28,32 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object of the parent's device. In a child of `fork`, inherited contexts point to it. It has the same name;
-/// opening it opens the device of the child.
+/// Returns the C object of the parent's device, to which contexts that a child of `fork` has inherited point. It has
+/// the same name; opening it opens the device of the child.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
 
-/// Returns whether `device` is an object of this library.
+/// Returns whether `device` is one of the two device objects of this library.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// The lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
-/// library lists its devices: during that time that library holds a lock of its own, which a child of `fork` could not
+/// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
+/// library lists its devices, because that library then holds a lock of its own, which a child of `fork` could not
 /// release.
-static LISTING: Mutex<Vec<List>> = Mutex::new(Vec::new());
+static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices, and the real library's list whose devices are in it, as addresses.
+/// A list of devices that was returned to the program, and the list of the real library whose devices it contains. Both
+/// are stored as addresses.
 #[derive(Debug, Clone, Copy)]
-struct List {
+struct DeviceList {
     own: usize,
     real: usize,
 }
 
-impl List {
-    /// Removes and returns the entry of `list`.
+impl DeviceList {
+    /// Removes and returns the entry for the list `list`.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
@@ -123,11 +123,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             list[length - 2] = address();
         }
         // A program that frees a list by `free` leaves the entry behind. This list can have the same address.
-        if let Some(left) = List::take(memory) {
+        if let Some(left) = DeviceList::take(memory) {
             left.free_real();
         }
         if !real.is_null() {
-            let list = List {
+            let list = DeviceList {
                 own: memory.addr(),
                 real: real.expose_provenance(),
             };
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
         // SAFETY: the real library made this call for itself, and gets its own list.
         return unsafe { call!(ibv_free_device_list(list)) };
     }
-    if let Some(list) = List::take(list) {
+    if let Some(list) = DeviceList::take(list) {
         list.free_real();
     }
     // SAFETY: the C API requires a list of `ibv_get_device_list`, which `calloc` has allocated, or a null pointer.
@@ -193,8 +193,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The `ibv_device` of softroce, with zeroes behind it. Programs and drivers read beyond the public part: `is_mlx5_dev`
-/// reads the operations that a driver's device has there. The zeroes make them reject the device.
+/// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public part: `is_mlx5_dev`
+/// reads the operations that the device of a driver contains there. Because of the zeroes, they reject the device.
 #[repr(C)]
 struct Device {
     public: ibv_device,

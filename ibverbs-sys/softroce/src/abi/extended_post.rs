@@ -7,13 +7,14 @@ use ibverbs_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv
 use libc::{c_int, c_void};
 
 use super::queue_pair::{Object, object};
-use super::work_request::{SEND, address, bind, copy, pieces, segment};
+use super::work_request::{SEND, address, bind, copy, segment, slice};
 use super::{fork, guard};
 use crate::proto::{Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
 bitflags! {
-    /// Bits of `ibv_qp_create_send_ops_flags` that the device supports.
+    /// Set of operations that a program requests for a queue pair: the bits of `ibv_qp_create_send_ops_flags` that the
+    /// device supports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Operations: u64 {
         const WRITE = 1;
@@ -30,8 +31,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs with this transport service support all operations in the set, by the table of
-    /// `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of the transport service `service` support all operations in the set, by the table
+    /// of `ibv_wr_post(3)`.
     pub(super) fn fit(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -46,9 +47,9 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls them
-/// unchecked. A call of an unsupported function makes the batch of requests fail.
-pub(super) fn fill(qp: &mut ibv_qp_ex) {
+/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls
+/// them without checks. A call of an unsupported function makes the batch of requests fail.
+pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_bind_mw = Some(wr_bind_mw);
@@ -75,19 +76,18 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
 /// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare entries.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Later([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
+pub(super) struct LaterFunctions([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
 
-impl Later {
+impl LaterFunctions {
     pub(super) fn new() -> Self {
         Self([wr_unknown; 8])
     }
 }
 
-/// Calls `body` with the queue pair's [`Object`]. Returns normally even if `body` panics. For C functions that return
-/// nothing.
+/// Calls `body` with the [`Object`] of the queue pair. Returns normally even if `body` panics, for C functions that
+/// return nothing.
 ///
-/// # Safety
-/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
     // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
@@ -106,26 +106,24 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Adds a send request with `operation` to the batch that the program builds between `ibv_wr_start` and
+/// Adds a send request with the operation `operation` to the batch that the program builds between `ibv_wr_start` and
 /// `ibv_wr_complete`.
 ///
-/// # Safety
-/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
-            let (id, flags) = object.next();
+            let (id, flags) = object.next_request();
             let rules = object.queue_pair().rules();
             object.batch().begin(rules, id, flags, operation);
         });
     }
 }
 
-/// Makes the batch of send requests fail, because the program added a request with an unsupported operation.
+/// Makes the batch of send requests fail, because the program has added a request with an unsupported operation.
 ///
-/// # Safety
-/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
@@ -172,7 +170,7 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: only queue pairs of this device have this function. The C API requires a valid window and valid information.
     unsafe {
         with(qp, |object| {
-            let (id, flags) = object.next();
+            let (id, flags) = object.next_request();
             let rules = object.queue_pair().rules();
             match bind(mw, rkey, &*bind_info) {
                 Ok(operation) => object.batch().begin(rules, id, flags, operation),
@@ -256,8 +254,8 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *con
     unsafe { refuse(qp) };
 }
 
-/// Makes the batch of requests fail: the operation is of a later version of verbs. In the C calling convention the caller
-/// removes the arguments, so their number does not matter.
+/// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In the C calling
+/// convention the caller removes the arguments, so the function need not know their number.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
@@ -302,7 +300,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: only queue pairs of this device have this function. The C API requires a valid list of valid buffers.
     unsafe {
         with(qp, |object| {
-            let places = pieces(buf_list, num_buf)
+            let places = slice(buf_list, num_buf)
                 .iter()
                 .map(|piece| (piece.addr.expose_provenance(), piece.length));
             set_inline(object, places);
@@ -310,10 +308,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Copies inline data to the current request. `places` are the addresses and lengths of the parts.
+/// Copies inline data to the last request of the batch. `places` are the addresses and lengths of the parts of the
+/// data.
 ///
-/// # Safety
-/// The bytes at `places` must be valid for reads.
+/// # Safety The bytes at `places` must be valid for reads.
 unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
     // SAFETY: the caller guarantees the conditions of this function.
     match unsafe { copy(object.queue_pair().rules(), places) } {
@@ -333,7 +331,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
     unsafe {
         with(qp, |object| {
             match object.queue_pair().rules().send_segments(num_sge) {
-                Ok(count) => set_segments(object, pieces(sg_list, count)),
+                Ok(count) => set_segments(object, slice(sg_list, count)),
                 Err(error) => object.batch().record_error(error),
             }
         });
@@ -373,7 +371,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Returns a location in the peer's memory, given by its key and address.
+/// Returns the location in the peer's memory with the remote key `key` and the address `address`.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

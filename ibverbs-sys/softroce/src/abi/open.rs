@@ -22,18 +22,18 @@ struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
-    /// The device that was opened before this one and is still open; null for the first.
+    /// The device that was opened before this one and is still open; null for the first device.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// List of the open devices; the device that was opened last is the first entry. Only threads that hold an [`Opening`] change
-/// the list, so no change is incomplete at a `fork`.
-static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
+/// Head of the linked list of open devices: the device that was opened last. Only threads that hold an [`Opening`]
+/// change the list, so no change is incomplete at a `fork`.
+static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes all functions of inherited contexts fail. Must be called in a child of `fork`.
+/// Replaces all functions of inherited contexts by functions that fail. Must be called in a child of `fork`.
 pub(super) fn refuse_all() {
-    let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
+    let mut open = OPEN_DEVICES.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
         // SAFETY: an open device is valid until it is removed from the list, and no other thread runs in the child.
         unsafe {
@@ -43,22 +43,22 @@ pub(super) fn refuse_all() {
     }
 }
 
-/// Adds an open device to the list.
-fn note(open: *mut OpenDevice) {
+/// Adds an open device to the list [`OPEN_DEVICES`].
+fn add_to_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     // SAFETY: the open device was just created, and no other thread has a reference to it.
-    unsafe { (*open).next = LAST.load(Ordering::Relaxed) };
-    LAST.store(open, Ordering::Relaxed);
+    unsafe { (*open).next = OPEN_DEVICES.load(Ordering::Relaxed) };
+    OPEN_DEVICES.store(open, Ordering::Relaxed);
 }
 
-/// Removes an open device from the list.
-fn leave(open: *mut OpenDevice) {
+/// Removes an open device from the list [`OPEN_DEVICES`].
+fn remove_from_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
-    let mut at = LAST.load(Ordering::Relaxed);
+    let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
     // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists.
     unsafe {
         if at == open {
-            return LAST.store((*open).next, Ordering::Relaxed);
+            return OPEN_DEVICES.store((*open).next, Ordering::Relaxed);
         }
         while !at.is_null() {
             if (*at).next == open {
@@ -106,8 +106,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         return unsafe { call!(ibv_open_device(device)) };
     }
     verb(Verb::OpenDevice, fail, || {
-        fork::watch();
-        exit::watch();
+        fork::register_handlers();
+        exit::register_handler();
         let opened = Nic::open().and_then(|nic| {
             Ok(OpenDevice {
                 public: tables::context(),
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.async_fd = descriptor;
         context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
         let opened = Box::into_raw(opened);
-        note(opened);
+        add_to_list(opened);
         // SAFETY: the object is valid until the context is closed.
         unsafe { &raw mut (*opened).public.context }
     })
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     guard(-1, || {
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let opened = unsafe { open_device(context) };
-        leave(opened);
+        remove_from_list(opened);
         // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {

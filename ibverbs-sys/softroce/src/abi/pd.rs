@@ -21,7 +21,8 @@ use crate::object_counts::{Counted, Kind, objects};
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before it.
+    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before the parent
+    /// domain.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }

@@ -28,9 +28,9 @@ use crate::xrc::XrcDomain;
 /// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows; `later` provides them.
 #[repr(C)]
 pub(super) struct Object {
-    /// The public structure, in a cell because C code reads and writes it at any time.
+    /// The public structure, in a cell because C code may read and write it at any time.
     public: UnsafeCell<ibv_qp_ex>,
-    later: extended_post::Later,
+    later: extended_post::LaterFunctions,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
@@ -55,8 +55,8 @@ impl Object {
         &self.batch
     }
 
-    /// Returns the work request id and the flags that the program has set for the next request of a batch.
-    pub(super) fn next(&self) -> (u64, u32) {
+    /// Returns the work request ID and the flags that the program has set for the next request of a batch.
+    pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are valid as long as the object. The only thread that may write them is in one of this queue
         // pair's functions.
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the C API requires valid attributes, whose objects are valid and not destroyed during the call.
         unsafe {
             let given = &mut *qp_init_attr;
-            let wanted = Wanted {
+            let wanted = Settings {
                 context: (*pd).context,
                 pd,
                 xrcd: ptr::null_mut(),
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn open_qp(
         let Some(queue_pair) = found else {
             return fail(libc::EINVAL);
         };
-        let wanted = Wanted {
+        let wanted = Settings {
             context,
             pd: ptr::null_mut(),
             xrcd: attr.xrcd,
@@ -369,9 +369,9 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes with which a queue pair is created or opened. All functions that do so convert their arguments to this
-/// form.
-struct Wanted {
+/// Attributes of a queue pair that is created or opened. All functions that create or open queue pairs convert their
+/// arguments to this form.
+struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
@@ -380,14 +380,13 @@ struct Wanted {
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of them.
+/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of the attributes.
 ///
-/// # Safety
-/// `given` must point to attributes, of which those that the mask names must be valid.
+/// # Safety `given` must point to attributes, of which those that the mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,
-) -> Result<Wanted, CreateError> {
+) -> Result<Settings, CreateError> {
     const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
     const FLAGS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
@@ -413,7 +412,7 @@ unsafe fn checked(
         } else {
             None
         };
-        Ok(Wanted {
+        Ok(Settings {
             context,
             pd: if has(PD) {
                 (*given).pd
@@ -432,12 +431,10 @@ unsafe fn checked(
     }
 }
 
-/// Creates a queue pair and its C object, and stores its capabilities in `capabilities`.
+/// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns the C object.
 ///
-/// # Safety
-/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
-/// call.
-unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
+/// # Safety The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the call.
+unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
     // SAFETY: the caller guarantees the conditions of this function.
     let made = unsafe {
         let nic = Arc::clone(open::nic(wanted.context));
@@ -459,7 +456,7 @@ unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *m
 /// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
 /// call.
 unsafe fn create(
-    wanted: &Wanted,
+    wanted: &Settings,
     nic: &Arc<Nic>,
     handle: Handle,
 ) -> Result<Arc<QueuePair>, CreateError> {
@@ -503,12 +500,10 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object inside a C object, for a queue pair that will use it. Returns `None` if the pointer is
-/// null. Fails if the object belongs to another context.
+/// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns `None` if the pointer
+/// is null. Fails if the object belongs to another context. `what` is the name of the object in the error.
 ///
-/// # Safety
-/// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
-/// conditions of `inner` must hold.
+/// # Safety `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the conditions of `inner` must hold.
 unsafe fn used<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,
@@ -548,7 +543,7 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
 
 /// Creates the C object of a queue pair, and returns a pointer to it.
 fn publish(
-    wanted: &Wanted,
+    wanted: &Settings,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
@@ -573,11 +568,11 @@ fn publish(
         base.recv_cq = basic.recv_cq;
         base.srq = basic.srq;
     }
-    extended_post::fill(&mut public);
+    extended_post::set_functions(&mut public);
     let element = Arc::clone(&handle.element);
     let object = Box::into_raw(Box::new(Object {
         public: UnsafeCell::new(public),
-        later: extended_post::Later::new(),
+        later: extended_post::LaterFunctions::new(),
         queue_pair,
         nic,
         handle,
@@ -590,9 +585,9 @@ fn publish(
     object.cast()
 }
 
-/// Length in bytes of the attributes that all versions of the headers have: all before `rate_limit`, which the device does not
-/// support.
-const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
+/// Length in bytes of the attributes that all versions of the headers have: all fields before `rate_limit`, which the
+/// device does not support.
+const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
 /// Copies queue pair attributes from C memory. Fields that programs with old headers do not have are zero.
 ///
@@ -601,7 +596,7 @@ const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
     // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are valid.
-    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), KNOWN) };
+    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), COMMON_LEN) };
     values
 }
 
@@ -611,5 +606,5 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
 /// `to` must be valid for writes of attributes.
 unsafe fn write_attributes(to: *mut ibv_qp_attr, values: &ibv_qp_attr) {
     // SAFETY: the caller guarantees the conditions of this function.
-    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), KNOWN) };
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), COMMON_LEN) };
 }

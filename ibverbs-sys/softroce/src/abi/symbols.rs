@@ -16,9 +16,9 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is this crate's definition, or if
-    /// only newer libraries than the installed one have the symbol. Otherwise returns the name of the symbol and the file that
-    /// contains the other definition.
+    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the definition of this
+    /// crate, or if only newer libraries than the installed one have the symbol. Otherwise returns the name of the
+    /// symbol and the file that contains the other definition.
     pub(crate) fn foreign(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -26,16 +26,20 @@ impl Symbol {
         // A program exports only symbols that the installed library has when it is linked. A newer symbol is thus not found, or
         // is found in a second copy of this crate, which would treat objects of this copy as those of another device and return
         // that they are not supported. Both cases are accepted.
-        let newer = found.is_null() || NEWER.contains(&self.name);
+        let newer = found.is_null() || NEWER_SYMBOLS.contains(&self.name);
         if ours || (newer && !real::has(self.name)) {
             return None;
         }
-        Some(format!("{} ({})", self.name.to_string_lossy(), home(found)))
+        Some(format!(
+            "{} ({})",
+            self.name.to_string_lossy(),
+            path_of(found)
+        ))
     }
 }
 
-/// Returns a description of the file that contains a function: the path of a library or program.
-fn home(function: *mut c_void) -> String {
+/// Returns the path of the library or program that contains a function.
+fn path_of(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();
     }
@@ -50,9 +54,8 @@ fn home(function: *mut c_void) -> String {
     format!("from {}", file.to_string_lossy())
 }
 
-/// Symbols that newer versions of libibverbs have and the installed one may lack. This device implements them in any
-/// case.
-const NEWER: [&CStr; 4] = [
+/// Symbols that newer versions of libibverbs have and the installed one may lack. This crate defines them in any case.
+const NEWER_SYMBOLS: [&CStr; 4] = [
     c"ibv_alloc_buf",
     c"ibv_free_buf",
     c"ibv_reg_buf_mr",
@@ -108,16 +111,17 @@ mod tests {
     use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
     use super::super::real;
-    use super::{NEWER, SYMBOLS, home};
+    use super::{NEWER_SYMBOLS, SYMBOLS, path_of};
 
-    /// Symbols that this crate defines although libibverbs does not export them to programs: `ibv_devinfo` uses them.
-    const PRIVATE: [&str; 1] = ["ibv_query_gid_type"];
+    /// Symbols that this crate defines although libibverbs does not export them to programs, because `ibv_devinfo` uses
+    /// them.
+    const UNEXPORTED: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// Returns the functions that the installed libibverbs exports to programs. Hidden older versions and the interface for
-    /// drivers are left out.
+    /// Returns the functions that the installed libibverbs exports to programs, without hidden older versions and the
+    /// interface for drivers.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
-        let file = home(
+        let file = path_of(
             function
                 .expect("libibverbs.so.1 is installed")
                 .cast_mut()
@@ -156,10 +160,10 @@ mod tests {
             missing.is_empty(),
             "without a definition of ours: {missing:?}"
         );
-        let newer = NEWER.map(name);
+        let newer = NEWER_SYMBOLS.map(name);
         let invented: Vec<_> = ours
             .difference(&exported)
-            .filter(|name| !PRIVATE.contains(&name.as_str()) && !newer.contains(name))
+            .filter(|name| !UNEXPORTED.contains(&name.as_str()) && !newer.contains(name))
             .collect();
         assert!(
             invented.is_empty(),

@@ -6,7 +6,7 @@ use libc::c_uint;
 use crate::completion::Entry;
 use crate::proto::{CompletionStatus, NetworkHeader, Work};
 
-/// Converts a completion queue entry to a work completion.
+/// Converts a completion queue entry to a work completion of the C ABI.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
     let completion = &entry.completion;
     ibv_wc {
@@ -28,12 +28,12 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// Returns the status of a completion queue entry as a number of the C ABI, which uses the same numbers.
+/// Returns the status of a completion queue entry in the C ABI, which uses the same numbers.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
 
-/// Returns the opcode of a completion queue entry.
+/// Returns the opcode of a completion queue entry in the C ABI.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     match entry.completion.work {
         Work::Send => ibv_wc_opcode::IBV_WC_SEND,
@@ -74,8 +74,8 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the service level of a completion queue entry. RoCE has none, so drivers of network cards report the kind of a
-/// datagram's network header there (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
+/// Returns the service level of a completion queue entry. RoCE has no service levels, so drivers of network cards
+/// report the kind of a datagram's network header in this field (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
 pub(super) fn service_level(entry: &Entry) -> u8 {
     match entry.completion.network {
         None => 0,
@@ -84,8 +84,8 @@ pub(super) fn service_level(entry: &Entry) -> u8 {
     }
 }
 
-/// Returns the immediate data of a completion queue entry in network byte order. If it has none, returns
-/// the invalidated key, or 0.
+/// Returns the immediate data of a completion queue entry in network byte order. If the entry has no immediate data,
+/// returns the invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

@@ -22,7 +22,7 @@ struct Object {
 /// The XRC domains that this process has open. All contexts share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// In a child of `fork`, forgets the XRC domains that the parent has opened.
+/// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has none.
 pub(super) fn forget() {
     DOMAINS.forget();
 }
@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// Returns the identity of the file to which a descriptor belongs: its device and inode.
+/// Returns the identity of the file of a descriptor: its device and inode numbers.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: any descriptor number may be passed. The status is initialized if the result is 0.

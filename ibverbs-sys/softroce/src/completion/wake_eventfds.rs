@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::context::count_down;
+use crate::context::decrement;
 use crate::descriptor::Descriptor;
 
 /// Wakeup descriptors (eventfds) of a NIC, by which peer processes wake threads that wait on completion channels.
@@ -62,7 +62,7 @@ impl WakeEventfds {
         // The previous channel may have changed the blocking mode or left a count.
         let flags = fcntl_getfl(wake_eventfd.as_fd()).ok()?;
         fcntl_setfl(wake_eventfd.as_fd(), flags - OFlags::NONBLOCK).ok()?;
-        while count_down(wake_eventfd.as_fd()) {}
+        while decrement(wake_eventfd.as_fd()) {}
         Some(wake_eventfd)
     }
 
@@ -119,7 +119,7 @@ mod tests {
         drop(taken);
         let again = wake_eventfds.take().unwrap();
         assert!(again.is_only_one());
-        assert!(!count_down(again.as_fd()));
+        assert!(!decrement(again.as_fd()));
         assert!(!fcntl_getfl(&again).unwrap().contains(OFlags::NONBLOCK));
     }
 }

@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Context, Shared, Usage};
 
-/// Unique number of a protection domain. A local or remote key is valid only within its own domain.
+/// Identity of a protection domain, a number that no other domain has. A local or remote key is valid only within its
+/// own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
@@ -41,8 +42,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain. Objects that are created in the parent domain belong to `domain`
-    /// (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain of the protection domain `domain`. Objects that are created in the parent domain belong
+    /// to `domain` (`ibv_alloc_parent_domain(3)`).
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -52,8 +53,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identity that memory keys are checked against. For a parent domain, this is the identity of the protection
-    /// domain that the parent domain stands for.
+    /// Returns the identity with which memory keys are checked. The identity of a parent domain is that of the
+    /// protection domain for which it stands.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -75,8 +76,8 @@ impl Shared for ProtectionDomain {
     }
 }
 
-/// Thread domain: a program promises by it that only one thread at a time uses the objects in the domain. This device
-/// makes no use of the promise.
+/// Thread domain, by which a program promises that only one thread at a time uses the objects in the domain. This
+/// device does not make use of the promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,

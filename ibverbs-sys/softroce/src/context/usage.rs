@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use, and
-/// cannot be used any more once its destruction has begun.
+/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use,
+/// and can no longer be used after its destruction has begun.
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
@@ -48,8 +48,9 @@ pub trait Shared {
     fn usage(&self) -> &Usage;
 }
 
-/// Reference to an object that increments its [`Usage`] count. An object that uses another one keeps this value until the
-/// program destroys the using object. The using object's last `Arc` may live a little longer, held by a thread of the device.
+/// Reference to an object that counts as one use of the object in its [`Usage`] count. An object that uses another
+/// object keeps such a reference until the program destroys it, although a thread of the device may hold its last `Arc`
+/// somewhat longer.
 pub struct Held<T: Shared>(Arc<T>);
 
 impl<T: Shared> Held<T> {

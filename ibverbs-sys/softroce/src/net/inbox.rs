@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Identifications, Packet, Run, icrc};
+use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 
 /// Buffers and caches for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
@@ -23,7 +23,7 @@ pub(crate) struct Inbox {
     /// For each socket of the list, the number of consecutive attempts that found no packet.
     empty: Vec<u32>,
     origins: Origins,
-    identifications: Identifications,
+    identifications: IcrcDifferences,
 }
 
 impl Inbox {
@@ -33,7 +33,7 @@ impl Inbox {
             endpoints: None,
             empty: Vec::new(),
             origins: Origins::default(),
-            identifications: Identifications::default(),
+            identifications: IcrcDifferences::default(),
         }
     }
 }
@@ -62,7 +62,7 @@ struct Origin {
 #[derive(Clone, Copy)]
 struct Outer {
     headers: Headers,
-    icrc: icrc::Begun,
+    icrc: icrc::PartialIcrc,
     arrival: Result<Arrival, Counter>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Arrived<'a> {
     /// Index of the next datagram in the message.
     number: usize,
     origins: &'a mut Origins,
-    identifications: &'a mut Identifications,
+    identifications: &'a mut IcrcDifferences,
 }
 
 impl Arrived<'_> {
@@ -144,7 +144,7 @@ impl<'a> Arrived<'a> {
         let identifications = &mut *self.identifications;
         let mut is_right = |transport: &[u8], sent: u32| {
             let difference = outer.icrc.finish(transport) ^ sent;
-            difference == 0 || hides && identifications.explain(difference, transport.len())
+            difference == 0 || hides && identifications.is_explained(difference, transport.len())
         };
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
@@ -365,7 +365,7 @@ mod tests {
         let headers = route.headers(transport.len());
         let difference = headers.icrc(&arrived) ^ sent;
         hides_identification(&headers, from)
-            && Identifications::default().explain(difference, transport.len())
+            && IcrcDifferences::default().is_explained(difference, transport.len())
     }
 
     #[test]

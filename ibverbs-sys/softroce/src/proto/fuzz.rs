@@ -10,7 +10,7 @@ use super::{
     WindowBinding,
 };
 use crate::fuzz::Input;
-use crate::sim::Watch;
+use crate::sim::PacketChecker;
 use crate::wire::{Aeth, AtomicEth, Deth, Header, Opcode, Packet, Reth, Syndrome, Transport};
 
 /// Maximum number of steps for one input.
@@ -26,7 +26,7 @@ const REGION: u32 = 2048;
 /// A queue pair, with the requests that were posted to it and have not completed.
 struct Half {
     node: Node,
-    watch: Watch,
+    watch: PacketChecker,
     /// Set after this side or its peer received a forged or changed packet. Such a packet may have acknowledged
     /// requests that the peer never received.
     is_deceived: bool,
@@ -101,7 +101,7 @@ impl Half {
     fn new(node: Node) -> Self {
         let mut side = Self {
             node,
-            watch: Watch::default(),
+            watch: PacketChecker::default(),
             is_deceived: false,
             posted: VecDeque::new(),
             receives: VecDeque::new(),

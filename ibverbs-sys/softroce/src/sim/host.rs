@@ -12,7 +12,7 @@ use super::world::{Happening, Notice, Place};
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Environment of a simulated queue pair: the implementation of [`Host`] for one call.
+/// Environment of a simulated queue pair during one call: the implementation of [`Host`].
 pub(crate) struct View<'a> {
     pub(crate) place: Place,
     pub(crate) queue_pair: u32,
@@ -138,8 +138,8 @@ impl View<'_> {
     }
 }
 
-/// The simulated nodes share no memory. So whole short messages are sent as
-/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all others as packets.
+/// Implementation for simulated nodes, which share no memory: whole short messages are sent as
+/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other messages as packets.
 impl Carrier for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {

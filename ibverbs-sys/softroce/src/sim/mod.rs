@@ -56,5 +56,5 @@ pub use run::{Failure, Outcome, run_all};
 pub use schedule::{Connection, Ending, Kind, Schedule};
 pub use trace::Lines;
 #[cfg(any(test, fuzzing))]
-pub(crate) use watch::Watch;
+pub(crate) use watch::PacketChecker;
 pub use world::Traffic;

@@ -1,14 +1,15 @@
 use crate::proto::{Completion, CompletionStatus, State, Work};
 
 use super::buffer::Buffer;
-use super::requester::{Effect, Expected, Posted};
+use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
 use super::world::Place;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive: it must match the message that was sent.
-    pub(super) fn received(
+    /// Checks the completion of a receive at the queue pair `place`: it must match the message that was sent. `srq` is
+    /// the shared receive queue of an XRC target.
+    pub(super) fn check_receive(
         &mut self,
         place: Place,
         completion: &Completion,
@@ -76,7 +77,7 @@ impl Scenario<'_> {
             _ => Vec::new(),
         };
         let memory = self.world.memory(place.node);
-        let fits = |expected: &Expected| {
+        let fits = |expected: &Expectation| {
             check_message(expected, completion, srq, &prefix).and_then(|()| {
                 let length = if expected.is_send { expected.length } else { 0 };
                 let bytes = expected.content.bytes(expected.id, length);
@@ -125,8 +126,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the completion.
-    fn check_told_write(&mut self, sender: usize, expected: &Expected) -> Result<(), String> {
+    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the
+    /// completion.
+    fn check_told_write(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
         let write = posted.into_iter().find(|posted| posted.id == expected.id);
@@ -158,7 +160,7 @@ impl Scenario<'_> {
         })
     }
 
-    /// Checks the GRH of a datagram: its addresses must be those of the sender and the receiver. Returns the GRH.
+    /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver. Returns the GRH.
     fn check_route(
         &self,
         place: Place,
@@ -194,7 +196,7 @@ impl Scenario<'_> {
 }
 
 fn check_message(
-    expected: &Expected,
+    expected: &Expectation,
     completion: &Completion,
     srq: Option<u32>,
     prefix: &[u8],

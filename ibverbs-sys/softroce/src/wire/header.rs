@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::Opcode;
 
-/// Length of a base transport header in bytes.
+/// Length in bytes of a base transport header (BTH).
 pub(crate) const BASE: usize = 12;
 
 /// Base transport header (BTH): the first 12 bytes of every packet (IBTA 9.2).
@@ -12,21 +12,21 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Set if the receiver must raise a solicited completion event.
     pub solicited: bool,
-    /// Migration state bit. Always set by a device without path migration.
+    /// Migration state bit, which devices without path migration always set.
     pub migrated: bool,
-    /// Number of bytes that pad the payload to a multiple of four, 0 to 3.
+    /// Number of bytes, 0 to 3, that pad the payload to a multiple of four.
     pub pad: u8,
     /// Partition key.
     pub partition_key: u16,
-    /// Number of the destination queue pair, 24 bits.
+    /// Number of the destination queue pair (24 bits).
     pub destination: u32,
     /// Set if the packet requests an acknowledgement.
     pub acknowledge: bool,
-    /// Packet sequence number, 24 bits.
+    /// Packet sequence number (24 bits).
     pub sequence: u32,
 }
 
-/// RDMA extended transport header (RETH): 16 bytes that name memory of the responder.
+/// RDMA extended transport header (RETH, 16 bytes), which identifies memory of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address of the first byte in the responder's memory.
@@ -37,26 +37,26 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Acknowledgement extended transport header (AETH): 4 bytes of a response.
+/// Acknowledgement extended transport header (AETH, 4 bytes), which some responses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// Code by which the responder accepts or refuses a packet.
     pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits.
+    /// Message sequence number (24 bits).
     pub message_sequence: u32,
 }
 
-/// Syndrome: the first byte of an [`Aeth`], which says whether a packet was accepted (IBTA 9.7.5.2.1).
+/// Syndrome: the first byte of an [`Aeth`], which encodes whether a packet was accepted (IBTA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
     Ack {
-        /// Credit code, 5 bits.
+        /// Credit code (5 bits).
         credits: u8,
     },
-    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester waits.
+    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester must wait.
     ReceiverNotReady {
-        /// Timer code, 5 bits.
+        /// Timer code (5 bits).
         timer: u8,
     },
     /// Negative acknowledgement.
@@ -74,7 +74,7 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header (AtomicETH), 28 bytes. The operation determines the meaning of the last two fields.
+/// Atomic extended transport header (AtomicETH, 28 bytes). The operation determines the meaning of the last two fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
     /// Address of the eight bytes in the responder's memory.
@@ -83,21 +83,21 @@ pub struct AtomicEth {
     pub key: u32,
     /// New value of a compare-and-swap, or addend of a fetch-and-add.
     pub swap_or_add: u64,
-    /// Value with which a compare-and-swap compares. 0 for a fetch-and-add.
+    /// Value that a compare-and-swap compares. 0 for a fetch-and-add.
     pub compare: u64,
 }
 
-/// Datagram extended transport header (DETH), 8 bytes.
+/// Datagram extended transport header (DETH, 8 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Queue key that the receiving queue pair checks.
     pub queue_key: u32,
-    /// Number of the queue pair that sent the datagram, 24 bits.
+    /// Number of the queue pair that sent the datagram (24 bits).
     pub source: u32,
 }
 
-/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The caller
-/// must set every header that the opcode has.
+/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The
+/// creator of a packet must set every header that its opcode requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Base transport header, present in every packet.
@@ -120,7 +120,7 @@ pub struct Header {
     pub invalidate: Option<u32>,
 }
 
-/// A packet from BTH to the end of its payload, without pad and ICRC.
+/// A packet, from BTH to the end of its payload, without pad and ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Transport headers.
@@ -135,7 +135,7 @@ pub struct Packet<'a> {
 pub enum Malformed {
     /// The packet is shorter than its headers, or its length is not a multiple of four.
     Length,
-    /// No supported service has the opcode.
+    /// The opcode belongs to no supported service.
     Opcode,
     /// The transport version is not 0.
     Version,
@@ -211,8 +211,8 @@ impl Nak {
 }
 
 impl Bth {
-    /// Creates the header of a packet to a queue pair: default partition, no pad, no acknowledgement requested, no solicited
-    /// event, and no path migration.
+    /// Creates the BTH of a packet to the queue pair with the number `destination`: default partition, no pad, no
+    /// acknowledgement requested, no solicited event, and no path migration.
     pub const fn new(opcode: Opcode, destination: u32, sequence: u32) -> Self {
         Self {
             opcode,
@@ -326,7 +326,7 @@ impl Deth {
 }
 
 impl Header {
-    /// Creates headers with a BTH and no extension headers.
+    /// Creates headers that consist of a BTH without extension headers.
     pub const fn new(bth: Bth) -> Self {
         Self {
             bth,
@@ -352,8 +352,9 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode has to `out`, with reserved bits 0. The caller appends payload, pad and ICRC. The
-    /// order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and
+    /// ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt
+    /// or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(

@@ -11,7 +11,7 @@ mod run;
 
 pub(crate) use header::BASE;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
-pub use identification::Identifications;
+pub use identification::IcrcDifferences;
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;
-pub(crate) use run::ask_for_acknowledgement;
+pub(crate) use run::request_acknowledgement;

@@ -1,4 +1,4 @@
-/// The transport service that a packet belongs to: bits 7 to 5 of the BTH's opcode (IBTA table 38).
+/// Transport service of a packet: bits 7 to 5 of the opcode in the BTH (IBTA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection, 0b000.
@@ -9,10 +9,11 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload requests
-    /// a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from its socket.
-    /// An acknowledgement is the receipt. Both go through sockets, and affect nothing but how many packets a sender has in
-    /// flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets.
+    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload
+    /// requests a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from
+    /// its socket. An acknowledgement is the receipt. Both are sent by sockets, and affect only the number of packets
+    /// that a sender has in flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were
+    /// used without packets.
     Manufacturer,
 }
 
@@ -51,7 +52,7 @@ pub enum Operation {
 pub struct Opcode {
     /// Transport service.
     pub transport: Transport,
-    /// Operation of the packet, one of those of the service.
+    /// Operation of the packet, which the service must have.
     pub operation: Operation,
 }
 
@@ -86,7 +87,7 @@ impl Transport {
         }
     }
 
-    /// Returns whether the service has the operation (IBTA table 38, annex A14 for XRC).
+    /// Returns whether the service has the operation `operation` (IBTA table 38, annex A14 for XRC).
     pub const fn has(self, operation: Operation) -> bool {
         use Operation as O;
         match self {
@@ -140,9 +141,9 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted only if
-    /// it comes through memory that is shared with the peer. Otherwise each process could send one to the socket, by which
-    /// a connection would lose messages.
+    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted
+    /// only if it arrives through memory that is shared with the peer. Otherwise any process could send such a packet
+    /// to the socket and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
     /// Creates the opcode of the operation `operation` of the service `transport`.
@@ -153,8 +154,8 @@ impl Opcode {
         }
     }
 
-    /// Decodes the first byte of a BTH. Returns `None` for opcodes that no supported service has: those of reliable
-    /// datagrams, of congestion notifications and of other manufacturers, and undefined ones.
+    /// Decodes the first byte of a BTH. Returns `None` for opcodes that belong to no supported service: those of
+    /// reliable datagrams, of congestion notifications and of other manufacturers, and undefined ones.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -273,7 +274,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is sent from responder to requester.
+    /// Returns whether the packet is sent by the responder to the requester.
     pub const fn is_response(self) -> bool {
         self.is_read_response()
             || matches!(
@@ -282,12 +283,12 @@ impl Opcode {
             )
     }
 
-    /// Returns whether the packet is sent from requester to responder.
+    /// Returns whether the packet is sent by the requester to the responder.
     pub const fn is_request(self) -> bool {
         !self.is_response()
     }
 
-    /// Returns whether the packet has an XRCETH, as every XRC request does (IBTA annex A14).
+    /// Returns whether the packet has an XRCETH, which every XRC request has (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
@@ -301,7 +302,7 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet has a RETH, as read requests and the first packets of writes do.
+    /// Returns whether the packet has a RETH, which read requests and the first packets of writes have.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
     }
@@ -341,12 +342,12 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet may have a payload: sends, writes and read responses.
+    /// Returns whether the packet may have a payload, because it is a send, a write or a read response.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_read_response()
     }
 
-    /// Returns the length of all headers in bytes, BTH included: 12 to 44.
+    /// Returns the length in bytes of all headers including the BTH, from 12 to 44.
     pub const fn header_len(self) -> usize {
         let mut len = 12;
         if self.has_xrc_srq() {

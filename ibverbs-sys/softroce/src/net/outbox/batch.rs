@@ -8,7 +8,7 @@ use super::known::RouteCache;
 use crate::net::network::Network;
 use crate::net::route::Company;
 use crate::net::{ALIGN, OFFSET};
-use crate::wire::Identifications;
+use crate::wire::IcrcDifferences;
 use crate::wire::ip::Headers;
 
 /// Length of an ICRC in bytes.
@@ -36,7 +36,7 @@ pub(in crate::net) struct Batch {
     /// Ranges of `pieces`. The slices of each range are sent to the kernel as one message (burst).
     pub(super) bursts: Vec<Range<usize>>,
     pub(super) known: RouteCache,
-    identifications: Identifications,
+    identifications: IcrcDifferences,
 }
 
 /// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal size).

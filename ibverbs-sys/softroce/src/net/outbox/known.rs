@@ -26,7 +26,7 @@ pub(super) struct CachedRoute {
     pub(super) way: Way,
     len: usize,
     pub(super) headers: Headers,
-    pub(super) icrc: icrc::Begun,
+    pub(super) icrc: icrc::PartialIcrc,
 }
 
 impl RouteCache {

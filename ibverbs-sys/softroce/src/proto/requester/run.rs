@@ -3,7 +3,7 @@ use super::packet::{self, PacketPosition};
 use super::{Requester, SendOperation};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
-use crate::wire::{BASE, ask_for_acknowledgement};
+use crate::wire::{BASE, request_acknowledgement};
 
 impl Requester {
     /// Returns the run that can be sent next: two or more packets from the middle of a message. Returns `None` if there
@@ -61,7 +61,7 @@ impl Requester {
         let on_the_way = self.in_flight(sequence);
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
             if self.requests_ack(on_the_way + number, 1) {
-                ask_for_acknowledgement(bytes);
+                request_acknowledgement(bytes);
                 self.unasked = 0;
             } else {
                 self.unasked += 1;

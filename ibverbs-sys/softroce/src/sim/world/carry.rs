@@ -1,23 +1,23 @@
 use std::time::Duration;
 
 use super::frame::{accept, corrupt, emit};
-use super::{BURST, Breach, Node, Place, What, World};
+use super::{Breach, EventKind, MAX_BURST, Node, Place, World};
 use crate::proto::{
     Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
 };
 use crate::same_host::ring_message;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
-use crate::sim::trace::{self, Clock, Line};
+use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, RingMessage, SHORT};
 use crate::wire::Packet;
 
 /// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time that is later than the
 /// real time by this value.
-const TICK: Duration = Duration::from_millis(12);
+const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that are counted for a [`RingMessage`] on the simulated network, as if it were a packet.
-const HEADERS: usize = 40;
+/// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no packet headers.
+const COUNTED_HEADER_BYTES: usize = 40;
 
 impl World<'_> {
     pub(super) fn arrive(&mut self, node: usize, bytes: &[u8]) {
@@ -44,7 +44,7 @@ impl World<'_> {
         };
         let place = Place { node, slot };
         if self.lines.is_some() {
-            let line = format!("{} node {node}   <- {}", Clock(self.now), Line(&packet));
+            let line = format!("{} node {node}   <- {}", Micros(self.now), Line(&packet));
             self.tell(&line);
         }
         self.nodes[node].slots[slot].watch.arrived(&packet);
@@ -54,8 +54,9 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair.
-    pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
+    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair at the node
+    /// `node`.
+    pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
             self.break_rule("a brief makes no sense".to_owned());
@@ -70,15 +71,17 @@ impl World<'_> {
         };
         if self.lines.is_some() {
             let said = trace::ring_message(&ring_message);
-            let line = format!("{} node {node}   <- {said}", Clock(self.now));
+            let line = format!("{} node {node}   <- {said}", Micros(self.now));
             self.tell(&line);
         }
-        self.nodes[node].slots[slot].watch.heard(&ring_message);
+        self.nodes[node].slots[slot]
+            .watch
+            .arrived_short(&ring_message);
         let place = Place { node, slot };
         self.with(place, |queue_pair, view, now| {
             transfer::ring_message::receive(
                 queue_pair,
-                || now + TICK,
+                || now + COARSE_CLOCK_ERROR,
                 &ring_message,
                 view,
                 &mut (),
@@ -99,7 +102,7 @@ impl World<'_> {
             self.transmit(place);
         } else if !self.nodes[node].slots[slot].polled {
             self.nodes[node].slots[slot].polled = true;
-            self.schedule(self.now + delay, What::Poll { node, slot });
+            self.schedule(self.now + delay, EventKind::Poll { node, slot });
         }
     }
 
@@ -136,12 +139,12 @@ impl World<'_> {
         if slot.timer.is_none_or(|timer| at < timer) {
             slot.timer = Some(at);
             let Place { node, slot } = place;
-            self.schedule(at, What::Timer { node, slot });
+            self.schedule(at, EventKind::Timer { node, slot });
         }
     }
 
-    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the first
-    /// message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
+    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the
+    /// first message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
     fn transmit_ring_messages(&mut self, place: Place) -> bool {
         if self.ring_messages.is_none()
             || self.queue_pair(place).service() != Service::ReliableConnection
@@ -149,7 +152,7 @@ impl World<'_> {
             return false;
         }
         for sent in 0.. {
-            if sent == BURST {
+            if sent == MAX_BURST {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
                 break;
             }
@@ -157,7 +160,7 @@ impl World<'_> {
             self.with(place, |queue_pair, view, now| {
                 transfer::ring_message::poll(
                     queue_pair,
-                    || now + TICK,
+                    || now + COARSE_CLOCK_ERROR,
                     view,
                     &mut (),
                     |ring_message, _, _| {
@@ -178,7 +181,7 @@ impl World<'_> {
 
     fn transmit_packets(&mut self, place: Place) {
         for sent in 0.. {
-            if sent == BURST {
+            if sent == MAX_BURST {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
                 return;
             }
@@ -202,8 +205,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends several packets from the middle of a message that are written in one step (a run), if these are next. Returns
-    /// whether packets were sent.
+    /// Sends a run (several packets from the middle of a message that are written in one step), if a run can be sent
+    /// next. Returns whether packets were sent.
     fn transmit_run(&mut self, place: Place) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -220,7 +223,7 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet; `transport` is its bytes from BTH to pad.
+    /// Sends one packet. `transport` has its bytes from BTH to pad.
     fn send(&mut self, place: Place, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
@@ -253,7 +256,7 @@ impl World<'_> {
         if self.lines.is_some() {
             let line = format!(
                 "{} node {} ->   {}{}",
-                Clock(self.now),
+                Micros(self.now),
                 place.node,
                 Line(&packet),
                 trace::fate(fate)
@@ -268,18 +271,18 @@ impl World<'_> {
             Fate::Duplicate(later) => {
                 let node = receiver;
                 let packet = bytes.clone();
-                self.schedule(arrival + later, What::Arrive { node, packet });
+                self.schedule(arrival + later, EventKind::Arrive { node, packet });
             }
             Fate::Corrupt(how) => corrupt(&mut bytes, how),
             Fate::Deliver | Fate::Hold(_) => {}
         }
         let (node, packet) = (receiver, bytes);
-        self.schedule(arrival, What::Arrive { node, packet });
+        self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`RingMessage`] (short message without packet headers) while it is posted. Returns `false` if
-    /// the request is not suitable, or cannot be sent at once.
-    pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
+    /// Sends a request as a [`RingMessage`] (short message without packet headers) while the request is posted. Returns
+    /// `false` if the request is not suitable, or cannot be sent now.
+    pub(super) fn post_ring_message(&mut self, place: Place, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
             invalidate: None,
@@ -314,7 +317,7 @@ impl World<'_> {
                     transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
                 said = Some(ring_message::encode(&ring_message));
                 transfer::ring_message::sent(queue_pair, &message, data, content);
-                queue_pair.arm(now + TICK);
+                queue_pair.arm(now + COARSE_CLOCK_ERROR);
             }
         });
         let ring_message = said.and_then(|words| ring_message::decode(&words, &mut room));
@@ -339,7 +342,7 @@ impl World<'_> {
             return;
         };
         let words = ring_message::encode(ring_message);
-        let bytes = HEADERS + ring_message.bytes();
+        let bytes = COUNTED_HEADER_BYTES + ring_message.bytes();
         let (fate, arrival) =
             (self.network).send(self.now, place.node, ring_message.destination, bytes);
         self.account(
@@ -347,19 +350,21 @@ impl World<'_> {
             fate,
         );
         if self.lines.is_some() {
-            let (now, fate) = (Clock(self.now), trace::fate(fate));
+            let (now, fate) = (Micros(self.now), trace::fate(fate));
             let line = format!("{now} node {} ->   {said}{fate}", place.node);
             self.tell(&line);
         }
         match fate {
             Fate::Lose | Fate::Corrupt(_) => return,
-            Fate::Duplicate(later) => self.schedule(arrival + later, What::Hear { node, words }),
+            Fate::Duplicate(later) => {
+                self.schedule(arrival + later, EventKind::Hear { node, words })
+            }
             Fate::Deliver | Fate::Hold(_) => {}
         }
-        self.schedule(arrival, What::Hear { node, words });
+        self.schedule(arrival, EventKind::Hear { node, words });
     }
 
-    /// Returns the index of the node that packets on `path` reach.
+    /// Returns the index of the node at which packets on `path` arrive.
     fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

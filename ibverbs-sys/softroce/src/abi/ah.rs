@@ -198,7 +198,8 @@ fn is_ipv4(gid: &Ipv6Addr) -> bool {
 /// Sets `attr` to the address of the sender of a datagram. `wc` is the datagram's completion, `port` the port that
 /// received it, and `header` points to the 40 bytes before the datagram.
 ///
-/// # Safety If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
+/// # Safety
+/// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
 unsafe fn sender_of(
     nic: &Nic,
     port: u8,

@@ -427,7 +427,8 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// Removes at most `limit` entries from a queue, and stores them as work completions at `place`. Returns the number of
 /// entries.
 ///
-/// # Safety `place` must be valid for writes of `limit` work completions.
+/// # Safety
+/// `place` must be valid for writes of `limit` work completions.
 #[inline(always)]
 unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) -> usize {
     queue.poll(limit, |entry| {
@@ -441,7 +442,8 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
 
 /// Calls [`take`] without inlining, for polls that found the queue empty and then processed packets.
 ///
-/// # Safety `place` must be valid for writes of `limit` work completions.
+/// # Safety
+/// `place` must be valid for writes of `limit` work completions.
 #[inline(never)]
 unsafe fn take_uninlined(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
     // SAFETY: the caller guarantees room for `limit` work completions.

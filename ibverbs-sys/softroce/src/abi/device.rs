@@ -16,7 +16,8 @@ use crate::spin::Mutex;
 
 /// Returns whether a context belongs to this device. Other contexts belong to the real libibverbs.
 ///
-/// # Safety `context` must be a context of this or another verbs library.
+/// # Safety
+/// `context` must be a context of this or another verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the context was opened, except
     // in a child of `fork` before it runs.

@@ -120,7 +120,8 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
 /// Moves the iteration to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more entries, or `EIO`
 /// after an overrun.
 ///
-/// # Safety `cq` must belong to this device, and the caller must have begun an iteration.
+/// # Safety
+/// `cq` must belong to this device, and the caller must have begun an iteration.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry and the fields of `cq`.
     unsafe {
@@ -145,7 +146,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 /// Returns the result of `read` for the current entry of the iteration, or the default value if there is no current
 /// entry.
 ///
-/// # Safety `cq` must belong to this device, and the caller must have begun an iteration.
+/// # Safety
+/// `cq` must belong to this device, and the caller must have begun an iteration.
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Entry) -> T) -> T {
     // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry.
     let entry = unsafe { &*handle(cq).iteration.entry.get() };

@@ -87,7 +87,8 @@ impl LaterFunctions {
 /// Calls `body` with the [`Object`] of the queue pair. Returns normally even if `body` panics, for C functions that
 /// return nothing.
 ///
-/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
     // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
@@ -109,7 +110,8 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
 /// Adds a send request with the operation `operation` to the batch that the program builds between `ibv_wr_start` and
 /// `ibv_wr_complete`.
 ///
-/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
@@ -123,7 +125,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 
 /// Makes the batch of send requests fail, because the program has added a request with an unsupported operation.
 ///
-/// # Safety `qp` must be a queue pair of this device, and must not be destroyed during the call.
+/// # Safety
+/// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
@@ -311,7 +314,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
 /// Copies inline data to the last request of the batch. `places` are the addresses and lengths of the parts of the
 /// data.
 ///
-/// # Safety The bytes at `places` must be valid for reads.
+/// # Safety
+/// The bytes at `places` must be valid for reads.
 unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
     // SAFETY: the caller guarantees the conditions of this function.
     match unsafe { copy(object.queue_pair().rules(), places) } {

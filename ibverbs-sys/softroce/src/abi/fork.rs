@@ -38,7 +38,8 @@ pub(crate) fn register_handlers() {
 
 /// Returns whether a context was open when this process was forked.
 ///
-/// # Safety `context` must be a context of this or another verbs library.
+/// # Safety
+/// `context` must be a context of this or another verbs library.
 #[inline]
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field, before the child continues.

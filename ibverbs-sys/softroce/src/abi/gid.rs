@@ -199,7 +199,8 @@ fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
 /// Writes the GID `gid`, which has the index `index`, to a GID table entry of the C ABI, and zeroes the rest of `size`
 /// bytes.
 ///
-/// # Safety `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an entry.
+/// # Safety
+/// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an entry.
 unsafe fn write_entry(
     entry: *mut ibv_gid_entry,
     size: usize,

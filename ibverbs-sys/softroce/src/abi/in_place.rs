@@ -26,7 +26,9 @@ pub(super) struct Requests<'a> {
 impl<'a> Requests<'a> {
     /// Creates the list of the requests that begins with `next`.
     ///
-    /// # Safety `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the data to which their fields refer, must be valid for `'a`.
+    /// # Safety
+    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the
+    /// data to which their fields refer, must be valid for `'a`.
     pub(super) unsafe fn new(next: *const ibv_send_wr, rules: &'a Rules) -> Self {
         Self { next, rules }
     }

@@ -272,7 +272,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 
 /// Registers a range of the program's memory as a memory region, and returns the C object of the region.
 ///
-/// # Safety `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
+/// # Safety
+/// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
 pub(super) unsafe fn register(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -305,7 +306,8 @@ pub(super) unsafe fn register(
 
 /// Registers memory of any kind as a memory region, and returns the C object of the region.
 ///
-/// # Safety `pd` must belong to this device.
+/// # Safety
+/// `pd` must belong to this device.
 pub(super) unsafe fn make(
     pd: *mut ibv_pd,
     (span, start, access): (Span, u64, AccessFlags),
@@ -343,7 +345,9 @@ pub(super) unsafe fn make(
 
 /// Changes the address range, the protection domain or the access flags of a memory region, as `flags` request.
 ///
-/// # Safety `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of [`Mapping::span`].
+/// # Safety
+/// `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of
+/// [`Mapping::span`].
 unsafe fn reregister(
     mr: *mut ibv_mr,
     flags: u32,

@@ -124,7 +124,8 @@ pub(super) fn is_port(number: u32) -> bool {
 
 /// Copies `value` to the memory at `place`, up to `room` bytes, and zeroes the remaining bytes.
 ///
-/// # Safety `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
+/// # Safety
+/// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
 unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {

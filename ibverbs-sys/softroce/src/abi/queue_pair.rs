@@ -382,7 +382,8 @@ struct Settings {
 
 /// Converts the attributes that the mask of `given` names. Fails if the device does not support one of the attributes.
 ///
-/// # Safety `given` must point to attributes, of which those that the mask names must be valid.
+/// # Safety
+/// `given` must point to attributes, of which those that the mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,
@@ -433,7 +434,9 @@ unsafe fn checked(
 
 /// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns the C object.
 ///
-/// # Safety The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the call.
+/// # Safety
+/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed
+/// during the call.
 unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
     // SAFETY: the caller guarantees the conditions of this function.
     let made = unsafe {
@@ -503,7 +506,9 @@ unsafe fn create(
 /// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns `None` if the pointer
 /// is null. Fails if the object belongs to another context. `what` is the name of the object in the error.
 ///
-/// # Safety `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the conditions of `inner` must hold.
+/// # Safety
+/// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
+/// conditions of `inner` must hold.
 unsafe fn used<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,

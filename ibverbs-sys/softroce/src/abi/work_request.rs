@@ -103,7 +103,8 @@ pub(super) unsafe extern "C" fn post_recv(
 
 /// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later).
 ///
-/// # Safety The data to which the request's fields refer, according to its opcode and flags, must be valid.
+/// # Safety
+/// The data to which the request's fields refer, according to its opcode and flags, must be valid.
 unsafe fn draft(object: &Object, request: &ibv_send_wr) -> Result<Draft, PostError> {
     let rules = object.queue_pair().rules();
     // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the unions are set.
@@ -209,7 +210,8 @@ pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inli
 
 /// Returns the segments of a request. Fails if there are more than the queue pair allows.
 ///
-/// # Safety The segments must be valid while the result is used.
+/// # Safety
+/// The segments must be valid while the result is used.
 unsafe fn segments_of<'a>(
     request: &'a ibv_send_wr,
     rules: &Rules,
@@ -222,7 +224,8 @@ unsafe fn segments_of<'a>(
 
 /// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if `count` is 0.
 ///
-/// # Safety Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
+/// # Safety
+/// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
 pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     if count == 0 || list.is_null() {
         return &[];
@@ -234,7 +237,8 @@ pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
 /// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the data exceeds the queue
 /// pair's limit.
 ///
-/// # Safety The bytes at the given addresses must be valid for reads.
+/// # Safety
+/// The bytes at the given addresses must be valid for reads.
 pub(super) unsafe fn copy(
     rules: &Rules,
     places: impl Iterator<Item = (usize, usize)> + Clone,
@@ -255,7 +259,8 @@ pub(super) unsafe fn copy(
 /// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair number `destination`
 /// and the queue key. Fails unless the address handle has the queue pair's protection domain (IBTA 10.2.5).
 ///
-/// # Safety `handle` must be null or a valid address handle of some library.
+/// # Safety
+/// `handle` must be null or a valid address handle of some library.
 pub(super) unsafe fn address(
     object: &Object,
     handle: *mut ibv_ah,
@@ -313,7 +318,8 @@ pub(super) unsafe extern "C" fn bind_mw(
 
 /// Converts the attributes of a window binding.
 ///
-/// # Safety The region in `info` must be null or a valid region of some library.
+/// # Safety
+/// The region in `info` must be null or a valid region of some library.
 unsafe fn binding(
     window: &ibv_mw,
     kind: ibv_mw_type,

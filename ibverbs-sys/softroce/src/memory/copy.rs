@@ -44,7 +44,9 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
 /// visible after all others. Bytes that are aligned in both ranges are copied by a single load and a single store.
 /// After an error, some of the bytes have been copied.
 ///
-/// # Safety The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to atomics.
+/// # Safety
+/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist,
+/// except to atomics.
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     // SAFETY: the caller guarantees the conditions for both ranges.

@@ -113,7 +113,8 @@ impl Registry {
     /// Withdraws the region or window in the slot `slot` of the table from peer processes, and waits until no peer uses
     /// it any more. Takes no lock during the wait, which may be long.
     ///
-    /// # Errors [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then published again.
+    /// # Errors
+    /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then published again.
     fn vacate(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());

@@ -14,7 +14,8 @@ pub(super) struct DatagramFields {
 /// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns `Ok`, if its queue key
 /// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
 ///
-/// # Errors The status of the receive, if the receive failed. Its completion has already been generated.
+/// # Errors
+/// The status of the receive, if the receive failed. Its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,

@@ -189,7 +189,8 @@ impl Upcoming {
 impl QueuePair {
     /// Starts the next send request, if this is possible now, and returns the position of its next unsent bytes.
     ///
-    /// # Errors The next step of the caller, if nothing can be transferred without packets now.
+    /// # Errors
+    /// The next step of the caller, if nothing can be transferred without packets now.
     pub fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,

@@ -146,7 +146,8 @@ fn receive(
 
 /// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer).
 ///
-/// # Errors The type of the message that refuses the handshake.
+/// # Errors
+/// The type of the message that refuses the handshake.
 fn welcome(
     local: &Local,
     links: &Links,

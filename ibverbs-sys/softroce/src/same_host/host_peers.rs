@@ -203,7 +203,8 @@ impl HostPeers {
 
     /// Waits until peers have finished all copies that may use memory or queue pairs that the caller has retracted.
     ///
-    /// # Errors [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time limit.
+    /// # Errors
+    /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time limit.
     pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);

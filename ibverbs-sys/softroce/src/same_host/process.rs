@@ -208,7 +208,8 @@ pub(super) fn word() -> u64 {
 
 /// Reads the word at `address` of another process, and writes it back. Returns whether both copies were complete.
 ///
-/// # Errors The error number, if the kernel refuses a copy.
+/// # Errors
+/// The error number, if the kernel refuses a copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
     let place = Place { address, length: 8 };
     let mut word = [0; 8];

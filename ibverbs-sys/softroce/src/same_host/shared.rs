@@ -68,7 +68,9 @@ unsafe impl Sync for Map {}
 /// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for writing. If `keeps` is
 /// set, other processes cannot map the file for writing.
 ///
-/// # Errors `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process by a signal.
+/// # Errors
+/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process by
+/// a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));

@@ -80,7 +80,9 @@ impl Entry {
     /// Starts the request: executes it if it is a local operation, and otherwise assigns sequence numbers from `next`
     /// on.
     ///
-    /// # Errors Time after which the caller must call `start` again, because other processes still use the key of the request. The request is then still [waiting](Progress::Waiting).
+    /// # Errors
+    /// Time after which the caller must call `start` again, because other processes still use the key of the request.
+    /// The request is then still [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -133,7 +135,8 @@ impl Entry {
 
     /// Returns the number of sequence numbers that the request needs.
     ///
-    /// # Errors The status of the request, if the service does not support the operation or the length is invalid.
+    /// # Errors
+    /// The status of the request, if the service does not support the operation or the length is invalid.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;

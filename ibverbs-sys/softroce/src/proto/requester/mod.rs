@@ -481,7 +481,8 @@ impl Requester {
 
     /// Moves the cursor back to the oldest unanswered packet, for a retransmission.
     ///
-    /// # Errors The oldest request fails if the retry count is exhausted.
+    /// # Errors
+    /// The oldest request fails if the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A retry count of seven is a plain limit. Only the RNR retry count has a value for "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::context::{Held, Refusal, Shared};
+use crate::context::{HasUsage, Held, Refusal};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
 /// The multicast groups of a NIC, by their GIDs, with the queue pairs that are attached to them.
 ///
 /// An attached queue pair counts as in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
-pub struct Groups<T: Shared> {
+pub struct Groups<T: HasUsage> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
@@ -42,7 +42,7 @@ impl AttachError {
     }
 }
 
-impl<T: Shared> Groups<T> {
+impl<T: HasUsage> Groups<T> {
     /// Creates an empty set of groups.
     pub fn new() -> Self {
         Self {
@@ -118,7 +118,7 @@ impl<T: Shared> Groups<T> {
     }
 }
 
-impl<T: Shared> Default for Groups<T> {
+impl<T: HasUsage> Default for Groups<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -153,13 +153,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Groups, Refusal, canonical};
-    use crate::context::{Shared, Usage};
+    use crate::context::{HasUsage, Usage};
     use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
     #[derive(Default)]
     struct Member(Usage);
 
-    impl Shared for Member {
+    impl HasUsage for Member {
         fn usage(&self) -> &Usage {
             &self.0
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::context::{DomainId, Refusal, Shared, Usage};
+use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
 /// An open of an XRC domain by a program. All opens of the same file have the same domain ID, but each counts its users
 /// separately.
@@ -42,7 +42,7 @@ impl XrcDomain {
     }
 }
 
-impl Shared for XrcDomain {
+impl HasUsage for XrcDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -20,7 +20,7 @@ use super::{fail, forward, guard, minus_one, number, open, pd, verb};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Moderation,
 };
-use crate::context::{Held, ProtectionDomain, Refusal, Shared};
+use crate::context::{HasUsage, Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;

@@ -203,14 +203,14 @@ struct Device {
 }
 
 #[repr(transparent)]
-struct Shared(UnsafeCell<Device>);
+struct StaticDevice(UnsafeCell<Device>);
 
 // SAFETY: the names are written once, before any caller gets the device, and nothing is written afterwards. The cell exists
 // because C code has mutable pointers to the device.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for StaticDevice {}
 
-static DEVICE: Shared = Shared(UnsafeCell::new(NAMELESS));
-static OF_PARENT: Shared = Shared(UnsafeCell::new(NAMELESS));
+static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
+static OF_PARENT: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 
 const NAMELESS: Device = Device {
     public: ibv_device {

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, c_void};
 use super::answer::{hand_out, handle, pointer, status};
 use super::memory::{Memory, make};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{Held, Refusal, Shared};
+use crate::context::{HasUsage, Held, Refusal};
 use crate::fault::Verb;
 use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;

@@ -11,7 +11,7 @@ use libc::c_int;
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
+use crate::context::{HasUsage, Held, ProtectionDomain, Refusal, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};

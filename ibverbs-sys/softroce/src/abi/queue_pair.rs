@@ -13,7 +13,7 @@ use libc::{c_int, c_uint};
 
 use super::extended_post::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
-use crate::context::{Element, Held, Shared};
+use crate::context::{Element, HasUsage, Held};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};

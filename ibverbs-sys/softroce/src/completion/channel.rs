@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::WakeEventfd;
-use crate::context::{Element, EventQueue, Shared, Usage};
+use crate::context::{Element, EventQueue, HasUsage, Usage};
 use crate::descriptor::Descriptor;
 
 /// A completion channel (`ibv_comp_channel`): a queue of events, each for a completion queue with new entries.
@@ -135,7 +135,7 @@ impl AsFd for CompletionChannel {
     }
 }
 
-impl Shared for CompletionChannel {
+impl HasUsage for CompletionChannel {
     fn usage(&self) -> &Usage {
         &self.usage
     }

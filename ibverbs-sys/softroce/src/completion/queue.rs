@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use ibverbs_sys::ibv_event_type;
 use smallvec::SmallVec;
 
-use crate::context::{Context, Element, Refusal, Shared, Usage};
+use crate::context::{Context, Element, HasUsage, Refusal, Usage};
 use crate::limits;
 use crate::proto::Time;
 use crate::spin::Mutex;
@@ -374,7 +374,7 @@ impl Arming {
     }
 }
 
-impl Shared for CompletionQueue {
+impl HasUsage for CompletionQueue {
     fn usage(&self) -> &Usage {
         &self.usage
     }

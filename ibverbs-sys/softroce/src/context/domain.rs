@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Context, Shared, Usage};
+use super::{Context, HasUsage, Usage};
 
 /// Identity of a protection domain, a number that no other domain has. A local or remote key is valid only within its
 /// own domain.
@@ -70,7 +70,7 @@ impl ProtectionDomain {
     }
 }
 
-impl Shared for ProtectionDomain {
+impl HasUsage for ProtectionDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -90,7 +90,7 @@ impl ThreadDomain {
     }
 }
 
-impl Shared for ThreadDomain {
+impl HasUsage for ThreadDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -43,7 +43,7 @@ impl Usage {
 }
 
 /// An object that counts the other objects that use it.
-pub trait Shared {
+pub trait HasUsage {
     /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;
 }
@@ -51,9 +51,9 @@ pub trait Shared {
 /// Reference to an object that counts as one use of the object in its [`Usage`] count. An object that uses another
 /// object keeps such a reference until the program destroys it, although a thread of the device may hold its last `Arc`
 /// somewhat longer.
-pub struct Held<T: Shared>(Arc<T>);
+pub struct Held<T: HasUsage>(Arc<T>);
 
-impl<T: Shared> Held<T> {
+impl<T: HasUsage> Held<T> {
     /// Creates a reference to `object`, and increments its usage count. Fails if the object is being destroyed.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
@@ -66,7 +66,7 @@ impl<T: Shared> Held<T> {
     }
 }
 
-impl<T: Shared> Deref for Held<T> {
+impl<T: HasUsage> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -74,13 +74,13 @@ impl<T: Shared> Deref for Held<T> {
     }
 }
 
-impl<T: Shared> Drop for Held<T> {
+impl<T: HasUsage> Drop for Held<T> {
     fn drop(&mut self) {
         self.0.usage().release();
     }
 }
 
-impl<T: Shared + fmt::Debug> fmt::Debug for Held<T> {
+impl<T: HasUsage + fmt::Debug> fmt::Debug for Held<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -93,7 +93,7 @@ mod tests {
     #[derive(Default)]
     struct Object(Usage);
 
-    impl Shared for Object {
+    impl HasUsage for Object {
         fn usage(&self) -> &Usage {
             &self.0
         }

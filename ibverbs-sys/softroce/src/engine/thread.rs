@@ -100,11 +100,11 @@ pub(crate) enum Look {
 /// Handle of the engine (the device's background thread). The thread ends when this handle or the device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
     /// Number of times that the program armed a completion queue, in order to sleep until a completion arrives.
@@ -118,7 +118,7 @@ struct Shared {
 impl Engine {
     /// Starts the engine's thread. Signals of the program are delivered to the program's own threads only.
     pub(crate) fn start<D: Device>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineState {
             timers,
             stop: AtomicBool::new(false),
             armed: AtomicU64::new(0),
@@ -162,7 +162,7 @@ impl Drop for Engine {
     }
 }
 
-impl Shared {
+impl EngineState {
     /// Runs the loop of the engine until the device is dropped. After a panic the device has failed, and the loop
     /// continues for timers, such as those of moderated completion events. A second panic ends the loop.
     fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {

@@ -15,7 +15,7 @@ use super::modify::{Modification, PresentState, check, mtu_number, number_of};
 use super::publication::Publication;
 use super::same_host::Partner;
 use super::transition::Mask;
-use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::context::{Context, DomainId, Element, HasUsage, Held, Refusal, Usage};
 use crate::counters::Tally;
 use crate::proto::{self, Arrival, Attributes, Counter, Event, Host, Path, Service, State, Time};
 use crate::receive::ReceiveQueue;
@@ -502,7 +502,7 @@ impl QueuePair {
     }
 }
 
-impl Shared for QueuePair {
+impl HasUsage for QueuePair {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -15,7 +15,7 @@ use super::{
     number_of,
 };
 use crate::completion::{CompletionQueue, CompletionQueueAttributes, Entry};
-use crate::context::{Context, Element, ProtectionDomain, Refusal, Shared, Subject};
+use crate::context::{Context, Element, HasUsage, ProtectionDomain, Refusal, Subject};
 use crate::memory::{DeviceMemory, RegionAttributes, Span};
 use crate::proto::{
     AccessFlags, Arrival, CompletionStatus, GatherList, Inline, Path, ReceiveRequest, Remote,

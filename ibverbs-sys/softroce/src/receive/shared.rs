@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use crate::completion::CompletionQueue;
-use crate::context::{DomainId, Element, ProtectionDomain, Refusal, Shared, Usage};
+use crate::context::{DomainId, Element, HasUsage, ProtectionDomain, Refusal, Usage};
 use crate::limits;
 use crate::proto::ReceiveRequest;
 
@@ -152,7 +152,7 @@ impl SharedReceiveQueue {
     }
 }
 
-impl Shared for SharedReceiveQueue {
+impl HasUsage for SharedReceiveQueue {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -59,7 +59,7 @@ pub(super) struct Peer {
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
-    side: Shared,
+    side: LinkFields,
     inbound: spin::Mutex<Inbound>,
     /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the receiver's number
     /// that can be read without the lock.
@@ -140,7 +140,7 @@ impl Inbound {
 
 /// Fields of a link that all threads of this process use concurrently.
 #[derive(Debug)]
-struct Shared {
+struct LinkFields {
     sender: Sender,
     slots: Part<ring::Slot>,
     own_sleep: One<Line>,
@@ -207,7 +207,7 @@ impl Link {
         Arc::new(Self {
             peer,
             copying_peer: Arc::new(CopyingPeer::new(process, peer_lanes)),
-            side: Shared {
+            side: LinkFields {
                 sender,
                 slots,
                 own_sleep,

@@ -12,9 +12,9 @@ use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
 const LONG: usize = 200_000;
 
 /// Access of a node to the memory of its peer node.
-struct Shared<'a>(&'a Node);
+struct SharedNode<'a>(&'a Node);
 
-impl PeerMemory<Machine> for Shared<'_> {
+impl PeerMemory<Machine> for SharedNode<'_> {
     fn write(&mut self, request: &SendRequest, host: &Machine) -> Option<()> {
         let (Payload::Gathered(list), SendOperation::Write { remote, .. }) =
             (&request.payload, &request.operation)
@@ -45,7 +45,7 @@ impl PeerMemory<Machine> for Shared<'_> {
 
 /// Returns the next ring message from one node to the other. Each node can access the memory of the other.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
-    poll(from, &mut Shared(to))
+    poll(from, &mut SharedNode(to))
 }
 
 /// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that was received.
@@ -57,7 +57,7 @@ fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     } = to;
     said.with(|ring_message| {
         if said.is_offer() {
-            let mut peer = Shared(from);
+            let mut peer = SharedNode(from);
             transfer::ring_message::receive(
                 queue_pair,
                 Time::default,

@@ -14,7 +14,7 @@ use crate::proto::Time;
 use crate::spin::Mutex;
 
 use super::moderation::{self, EventTiming, Moderation};
-use super::ring::{AddError, Added, Marks, Place, Ring, TooMany};
+use super::ring::{AddError, Added, Marks, Position, Ring, TooMany};
 use super::{CompletionChannel, Deadlines, Entry};
 
 #[cfg(all(test, not(loom)))]
@@ -62,7 +62,7 @@ pub struct CompletionQueueAttributes {
 struct ArmedState {
     arming: Option<Arming>,
     /// Position in the ring of the first entry that may raise the event: the tail of the ring when the queue was armed.
-    since: Option<Place>,
+    since: Option<Position>,
     moderation: Moderation,
     held: moderation::DelayedEvent,
 }

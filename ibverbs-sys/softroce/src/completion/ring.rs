@@ -29,13 +29,13 @@ mod sync;
 mod tests;
 
 pub(super) use hold::TooMany;
-pub(super) use place::Place;
+pub(super) use place::Position;
 
 /// Bounded lock-free queue of entries in a ring of slots.
 pub(super) struct Ring<T> {
-    /// Position of the next entry to add, with the flags [`Place::HELD`] and [`Place::CLOSED`] and the marks.
+    /// Position of the next entry to add, with the flags [`Position::HELD`] and [`Position::CLOSED`] and the marks.
     tail: RingEnd,
-    /// Position of the oldest entry, with the flag [`Place::HELD`].
+    /// Position of the oldest entry, with the flag [`Position::HELD`].
     head: RingEnd,
     table: Table<T>,
     /// Maximum number of slots, to which the ring may grow.
@@ -49,7 +49,7 @@ struct RingEnd(AtomicU64);
 /// Result of adding entries: the position of the first added entry, with the marks (flags of the tail) that were set at
 /// that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Added(Place);
+pub(super) struct Added(Position);
 
 /// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries for which the queue
 /// is armed.
@@ -68,7 +68,7 @@ pub(super) enum AddError {
 /// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail has not changed
 /// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full(Place);
+pub(super) struct Full(Position);
 
 impl Marks {
     pub(super) const FIRST: Self = Self(1 << 2);
@@ -88,11 +88,11 @@ impl Added {
     /// Returns the marks (flags of the tail) that were set when the entries were added.
     #[inline]
     pub(super) fn marks(self) -> Marks {
-        Marks(self.0.0 & Place::MARKS)
+        Marks(self.0.0 & Position::MARKS)
     }
 
     /// Returns whether the entries were added before a mark was set at the position `mark`.
-    pub(super) fn is_before(self, mark: Place) -> bool {
+    pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
 }
@@ -105,8 +105,8 @@ impl<T: Copy + Send> Ring<T> {
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
-            tail: RingEnd(AtomicU64::new(Place::START.0)),
-            head: RingEnd(AtomicU64::new(Place::START.0)),
+            tail: RingEnd(AtomicU64::new(Position::START.0)),
+            head: RingEnd(AtomicU64::new(Position::START.0)),
             table: Table::new(room.min(capacity)),
             capacity: AtomicUsize::new(capacity),
         }
@@ -161,8 +161,8 @@ impl<T: Copy + Send> Ring<T> {
     /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no
     /// entry can be added.
     #[cold]
-    fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), AddError> {
-        if tail.has(Place::CLOSED) {
+    fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
+        if tail.has(Position::CLOSED) {
             return Err(AddError::Closed);
         }
         // The head is read after the tail, so the ring contained at least as many entries as these two values show.
@@ -181,7 +181,7 @@ impl<T: Copy + Send> Ring<T> {
     /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring was found `full`.
     /// Returns whether this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
-        claim(&self.tail, full.0, full.0.with(Place::CLOSED))
+        claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
     /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other means that an entry was
@@ -227,13 +227,13 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind
     /// this position finds the marks in its [`Added`].
-    pub(super) fn mark(&self, marks: Marks) -> Place {
-        Place(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
+    pub(super) fn mark(&self, marks: Marks) -> Position {
+        Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
     }
 
     /// Clears all marks (flags of the tail).
     pub(super) fn unmark(&self) {
-        self.tail.0.fetch_and(!Place::MARKS, Ordering::AcqRel);
+        self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
     /// Waits until other threads have written all entries whose positions they claimed before this call.
@@ -242,7 +242,7 @@ impl<T: Copy + Send> Ring<T> {
         let mut attempt = 0;
         'again: loop {
             let head = self.head();
-            if head.has(Place::HELD) {
+            if head.has(Position::HELD) {
                 relax(&mut attempt);
                 continue;
             }
@@ -272,20 +272,20 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     #[inline]
-    fn head(&self) -> Place {
-        Place(self.head.0.load(Ordering::Acquire))
+    fn head(&self) -> Position {
+        Position(self.head.0.load(Ordering::Acquire))
     }
 
     #[inline]
-    fn tail(&self) -> Place {
-        Place(self.tail.0.load(Ordering::Acquire))
+    fn tail(&self) -> Position {
+        Position(self.tail.0.load(Ordering::Acquire))
     }
 }
 
 /// Moves the head or tail `end` from the position `from` to `to`, unless another thread has changed it. Returns whether
 /// it was moved.
 #[inline]
-fn claim(end: &RingEnd, from: Place, to: Place) -> bool {
+fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     // `Relaxed`: the state words of the slots publish the entries.
     let order = Ordering::Relaxed;
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
@@ -294,8 +294,8 @@ fn claim(end: &RingEnd, from: Place, to: Place) -> bool {
 /// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these entries.
 struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
-    next: Place,
-    end: Place,
+    next: Position,
+    end: Position,
 }
 
 impl<T: Copy> ClaimedEntries<'_, T> {

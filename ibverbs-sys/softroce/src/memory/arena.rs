@@ -62,7 +62,7 @@ pub struct Block {
 /// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes when the block is dropped,
 /// because the arena then reuses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ArenaLocation {
     /// Offset of the first byte in the file.
     pub offset: u64,
     /// Number of bytes at this location.
@@ -246,10 +246,10 @@ impl Block {
 
     /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they are not inside the
     /// block.
-    pub fn place(&self, address: usize, length: u64) -> Option<Place> {
+    pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;
-        (start <= size && length <= size - start).then(|| Place {
+        (start <= size && length <= size - start).then(|| ArenaLocation {
             offset: self.offset + start,
             length,
             segment: self.segment.clone(),

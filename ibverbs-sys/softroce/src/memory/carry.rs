@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Place, Remote, Segment};
+use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Remote, Segment, Sink};
 
 use super::Piece;
 use super::entries::{Entries, Found};
@@ -38,11 +38,11 @@ impl View<'_> {
         offset: u32,
         length: u32,
         peer: &View<'_>,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
-            if let (Data::Gathered([only]), Place::Remote(remote)) = (message, to) {
+            if let (Data::Gathered([only]), Sink::Remote(remote)) = (message, to) {
                 // The most frequent case: a single segment.
                 let inside = u64::from(offset) + length as u64 <= u64::from(only.length);
                 let address = only.address.checked_add(offset.into());
@@ -66,10 +66,10 @@ impl View<'_> {
                     .ok_or(Misplaced::Here)?),
             };
             let to = match to {
-                Place::Remote(remote) => {
+                Sink::Remote(remote) => {
                     peer.find_remote(entries, remote, length, AccessFlags::REMOTE_WRITE)
                 }
-                Place::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
+                Sink::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
             }
             .ok_or(Misplaced::There)?;
             match from {

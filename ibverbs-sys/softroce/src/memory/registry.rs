@@ -16,8 +16,8 @@ use super::region::Region;
 use super::table::Table;
 use super::window::Window;
 use super::{
-    Arena, Block, DeviceMemory, Peers, Piece, Place, RegionAttributes, RegionChange, Span, View,
-    WindowKind,
+    Arena, ArenaLocation, Block, DeviceMemory, Peers, Piece, RegionAttributes, RegionChange, Span,
+    View, WindowKind,
 };
 
 /// All memory regions and windows of a NIC.
@@ -132,7 +132,7 @@ impl Registry {
 
     /// Returns the location in the arena's file of the bytes of the region with the key `key`, and the block that contains
     /// them. Returns `None` if there is no such region, or if its memory is not in the arena; see [`Span::place`].
-    pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
+    pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
         let (block, place) = region.span.place()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::device::DeviceMemory;
 use super::guarded::Missing;
-use super::{Block, Piece, Place, copy, is_mapped, kernel};
+use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
 
@@ -128,7 +128,7 @@ impl Span {
 
     /// Returns the location of the span in the arena's file, and the block that contains it. Returns `None` if the memory was
     /// not allocated from the arena.
-    pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
+    pub fn place(&self) -> Option<(&Arc<Block>, ArenaLocation)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
             _ => None,

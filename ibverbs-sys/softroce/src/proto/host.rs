@@ -42,7 +42,7 @@ pub enum Withdrawal {
 
 /// Destination in the receiver's memory to which bytes of a message are copied.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum Sink<'a> {
     /// Memory that the sender's request names by an address and a remote key.
     Remote(Remote),
     /// The scatter/gather list of a receive, and the offset of the bytes within the message.
@@ -194,7 +194,7 @@ pub trait Memory {
         offset: u32,
         length: u32,
         peer: &Self,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced>
     where
         Self: Sized,
@@ -211,10 +211,10 @@ pub trait Memory {
                 .map_err(|_| Misplaced::Here)?,
         }
         match to {
-            Place::Remote(Remote { address, key }) => peer
+            Sink::Remote(Remote { address, key }) => peer
                 .write_remote(key, address, &bytes)
                 .map_err(|_| Misplaced::There),
-            Place::Local(list, offset) => peer
+            Sink::Local(list, offset) => peer
                 .scatter(list, offset, &bytes)
                 .map_err(|_| Misplaced::There),
         }

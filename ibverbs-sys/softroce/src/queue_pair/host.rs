@@ -10,7 +10,7 @@ use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::{Piece, View};
 use crate::proto::{
     AccessFlags, Completion, Counter, Data, Event, Host, LocalFault, Memory, Misplaced, Payload,
-    Place, ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
+    ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Sink, Upcoming, WindowBinding,
     Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
@@ -164,14 +164,14 @@ impl Environment<'_> {
     /// Copies `length` bytes of the memory ranges `from` to the memory `to` of this process. Returns `None` if that
     /// memory cannot be written.
     #[inline]
-    pub(super) fn copy_in(&self, to: Place<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
+    pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
         match to {
-            Place::Local(list, offset) => {
+            Sink::Local(list, offset) => {
                 let memory = self.local().ok()?;
                 memory.copy_in(list, offset, length, from).ok()
             }
-            Place::Remote(remote) => self
+            Sink::Remote(remote) => self
                 .remote(|memory| memory.copy_in_remote(remote, length, from))
                 .ok(),
         }
@@ -363,7 +363,7 @@ impl Memory for Environment<'_> {
         offset: u32,
         length: u32,
         peer: &Self,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced> {
         let here = self.local().map_err(|_| Misplaced::Here)?;
         let there = peer.local().map_err(|_| Misplaced::There)?;

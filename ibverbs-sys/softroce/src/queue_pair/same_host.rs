@@ -19,8 +19,8 @@ use crate::counters::{Flow, Tally};
 use crate::memory::{Piece, Regions};
 use crate::net;
 use crate::proto::{
-    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Place, Posted,
-    Prospect, Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
+    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
+    Remote, Segment, SendRequest, Sequence, Service, Sink, State, Step, Time,
 };
 use crate::same_host::{Access, Connection, Knowledge, Link, Target, Visit};
 use crate::transfer::ring_message::{
@@ -596,12 +596,7 @@ fn send_ring_message(
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {
-    fn take(
-        &mut self,
-        length: u32,
-        to: Place<'_>,
-        host: &Environment<'_>,
-    ) -> Result<(), Misplaced> {
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Environment<'_>) -> Result<(), Misplaced> {
         host.copy_in(to, length, self.0).ok_or(Misplaced::Here)
     }
 }

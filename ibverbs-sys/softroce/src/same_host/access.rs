@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::link::Link;
-use super::process::{self, Place};
+use super::process::{self, RemoteRange};
 
 use super::shared::Map;
 use crate::epoch::{Lane, Lanes};
@@ -233,7 +233,7 @@ impl Visit<'_> {
                     Access::Get(pieces) => map.get(offset, pieces),
                 }
             }
-            Location::Process(address) => self.by_kernel(Place { address, length }, access),
+            Location::Process(address) => self.by_kernel(RemoteRange { address, length }, access),
         }
     }
 
@@ -256,7 +256,7 @@ impl Visit<'_> {
                 map.get(offset, pieces)
             }
             Location::Process(address) => {
-                self.by_kernel(Place { address, length }, Access::Get(pieces))
+                self.by_kernel(RemoteRange { address, length }, Access::Get(pieces))
             }
         }
     }
@@ -301,7 +301,7 @@ impl Visit<'_> {
     }
 
     #[cold]
-    fn by_kernel(&mut self, place: Place, access: Access<'_>) -> Option<()> {
+    fn by_kernel(&mut self, place: RemoteRange, access: Access<'_>) -> Option<()> {
         let thread = self.link.thread()?;
         self.left = self.left.saturating_sub(SYSTEM_CALL_COST);
         let copied = match access {

@@ -34,12 +34,12 @@ use crate::memory::Piece;
 
 /// Range of addresses in the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RemoteRange {
     pub(super) address: u64,
     pub(super) length: usize,
 }
 
-impl Place {
+impl RemoteRange {
     /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is
     /// not longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds
     /// all others written.
@@ -82,7 +82,7 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
 
 /// Copies the memory ranges `from` of this process to another process, and their last word after all other bytes.
 /// Returns the number of copied bytes, which is less than the length of the range if a page cannot be written.
-pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
+pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
     let (from, to) = (vectors(from), &to[..count]);
@@ -103,7 +103,7 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
 
 /// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of copied bytes, which
 /// is less than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
-pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
+pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -211,7 +211,7 @@ pub(super) fn word() -> u64 {
 /// # Errors
 /// The error number, if the kernel refuses a copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
-    let place = Place { address, length: 8 };
+    let place = RemoteRange { address, length: 8 };
     let mut word = [0; 8];
     let copied = read(process, place, &[Piece::of_mut(&mut word)])
         .and_then(|found| Ok(found == 8 && write(process, &[Piece::of(&word)], place)? == 8));
@@ -227,8 +227,8 @@ mod tests {
     }
 
     /// Returns the address range of `bytes`, as the copy functions take it.
-    fn place(bytes: &mut [u8]) -> Place {
-        Place {
+    fn place(bytes: &mut [u8]) -> RemoteRange {
+        RemoteRange {
             address: bytes.as_mut_ptr().expose_provenance() as u64,
             length: bytes.len(),
         }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_last_word_is_a_part_of_its_own() {
         let split = |address, length| {
-            let (parts, count) = Place { address, length }.split_last_word();
+            let (parts, count) = RemoteRange { address, length }.split_last_word();
             let parts = parts.map(|part| (part.address, part.length));
             parts[..count].to_vec()
         };
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_an_error() {
         let bytes = [7_u8; 8];
-        let nowhere = Place {
+        let nowhere = RemoteRange {
             address: 8,
             length: 8,
         };

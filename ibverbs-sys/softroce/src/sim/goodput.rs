@@ -10,7 +10,7 @@ use crate::proto::{
 use super::network::{Conditions, Faults, Network};
 use super::random::Random;
 use super::schedule::ack_delay;
-use super::world::{Happening, Notice, Place, World};
+use super::world::{Happening, Notice, QpId, World};
 
 /// Loss rates of the columns of the goodput table, in lost packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
@@ -108,7 +108,7 @@ fn megabits(row: &Row, loss: u32) -> String {
 struct Stream<'r> {
     row: &'r Row,
     world: World<'static>,
-    ends: [Place; 2],
+    ends: [QpId; 2],
     here: u32,
     there: u32,
     posted: u64,
@@ -134,7 +134,7 @@ impl<'r> Stream<'r> {
         });
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-        let register = |world: &World<'_>, place: Place| {
+        let register = |world: &World<'_>, place: QpId| {
             let bytes = vec![0; row.message as usize];
             world.memory(place.node).register(bytes, BASE, access)
         };

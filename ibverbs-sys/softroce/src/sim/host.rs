@@ -7,14 +7,14 @@ use crate::proto::{
 use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
 
 use super::memory::Memory;
-use super::world::{Happening, Notice, Place};
+use super::world::{Happening, Notice, QpId};
 
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
 /// Environment of a simulated queue pair during one call: the implementation of [`Host`].
 pub(crate) struct View<'a> {
-    pub(crate) place: Place,
+    pub(crate) place: QpId,
     pub(crate) queue_pair: u32,
     pub(crate) memory: &'a Memory,
     /// Receive queue of the queue pair.

@@ -5,12 +5,12 @@ use crate::proto::{Completion, CompletionStatus, Event, State};
 use super::requester::{Effect, Posted, Requester, WindowState};
 use super::scenario::{Scenario, Token};
 use super::schedule::{Ending, Kind};
-use super::world::{Happening, Place};
+use super::world::{Happening, QpId};
 
 impl Scenario<'_> {
     /// Checks a completion or an event of the queue pair at `place`, and updates the model. The completion or event
     /// must be one that the model expects.
-    pub(super) fn check_happening(&mut self, place: Place, what: Happening) -> Result<(), String> {
+    pub(super) fn check_happening(&mut self, place: QpId, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
             Happening::Sent(completion) => {
@@ -30,7 +30,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn raised(&mut self, place: Place, event: Event) -> Result<(), String> {
+    fn raised(&mut self, place: QpId, event: Event) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         let Some(role) = self.roles.get_mut(&place) else {
             return Ok(());

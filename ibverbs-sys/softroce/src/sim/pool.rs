@@ -5,13 +5,13 @@ use crate::proto::{GatherList, ReceiveRequest, Segment};
 
 use super::buffer::Buffer;
 use super::random::Random;
-use super::world::{Place, World};
+use super::world::{QpId, World};
 
 /// Receive queue to which a [`ReceivePool`] posts receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Receive queue of a queue pair.
-    Own(Place),
+    Own(QpId),
     /// Shared receive queue with the number `number` of the node `node`.
     Shared { node: usize, number: usize },
 }

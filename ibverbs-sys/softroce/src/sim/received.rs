@@ -4,14 +4,14 @@ use super::buffer::Buffer;
 use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
-use super::world::Place;
+use super::world::QpId;
 
 impl Scenario<'_> {
     /// Checks the completion of a receive at the queue pair `place`: it must match the message that was sent. `srq` is
     /// the shared receive queue of an XRC target.
     pub(super) fn check_receive(
         &mut self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         srq: Option<u32>,
     ) -> Result<(), String> {
@@ -39,7 +39,7 @@ impl Scenario<'_> {
 
     fn check_received(
         &mut self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         srq: Option<u32>,
         sender: Option<usize>,
@@ -163,7 +163,7 @@ impl Scenario<'_> {
     /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver. Returns the GRH.
     fn check_route(
         &self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         sender: usize,
         buffer: Option<&Buffer>,

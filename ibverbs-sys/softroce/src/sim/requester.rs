@@ -10,13 +10,13 @@ use super::cells::Change;
 use super::content;
 use super::random::Random;
 use super::target::TargetMemory;
-use super::world::Place;
+use super::world::QpId;
 
 /// State that the model keeps of one side of a connection as a requester: its posted requests, and the messages that
 /// its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    pub(crate) place: Place,
+    pub(crate) place: QpId,
     pub(crate) connection: usize,
     /// Number of this side of the connection, 0 or 1.
     pub(crate) side: usize,

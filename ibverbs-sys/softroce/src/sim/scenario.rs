@@ -12,7 +12,7 @@ use super::run::Outcome;
 use super::schedule::Schedule;
 use super::setup::address;
 use super::trace::Lines;
-use super::world::{Notice, Place, World};
+use super::world::{Notice, QpId, World};
 
 /// State of a running [`Schedule`]: the simulated world, and the model that checks it.
 pub(super) struct Scenario<'t> {
@@ -21,7 +21,7 @@ pub(super) struct Scenario<'t> {
     pub(super) requesters: Vec<Requester>,
     pub(super) pools: Vec<ReceivePool>,
     /// State of each queue pair as the model expects it.
-    pub(super) roles: HashMap<Place, ExpectedState>,
+    pub(super) roles: HashMap<QpId, ExpectedState>,
     /// For each node, the memory words that several requesters change by atomic operations.
     pub(super) cells: Vec<SharedWords>,
     /// Indices of the two pools of receives of each XRC connection, by the index of the connection.

@@ -10,7 +10,7 @@ use super::requester::{PeerWindow, Requester, WindowState};
 use super::scenario::{ExpectedState, Scenario};
 use super::schedule::{Connection, Kind};
 use super::target::TargetMemory;
-use super::world::Place;
+use super::world::QpId;
 
 impl Scenario<'_> {
     pub(super) fn path_to(&self, node: usize) -> Path {
@@ -123,7 +123,7 @@ impl Scenario<'_> {
 
     /// Sets the attributes of the queue pair at `place`, one side of the connection with the index `number`, and makes
     /// it ready to send to the queue pair at `peer`.
-    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
+    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
         let path = self.path_to(peer.node);
@@ -164,7 +164,7 @@ impl Scenario<'_> {
         }
     }
 
-    fn add_requester(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
+    fn add_requester(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let r = self.requesters.len();
         if let Some(role) = self.roles.get_mut(&place) {

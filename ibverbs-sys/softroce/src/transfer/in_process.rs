@@ -12,7 +12,7 @@ use super::one_sided::{Atomic, MemoryAccess, OneSided, Undone};
 use super::two_sided::Local;
 use crate::proto::{
     AccessFlags, CompletionStatus, Data, Host, Incoming, Kind, Memory, Misplaced, NotTaken,
-    Outcome, Part, Place, QueuePair, Remote, Segment, SendOperation, Source, Upcoming,
+    Outcome, Part, QueuePair, Remote, Segment, SendOperation, Sink, Source, Upcoming,
 };
 
 /// Maximum number of bytes that are copied in one step between two queue pairs of this process. Other threads cannot
@@ -224,7 +224,7 @@ impl<H: Memory> MemoryAccess for Both<'_, H> {
         if length == 0 {
             return Some(());
         }
-        let place = Place::Remote(to);
+        let place = Sink::Remote(to);
         let carried = (self.sender).carry(from, range.start, length, self.peer, place);
         carried.ok()
     }

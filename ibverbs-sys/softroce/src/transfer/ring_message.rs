@@ -12,8 +12,8 @@ use super::choice::{
 use super::two_sided::{Bytes, Chunks, SegmentBytes, Written};
 use super::volume::Volume;
 use crate::proto::{
-    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Place,
-    Posted, Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service,
+    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Posted,
+    Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, Sink,
     State, Time, Upcoming,
 };
 
@@ -160,7 +160,7 @@ pub(crate) trait PeerMemory<H> {
     ///
     /// # Errors
     /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks cannot be read.
-    fn take(&mut self, _length: u32, _to: Place<'_>, _host: &H) -> Result<(), Misplaced> {
+    fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), Misplaced> {
         Err(Misplaced::There)
     }
 }

@@ -2,7 +2,7 @@
 //! [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and [`receive_part`](crate::proto::QueuePair::receive_part)
 //! execute the messages with one of these sources.
 
-use crate::proto::{Data, Host, Memory, Misplaced, Place, Remote, Segment, Source};
+use crate::proto::{Data, Host, Memory, Misplaced, Remote, Segment, Sink, Source};
 
 use super::PeerMemory;
 
@@ -29,7 +29,7 @@ pub(super) struct Chunks<'a, P> {
 
 impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
-        let to = self.remote.map_or(Place::Local(to, offset), Place::Remote);
+        let to = self.remote.map_or(Sink::Local(to, offset), Sink::Remote);
         self.peer.take(self.length, to, host)
     }
 }
@@ -74,7 +74,7 @@ pub(super) struct Local<'a, H> {
 
 impl<H: Memory> Source<H> for Local<'_, H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
-        let place = Place::Local(to, offset);
+        let place = Sink::Local(to, offset);
         let carried = (self.sender).carry(self.data, self.offset, self.length, host, place);
         // The sender's own memory is the receiver's peer memory, and the other way around.
         carried.map_err(|fault| match fault {

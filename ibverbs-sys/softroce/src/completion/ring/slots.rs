@@ -2,13 +2,13 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::place::{Lap, Place};
+use super::place::{Lap, Position};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
 /// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// State word: [`Place::free`] or [`Place::full`] of the position for which the slot is used at present.
+    /// State word: [`Position::free`] or [`Position::full`] of the position for which the slot is used at present.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -16,7 +16,7 @@ pub(super) struct Slot<T> {
 impl<T: Copy> Slot<T> {
     fn new() -> Self {
         Self {
-            turn: AtomicU64::new(Place::START.free()),
+            turn: AtomicU64::new(Position::START.free()),
             entry: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -147,7 +147,7 @@ impl<'a, T> Slots<'a, T> {
     /// Returns the slot at the position `place`. The position must have been read from the ring before these slots were
     /// read, or computed from such a position with the lap of these slots.
     #[inline]
-    pub(super) fn of(&self, place: Place) -> &'a Slot<T> {
+    pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap. There are at least as many
         // slots as any lap so far has had, because the number of slots never decreases. The slots are freed only with the
         // table.

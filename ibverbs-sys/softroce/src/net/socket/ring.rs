@@ -34,17 +34,17 @@ struct Storage {
     names: [Name; MAX_MESSAGES],
     controls: [Controls; MAX_MESSAGES],
     /// Buffers for the bytes of the messages. Unused pages of the buffers take no memory.
-    places: [Place; MAX_MESSAGES],
+    places: [MessageBuffer; MAX_MESSAGES],
 }
 
 /// Buffer of a received message.
 #[repr(C, align(16))]
-struct Place {
+struct MessageBuffer {
     front: [u8; OFFSET],
     bytes: [u8; BUFFER_SIZE],
 }
 
-const _: () = assert!(align_of::<Place>() == ALIGN);
+const _: () = assert!(align_of::<MessageBuffer>() == ALIGN);
 
 impl Ring {
     pub(crate) fn new() -> Self {

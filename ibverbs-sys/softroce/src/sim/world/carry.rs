@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::frame::{accept, corrupt, emit};
-use super::{Breach, EventKind, MAX_BURST, Node, Place, World};
+use super::{Breach, EventKind, MAX_BURST, Node, QpId, World};
 use crate::proto::{
     Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
 };
@@ -42,7 +42,7 @@ impl World<'_> {
             // The simulated network loses and repeats all packets, even those that come by a private path.
             private: true,
         };
-        let place = Place { node, slot };
+        let place = QpId { node, slot };
         if self.lines.is_some() {
             let line = format!("{} node {node}   <- {}", Micros(self.now), Line(&packet));
             self.tell(&line);
@@ -77,7 +77,7 @@ impl World<'_> {
         self.nodes[node].slots[slot]
             .watch
             .arrived_short(&ring_message);
-        let place = Place { node, slot };
+        let place = QpId { node, slot };
         self.with(place, |queue_pair, view, now| {
             transfer::ring_message::receive(
                 queue_pair,
@@ -96,8 +96,8 @@ impl World<'_> {
         }
     }
 
-    fn answer_after(&mut self, place: Place, delay: Duration) {
-        let Place { node, slot } = place;
+    fn answer_after(&mut self, place: QpId, delay: Duration) {
+        let QpId { node, slot } = place;
         if delay.is_zero() {
             self.transmit(place);
         } else if !self.nodes[node].slots[slot].polled {
@@ -106,7 +106,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn timer(&mut self, place: Place) {
+    pub(super) fn timer(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.timer != Some(self.now) {
             // Another timer, which is due earlier, has replaced this one.
@@ -127,7 +127,7 @@ impl World<'_> {
 
     /// Transmits all packets and ring messages (short messages without packet headers) that a queue pair may send now, and
     /// schedules its timer.
-    pub(super) fn transmit(&mut self, place: Place) {
+    pub(super) fn transmit(&mut self, place: QpId) {
         if !self.transmit_ring_messages(place) {
             self.transmit_packets(place);
         }
@@ -138,14 +138,14 @@ impl World<'_> {
         let at = timeout.max(self.now);
         if slot.timer.is_none_or(|timer| at < timer) {
             slot.timer = Some(at);
-            let Place { node, slot } = place;
+            let QpId { node, slot } = place;
             self.schedule(at, EventKind::Timer { node, slot });
         }
     }
 
     /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the
     /// first message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
-    fn transmit_ring_messages(&mut self, place: Place) -> bool {
+    fn transmit_ring_messages(&mut self, place: QpId) -> bool {
         if self.ring_messages.is_none()
             || self.queue_pair(place).service() != Service::ReliableConnection
         {
@@ -179,7 +179,7 @@ impl World<'_> {
         self.queue_pair(place).is_silent()
     }
 
-    fn transmit_packets(&mut self, place: Place) {
+    fn transmit_packets(&mut self, place: QpId) {
         for sent in 0.. {
             if sent == MAX_BURST {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
@@ -207,7 +207,7 @@ impl World<'_> {
 
     /// Sends a run (several packets from the middle of a message that are written in one step), if a run can be sent
     /// next. Returns whether packets were sent.
-    fn transmit_run(&mut self, place: Place) -> bool {
+    fn transmit_run(&mut self, place: QpId) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
         };
@@ -224,7 +224,7 @@ impl World<'_> {
     }
 
     /// Sends one packet. `transport` has its bytes from BTH to pad.
-    fn send(&mut self, place: Place, path: &Path, transport: &[u8]) {
+    fn send(&mut self, place: QpId, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
             Ok(packet) => packet,
@@ -282,7 +282,7 @@ impl World<'_> {
 
     /// Sends a request as a [`RingMessage`] (short message without packet headers) while the request is posted. Returns
     /// `false` if the request is not suitable, or cannot be sent now.
-    pub(super) fn post_ring_message(&mut self, place: Place, request: &SendRequest) -> bool {
+    pub(super) fn post_ring_message(&mut self, place: QpId, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
             invalidate: None,
@@ -328,7 +328,7 @@ impl World<'_> {
     }
 
     /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts does not arrive.
-    fn send_ring_message(&mut self, place: Place, ring_message: &RingMessage<'_>) {
+    fn send_ring_message(&mut self, place: QpId, ring_message: &RingMessage<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();
         let path = attributes.path;
@@ -365,7 +365,7 @@ impl World<'_> {
     }
 
     /// Returns the index of the node at which packets on `path` arrive.
-    fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
+    fn receiver(&mut self, place: QpId, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);
         if found.is_none() {

@@ -18,7 +18,7 @@ use super::watch::PacketChecker;
 
 /// Location of a queue pair in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct QpId {
     pub(crate) node: usize,
     /// Index of the queue pair within its node.
     pub(crate) slot: usize,
@@ -36,7 +36,7 @@ pub(crate) enum Happening {
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
-    At(Place, Happening),
+    At(QpId, Happening),
     /// A wakeup that the model has requested is due. Contains the token of the wakeup.
     Wake(u64),
 }
@@ -194,7 +194,7 @@ impl<'t> World<'t> {
         node: usize,
         queue_pair: QueuePair,
         from_shared: Option<usize>,
-    ) -> Place {
+    ) -> QpId {
         let slots = &mut self.nodes[node].slots;
         let slot = slots.len();
         let number = queue_pair.number();
@@ -207,7 +207,7 @@ impl<'t> World<'t> {
             watch: PacketChecker::default(),
         });
         self.nodes[node].directory.insert(number, slot);
-        Place { node, slot }
+        QpId { node, slot }
     }
 
     pub(crate) fn address(&self, node: usize) -> Ipv6Addr {
@@ -222,20 +222,20 @@ impl<'t> World<'t> {
         &mut self.network
     }
 
-    pub(crate) fn queue_pair(&self, place: Place) -> &QueuePair {
+    pub(crate) fn queue_pair(&self, place: QpId) -> &QueuePair {
         &self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    pub(crate) fn queue_pair_mut(&mut self, place: Place) -> &mut QueuePair {
+    pub(crate) fn queue_pair_mut(&mut self, place: QpId) -> &mut QueuePair {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
     /// Removes all receives from a queue pair's own receive queue.
-    pub(crate) fn drop_receives(&mut self, place: Place) {
+    pub(crate) fn drop_receives(&mut self, place: QpId) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
 
-    pub(crate) fn post_receive(&mut self, place: Place, request: ReceiveRequest) {
+    pub(crate) fn post_receive(&mut self, place: QpId, request: ReceiveRequest) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         slot.receives.push_back(request);
     }
@@ -250,7 +250,7 @@ impl<'t> World<'t> {
     }
 
     /// Posts a send request, and transmits all packets and messages that the queue pair may send now.
-    pub(crate) fn post(&mut self, place: Place, request: SendRequest) {
+    pub(crate) fn post(&mut self, place: QpId, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
                 "{} {} posts #{} {:?} {} B{}{}",
@@ -271,7 +271,7 @@ impl<'t> World<'t> {
     }
 
     /// Moves a queue pair to the state `state`.
-    pub(crate) fn enter(&mut self, place: Place, state: State) {
+    pub(crate) fn enter(&mut self, place: QpId, state: State) {
         if self.lines.is_some() {
             let line = format!("{} {} enters {state:?}", Micros(self.now), self.name(place));
             self.tell(&line);
@@ -289,7 +289,7 @@ impl<'t> World<'t> {
 
     /// Records that a queue pair has reported its send queue as drained: it must not send requests until it enters
     /// another state.
-    pub(crate) fn set_drained(&mut self, place: Place) {
+    pub(crate) fn set_drained(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {
             slot.watch.set_drained(true);
@@ -314,10 +314,10 @@ impl<'t> World<'t> {
                 self.buffers.push(packet);
             }
             EventKind::Hear { node, words } => self.deliver_ring_message(node, &words),
-            EventKind::Timer { node, slot } => self.timer(Place { node, slot }),
+            EventKind::Timer { node, slot } => self.timer(QpId { node, slot }),
             EventKind::Poll { node, slot } => {
                 self.nodes[node].slots[slot].polled = false;
-                self.transmit(Place { node, slot });
+                self.transmit(QpId { node, slot });
             }
             EventKind::Wake { token } => self.notices.push(Notice::Wake(token)),
         }
@@ -341,7 +341,7 @@ impl<'t> World<'t> {
         into.append(&mut self.notices);
     }
 
-    fn name(&self, place: Place) -> String {
+    fn name(&self, place: QpId) -> String {
         let number = self.queue_pair(place).number();
         format!("node {} qp {number:#x}", place.node)
     }
@@ -360,7 +360,7 @@ impl<'t> World<'t> {
 
     fn with<T>(
         &mut self,
-        place: Place,
+        place: QpId,
         work: impl FnOnce(&mut QueuePair, &mut View<'_>, Time) -> T,
     ) -> T {
         let node = &mut self.nodes[place.node];

@@ -1,7 +1,7 @@
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Place, Posted, Prospect,
-    Remote, SendOperation, Service, State, Time, Work,
+    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote,
+    SendOperation, Service, Sink, State, Time, Work,
 };
 use crate::same_host::ring_message::{decode, encode};
 use crate::transfer::{self, Form, NotSent, Peer, PeerMemory, Portion, RingMessage, SHORT, Short};
@@ -84,13 +84,11 @@ impl Said {
 pub(super) struct Chunks<'a>(&'a [u8]);
 
 impl PeerMemory<Machine> for Chunks<'_> {
-    fn take(&mut self, length: u32, to: Place<'_>, host: &Machine) -> Result<(), Misplaced> {
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Machine) -> Result<(), Misplaced> {
         let bytes = &self.0[..length as usize];
         let is_copied = match to {
-            Place::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
-            Place::Remote(Remote { address, key }) => {
-                host.write_remote(key, address, bytes).is_ok()
-            }
+            Sink::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
+            Sink::Remote(Remote { address, key }) => host.write_remote(key, address, bytes).is_ok(),
         };
         is_copied.then_some(()).ok_or(Misplaced::Here)
     }

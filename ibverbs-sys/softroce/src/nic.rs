@@ -44,9 +44,9 @@ pub(crate) struct Nic {
     /// Memory regions and windows.
     pub(crate) memory: memory::Registry,
     /// Queue pairs of this process, found by number.
-    pub(crate) queue_pairs: queue_pair::Directory,
+    pub(crate) queue_pairs: queue_pair::QueuePairDirectory,
     /// Shared receive queues of this process, found by number.
-    pub(crate) shared_queues: receive::Directory,
+    pub(crate) shared_queues: receive::SharedQueueDirectory,
     /// Multicast groups.
     pub(crate) groups: multicast::Groups<QueuePair>,
     /// Completion queues whose events are delayed by moderation.
@@ -170,8 +170,8 @@ impl Nic {
         let nic = Arc::new_cyclic(|this| Self {
             memory,
             host_peers,
-            queue_pairs: queue_pair::Directory::new(network.slot()),
-            shared_queues: receive::Directory::default(),
+            queue_pairs: queue_pair::QueuePairDirectory::new(network.slot()),
+            shared_queues: receive::SharedQueueDirectory::default(),
             groups: multicast::Groups::new(),
             deadlines,
             receiver: spin::Mutex::new(Receiver::new(&counters)),

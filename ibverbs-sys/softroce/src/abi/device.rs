@@ -197,13 +197,13 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
 /// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public part: `is_mlx5_dev`
 /// reads the operations that the device of a driver contains there. Because of the zeroes, they reject the device.
 #[repr(C)]
-struct Device {
+struct DeviceObject {
     public: ibv_device,
     private: [u8; 1024],
 }
 
 #[repr(transparent)]
-struct StaticDevice(UnsafeCell<Device>);
+struct StaticDevice(UnsafeCell<DeviceObject>);
 
 // SAFETY: the names are written once, before any caller gets the device, and nothing is written afterwards. The cell exists
 // because C code has mutable pointers to the device.
@@ -212,7 +212,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 static OF_PARENT: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 
-const NAMELESS: Device = Device {
+const NAMELESS: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {
             _dummy1: None,
@@ -228,7 +228,7 @@ const NAMELESS: Device = Device {
     private: [0; 1024],
 };
 
-const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
+const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
 /// Sets the name in the device's C object to the configured name.
 fn name_device() {

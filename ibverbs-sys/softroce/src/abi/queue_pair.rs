@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::Service;
 use crate::queue_pair::{
-    Batch, CreateError, Creation, Device, Handle, Modification, QueuePair, number_of, service_of,
+    Adapter, Batch, CreateError, Creation, Handle, Modification, QueuePair, number_of, service_of,
 };
 use crate::xrc::XrcDomain;
 
@@ -486,7 +486,7 @@ unsafe fn create(
             used(context, wanted.xrcd, xrc::domain, "the XRC domain")?,
         )
     };
-    let device: Arc<dyn Device> = Arc::clone(nic) as Arc<dyn Device>;
+    let device: Arc<dyn Adapter> = Arc::clone(nic) as Arc<dyn Adapter>;
     nic.queue_pairs.insert(|number| {
         let creation = Creation {
             handle,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Device, Engine, Look};
+use super::{Engine, EngineTasks, Look};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::net::{Endpoints, Inbox, Network};
@@ -56,7 +56,7 @@ fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
     (device, told)
 }
 
-impl Device for Counting {
+impl EngineTasks for Counting {
     fn look(&self) -> Look {
         let received = self
             .network

@@ -32,7 +32,7 @@ const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.
-pub(crate) trait Device: Send + Sync + 'static {
+pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns
     /// immediately; the other thread receives once more after it has released the lock.
     fn look(&self) -> Look;
@@ -117,7 +117,7 @@ struct EngineState {
 
 impl Engine {
     /// Starts the engine's thread. Signals of the program are delivered to the program's own threads only.
-    pub(crate) fn start<D: Device>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
+    pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
             stop: AtomicBool::new(false),
@@ -165,7 +165,7 @@ impl Drop for Engine {
 impl EngineState {
     /// Runs the loop of the engine until the device is dropped. After a panic the device has failed, and the loop
     /// continues for timers, such as those of moderated completion events. A second panic ends the loop.
-    fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
+    fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
             let device = device.upgrade();
@@ -175,7 +175,7 @@ impl EngineState {
         }
     }
 
-    fn run<D: Device>(&self, device: &Weak<D>, watch: &mut Watch) {
+    fn run<D: EngineTasks>(&self, device: &Weak<D>, watch: &mut Watch) {
         // Otherwise the kernel adds 50 us to every timer. On failure, the timers are late by that time.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
@@ -271,7 +271,7 @@ impl EngineState {
     }
 
     /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before the time `least`.
-    fn sleep<D: Device>(
+    fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,
         now: Time,
@@ -299,7 +299,7 @@ impl EngineState {
 
 /// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the number of packets and the
 /// result of the last attempt.
-fn look(device: &impl Device) -> (usize, Look) {
+fn look(device: &impl EngineTasks) -> (usize, Look) {
     let mut packets = 0;
     let mut look = device.look();
     for _ in 1..MAX_BATCHES {

@@ -20,7 +20,7 @@ use crate::queue_pair::{self, HostPeer};
 use crate::same_host::{CHECK_INTERVAL, HostPeers, Link};
 use crate::{memory, receive};
 
-impl engine::Device for Nic {
+impl engine::EngineTasks for Nic {
     fn look(&self) -> Look {
         match self.look_after(self.now(), Caller::Engine) {
             Look::Contended => {
@@ -91,12 +91,12 @@ impl engine::Device for Nic {
     }
 }
 
-impl queue_pair::Device for Nic {
+impl queue_pair::Adapter for Nic {
     fn memory(&self) -> &memory::Registry {
         &self.memory
     }
 
-    fn shared_queues(&self) -> &receive::Directory {
+    fn shared_queues(&self) -> &receive::SharedQueueDirectory {
         &self.shared_queues
     }
 

@@ -66,7 +66,7 @@ impl Host {
             timestamps: true,
         };
         let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();
-        let device: Arc<dyn queue_pair::Device> = Arc::<Nic>::clone(nic);
+        let device: Arc<dyn queue_pair::Adapter> = Arc::<Nic>::clone(nic);
         let queue_pair = nic
             .queue_pairs
             .insert(|number| {

@@ -12,12 +12,12 @@ use crate::receive;
 use crate::same_host::{HostPeers, Link};
 
 /// The NIC, as its queue pairs use it: memory, GIDs, time, counters, and paths to other queue pairs.
-pub trait Device: fmt::Debug + Send + Sync {
+pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
     /// Returns the shared receive queues of the NIC, found by number. XRC requests name these queues by their numbers.
-    fn shared_queues(&self) -> &receive::Directory;
+    fn shared_queues(&self) -> &receive::SharedQueueDirectory;
 
     /// Returns the active MTU of the port, the maximum path MTU of queue pairs.
     fn mtu(&self) -> Mtu;
@@ -153,25 +153,25 @@ pub(super) mod tests {
     use std::ops::RangeInclusive;
     use std::sync::Arc;
 
-    use super::Device;
+    use super::Adapter;
     use crate::counters::{Counters, Tally};
     use crate::memory::Registry;
     use crate::proto::{Counter, Mtu, Path, Time};
-    use crate::receive::Directory;
+    use crate::receive::SharedQueueDirectory;
 
     /// A test device with two GIDs, an MTU of 2048 bytes, and no network.
     #[derive(Debug, Default)]
     pub(in crate::queue_pair) struct TestDevice {
         pub(in crate::queue_pair) memory: Registry,
-        pub(in crate::queue_pair) shared_queues: Directory,
+        pub(in crate::queue_pair) shared_queues: SharedQueueDirectory,
     }
 
-    impl Device for TestDevice {
+    impl Adapter for TestDevice {
         fn memory(&self) -> &Registry {
             &self.memory
         }
 
-        fn shared_queues(&self) -> &Directory {
+        fn shared_queues(&self) -> &SharedQueueDirectory {
             &self.shared_queues
         }
 

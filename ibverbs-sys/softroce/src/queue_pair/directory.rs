@@ -20,7 +20,7 @@ use crate::random::Permutation;
 ///
 /// The low bits of consecutively assigned numbers differ, because they determine the words in which threads mark their
 /// accesses to shared data.
-pub struct Directory<T = QueuePair> {
+pub struct QueuePairDirectory<T = QueuePair> {
     slot: u32,
     order: Order,
     next: AtomicU32,
@@ -71,7 +71,7 @@ impl Hasher for NumberHasher {
 /// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
-impl<T> Directory<T> {
+impl<T> QueuePairDirectory<T> {
     /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the four high bits of all numbers.
     pub fn new(slot: u8) -> Self {
         Self {
@@ -199,9 +199,9 @@ impl<T> Default for Recent<T> {
     }
 }
 
-impl<T> fmt::Debug for Directory<T> {
+impl<T> fmt::Debug for QueuePairDirectory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Directory")
+        f.debug_struct("QueuePairDirectory")
             .field("slot", &number::slot(self.slot))
             .field("queue_pairs", &self.len())
             .finish_non_exhaustive()
@@ -213,18 +213,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Directory, Exhausted, RESERVED, Recent};
+    use super::{Exhausted, QueuePairDirectory, RESERVED, Recent};
     use crate::limits::MAX_QP;
     use crate::number;
 
-    fn insert(directory: &Directory<u32>) -> Result<u32, Exhausted> {
+    fn insert(directory: &QueuePairDirectory<u32>) -> Result<u32, Exhausted> {
         directory
             .insert(|number| Ok(Arc::new(number)))
             .map(|number| *number)
     }
 
     /// Creates and destroys `count` queue pairs one after the other. Returns their numbers.
-    fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
+    fn one_by_one(directory: &QueuePairDirectory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();
             assert!(directory.remove(number).is_some());
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn numbers_are_of_the_slot_and_never_reserved() {
         for (slot, reserved) in [(0, 2), (15, 1), (7, 0)] {
-            let directory = Directory::new(slot);
+            let directory = QueuePairDirectory::new(slot);
             let mut seen = vec![false; number::COUNT as usize];
             for number in one_by_one(&directory, number::COUNT - reserved) {
                 assert_eq!(number::slot(number), slot);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_number_comes_again_only_after_all_others() {
-        let directory = Directory::new(2);
+        let directory = QueuePairDirectory::new(2);
         let first = insert(&directory).unwrap();
         assert_eq!(directory.find(first).as_deref(), Some(&first));
         assert!(directory.remove(first).is_some());
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn numbers_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {
-            let directory = Directory::new(3);
+            let directory = QueuePairDirectory::new(3);
             one_by_one(&directory, 4096).collect::<Vec<_>>()
         });
         let same = one.iter().zip(&other).filter(|(one, other)| one == other);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn numbers_in_a_row_differ_in_their_low_bits() {
-        let directory = Directory::new(5);
+        let directory = QueuePairDirectory::new(5);
         for _ in 0..100 {
             let mut low: Vec<u32> = one_by_one(&directory, 32)
                 .map(|number| number % 32)
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_that_are_there_have_records_of_their_own() {
-        let directory = Directory::new(4);
+        let directory = QueuePairDirectory::new(4);
         let kept: Vec<u32> = (0..100).map(|_| insert(&directory).unwrap()).collect();
         for number in one_by_one(&directory, number::COUNT) {
             let other = kept
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_was_found_last_is_found_again_until_something_changes() {
-        let directory = Directory::new(3);
+        let directory = QueuePairDirectory::new(3);
         let (one, other) = (insert(&directory).unwrap(), insert(&directory).unwrap());
         let mut recent = Recent::default();
         for number in [one, one, other, one] {
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_and_what_was_not_made_is_not_listed() {
-        let directory = Directory::new(1);
+        let directory = QueuePairDirectory::new(1);
         assert!(directory.insert(|_| Err::<Arc<u32>, _>(Exhausted)).is_err());
         assert!(directory.is_empty());
         let numbers: Vec<u32> = (0..MAX_QP).map(|_| insert(&directory).unwrap()).collect();

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
 
-use super::device::Device;
+use super::device::Adapter;
 use super::handles::Handles;
 use crate::completion::{CompletionQueue, Entry};
 use crate::context::{DomainId, Held, ProtectionDomain};
@@ -72,7 +72,7 @@ impl Notes {
 /// Parts of the queue pair and the device that the transport uses during one call.
 pub(super) struct Environment<'a> {
     pub(super) number: u32,
-    pub(super) device: &'a dyn Device,
+    pub(super) device: &'a dyn Adapter,
     pub(super) handles: &'a Handles,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
@@ -209,7 +209,7 @@ fn complete(
     queue: &CompletionQueue,
     completions: impl Iterator<Item = Completion>,
     queue_pair: u32,
-    device: &dyn Device,
+    device: &dyn Adapter,
     notes: &mut Notes,
 ) {
     let timestamp = timestamp(queue, device);
@@ -230,7 +230,7 @@ fn complete_one(
     queue: &CompletionQueue,
     completion: &Completion,
     queue_pair: u32,
-    device: &dyn Device,
+    device: &dyn Adapter,
     notes: &mut Notes,
 ) {
     let entry = Entry {
@@ -246,7 +246,7 @@ fn complete_one(
 
 /// Returns the timestamp of a new entry of the completion queue `queue`, or 0 if the program does not read timestamps.
 #[inline]
-fn timestamp(queue: &CompletionQueue, device: &dyn Device) -> u64 {
+fn timestamp(queue: &CompletionQueue, device: &dyn Adapter) -> u64 {
     if queue.is_timed() {
         device.now().as_nanos()
     } else {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use ibverbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-use super::device::Device;
+use super::device::Adapter;
 use super::error::ModifyError;
 use super::transition::{self, Mask};
 use crate::limits::{MAX_PKEYS, MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM, PORTS};
@@ -48,7 +48,7 @@ pub(super) struct Plan {
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,
-    device: &dyn Device,
+    device: &dyn Adapter,
 ) -> Result<Plan, ModifyError> {
     let PresentState { service, state, .. } = present;
     let values = wanted.values;
@@ -98,7 +98,7 @@ pub(super) fn check(
     })
 }
 
-fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<(), ModifyError> {
+fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Adapter) -> Result<(), ModifyError> {
     let range = |attribute, fits: bool| {
         if fits || !set.contains(attribute) {
             Ok(())
@@ -137,7 +137,7 @@ fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<
     Ok(())
 }
 
-fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyError> {
+fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyError> {
     let address = &wanted.values.ah_attr;
     if address.is_global == 0 {
         // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 
 use super::create::Creation;
-use super::device::{Device, Outgoing};
+use super::device::{Adapter, Outgoing};
 use super::draft::Rules;
 use super::error::{CreateError, ModifyError};
 use super::handles::{Handle, Handles};
@@ -35,7 +35,7 @@ pub struct QueuePair {
     number: u32,
     rules: Rules,
     signal_all: bool,
-    device: Arc<dyn Device>,
+    device: Arc<dyn Adapter>,
     handles: Handles,
     usage: Usage,
     alarm: Alarm,
@@ -68,7 +68,7 @@ impl QueuePair {
     /// Creates a queue pair with the number `number`, in the RESET state.
     pub(crate) fn new(
         number: u32,
-        device: &Arc<dyn Device>,
+        device: &Arc<dyn Adapter>,
         creation: Creation<'_>,
     ) -> Result<Arc<Self>, CreateError> {
         let capabilities = creation.check()?;
@@ -497,7 +497,7 @@ impl QueuePair {
     }
 
     /// Returns the NIC to which the queue pair belongs.
-    pub(super) fn device(&self) -> &dyn Device {
+    pub(super) fn device(&self) -> &dyn Adapter {
         &*self.device
     }
 }

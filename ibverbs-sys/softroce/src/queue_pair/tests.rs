@@ -11,7 +11,7 @@ use super::device::tests::TestDevice;
 use super::error::ModifyError;
 use super::transition::{Mask, rule};
 use super::{
-    CreateError, Creation, Device, Draft, Handle, Modification, Outgoing, PostError, QueuePair,
+    Adapter, CreateError, Creation, Draft, Handle, Modification, Outgoing, PostError, QueuePair,
     number_of,
 };
 use crate::completion::{CompletionQueue, CompletionQueueAttributes, Entry};
@@ -131,7 +131,7 @@ impl Bench {
     }
 
     fn make(&self, number: u32, creation: Creation<'_>) -> Result<Arc<QueuePair>, CreateError> {
-        let device: Arc<dyn Device> = self.device.clone();
+        let device: Arc<dyn Adapter> = self.device.clone();
         QueuePair::new(number, &device, creation)
     }
 

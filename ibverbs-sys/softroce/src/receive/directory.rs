@@ -10,7 +10,7 @@ use super::SharedReceiveQueue;
 
 /// Table of the shared receive queues of a NIC, by number.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub struct SharedQueueDirectory {
     queues: RwLock<Numbered>,
 }
 
@@ -20,7 +20,7 @@ struct Numbered {
     queues: HashMap<u32, Arc<SharedReceiveQueue>>,
 }
 
-impl Directory {
+impl SharedQueueDirectory {
     /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the directory, and
     /// returns it. The numbers of removed queues are reused as late as possible.
     pub fn insert(
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn finds_queues_by_their_numbers_and_gives_numbers_again_late() {
         let domain = ProtectionDomain::new(&Context::new().unwrap());
-        let directory = Directory::default();
+        let directory = SharedQueueDirectory::default();
         let make = |number| SharedReceiveQueue::new(number, &domain, 1, 1, None);
         let first = directory.insert(make).unwrap().number();
         let second = directory.insert(make).unwrap().number();

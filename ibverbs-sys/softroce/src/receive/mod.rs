@@ -5,6 +5,6 @@ mod directory;
 mod queue;
 mod shared;
 
-pub use directory::Directory;
+pub use directory::SharedQueueDirectory;
 pub use queue::{Full, ReceiveQueue};
 pub use shared::{SharedReceiveQueue, XrcBinding};

@@ -2,7 +2,7 @@
 //! The directory of a process: the other processes of the host, and the links (shared memory) to them.
 //!
 //! Threads of the program look up the link to a process by a socket address of the process, and perform a [`handshake`]
-//! if the process is unknown. The engine (background thread) [continues](Directory::attend) handshakes that other
+//! if the process is unknown. The engine (background thread) [continues](PeerDirectory::attend) handshakes that other
 //! processes have begun, and removes links that have ended.
 
 use std::fmt;
@@ -34,7 +34,7 @@ use crate::descriptor::Descriptor;
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
 /// The known processes of the host, and the links (shared memory) to them.
-pub(crate) struct Directory {
+pub(crate) struct PeerDirectory {
     local: Local,
     listeners: Mutex<Vec<Descriptor>>,
     state: Mutex<State>,
@@ -56,7 +56,7 @@ struct State {
     timer: Option<Instant>,
 }
 
-impl Directory {
+impl PeerDirectory {
     /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP socket from the
     /// beginning.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
@@ -249,7 +249,7 @@ impl Directory {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Directory {
+impl PeerDirectory {
     /// Resets the rate limits of handshakes, so that a full burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
@@ -279,9 +279,9 @@ impl Directory {
     }
 }
 
-impl fmt::Debug for Directory {
+impl fmt::Debug for PeerDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Directory")
+        f.debug_struct("PeerDirectory")
             .field("addresses", &self.local.own.addresses)
             .field("links", &self.state.lock().links.all())
             .finish_non_exhaustive()

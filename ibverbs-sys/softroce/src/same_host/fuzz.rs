@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use super::access::{Access, Knowledge, Target};
 use super::admission::MAX_BURST;
 use super::backlog::DelayedPacket;
-use super::directory::Directory;
+use super::directory::PeerDirectory;
 use super::handshake_message::{HandshakeMessage, MessageType};
 use super::link::{MAX_PACKET, Said};
 use super::process;
@@ -35,7 +35,7 @@ const STEPS: usize = 100;
 
 /// A simulated process that listens for connections, with descriptors that hostile processes may send to it.
 struct Listener {
-    directory: Directory,
+    directory: PeerDirectory,
     name: SocketAddrUnix,
     segment: Descriptor,
     tables: Descriptor,
@@ -56,7 +56,7 @@ impl Listener {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
             Self {
-                directory: Directory::open(own).expect("a listener"),
+                directory: PeerDirectory::open(own).expect("a listener"),
                 name: SocketAddrUnix::new_abstract_name(format!("softroce/{address}").as_bytes())
                     .expect("a name"),
                 segment: segment::create().expect("memory").0,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::copying_peer::Copies;
-use super::directory::Directory;
+use super::directory::PeerDirectory;
 use super::handshake_message::without_interface;
 use super::link::Link;
 use super::local::Own;
@@ -27,7 +27,7 @@ use crate::proto::Withdrawal;
 /// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these
 /// processes.
 pub struct HostPeers {
-    directory: Directory,
+    directory: PeerDirectory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
     /// Links (shared memory with other processes), by the socket addresses of the peers. A peer may have several
@@ -99,7 +99,7 @@ impl HostPeers {
         Ok(Self {
             wake_eventfds: Arc::clone(&own.channels),
             wake_target: WakeTarget::default(),
-            directory: Directory::open(own)?,
+            directory: PeerDirectory::open(own)?,
             publication,
             withdrawals: Withdrawals::default(),
             by_address: RwLock::default(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copying_peer::Copies;
-use super::directory::Directory;
+use super::directory::PeerDirectory;
 use super::link::{Link, Said, SendError};
 use super::segment;
 use super::shared::{Map, Rights};
@@ -211,7 +211,7 @@ fn slots_without_a_message_do_not_block_the_receiving_thread() {
 
 /// Two simulated processes whose engine threads only continue handshakes and remove ended links.
 struct ProcessPair {
-    processes: [(SocketAddr, Arc<Directory>); 2],
+    processes: [(SocketAddr, Arc<PeerDirectory>); 2],
     stop: Arc<AtomicBool>,
     engine: Option<thread::JoinHandle<()>>,
 }
@@ -225,7 +225,7 @@ impl ProcessPair {
             let address =
                 SocketAddr::from(([127, 100 + number, id[0], last], 0x4000 | u16::from(id[1])));
             let own = testing::own(address).unwrap();
-            (address, Arc::new(Directory::open(own).unwrap()))
+            (address, Arc::new(PeerDirectory::open(own).unwrap()))
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (attended, stops) = (processes.clone(), Arc::clone(&stop));

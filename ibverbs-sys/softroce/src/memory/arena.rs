@@ -34,7 +34,7 @@ pub struct Arena {
 
 #[derive(Default)]
 struct State {
-    segments: Vec<Part>,
+    segments: Vec<ArenaSegment>,
     /// Blocks that are in use, by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
     /// Size of the file in bytes.
@@ -42,7 +42,7 @@ struct State {
 }
 
 /// A segment (one mapping) of the arena's file, with its free ranges.
-struct Part {
+struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
 }
@@ -154,7 +154,11 @@ impl Arena {
     }
 
     /// Adds a segment that can hold a block of `length` bytes, and returns it.
-    fn grow<'a>(&self, state: &'a mut State, length: usize) -> Result<&'a mut Part, Refusal> {
+    fn grow<'a>(
+        &self,
+        state: &'a mut State,
+        length: usize,
+    ) -> Result<&'a mut ArenaSegment, Refusal> {
         let size = length.max(MIN_SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
         let end = state.end + size as u64;
@@ -170,7 +174,7 @@ impl Arena {
         rustix::fs::ftruncate(&self.file, end).map_err(|_| Refusal::Exhausted)?;
         state.end = end;
         let free = RangeAllocator::new(size);
-        state.segments.push(Part { segment, free });
+        state.segments.push(ArenaSegment { segment, free });
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
@@ -217,7 +221,7 @@ impl fmt::Debug for Arena {
     }
 }
 
-impl Part {
+impl ArenaSegment {
     /// Allocates a block of `length` bytes, aligned to `align`, in this segment. Returns the block's address, its
     /// offset in the file, and the file range of the segment, or `None` if the segment has no such free range.
     fn allocate(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {

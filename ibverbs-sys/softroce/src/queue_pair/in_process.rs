@@ -24,7 +24,7 @@ use crate::spin::MutexGuard;
 use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
 
 /// A destination queue pair in the same NIC, in which messages are executed directly.
-pub(super) struct Link {
+pub(super) struct LocalPeer {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.
     path: Path,
@@ -52,7 +52,7 @@ impl QueuePair {
 
     /// Removes and returns the cached destination of the next message, or finds the destination. Returns `None` if it
     /// is not in this process. The caller must store the destination in the cache again.
-    pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
+    pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one =
             mine.partner.is_none() && self.device().is_direct() && supports_direct(self.service());
         if !may_have_one {
@@ -82,7 +82,7 @@ impl QueuePair {
         let found = self.device().host_peer(&path, number)?;
         // A queue pair that is connected to itself uses packets, because it has only one lock.
         (!ptr::eq(&*found.queue_pair, self)).then(|| {
-            Box::new(Link {
+            Box::new(LocalPeer {
                 peer: found.queue_pair,
                 path,
                 number,
@@ -96,7 +96,11 @@ impl QueuePair {
 
     /// Executes messages, or ranges of long messages, directly in the destination queue pair `link` of this process.
     /// Returns the next step for the send queue.
-    pub(super) fn execute_in(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
+    pub(super) fn execute_in(
+        &self,
+        mine: &mut MutexGuard<'_, Inner>,
+        mut link: Box<LocalPeer>,
+    ) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Another thread has modified this queue pair while it was unlocked, so the destination must be found again.
@@ -130,7 +134,7 @@ impl QueuePair {
 
     /// Executes messages, or ranges of long messages, until none is left or other threads must get the locks. Returns
     /// the next step for the send queue.
-    fn execute_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
+    fn execute_parts(&self, mine: &mut Inner, link: &LocalPeer, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
             return Step::Packets;
@@ -185,7 +189,7 @@ impl QueuePair {
 
 /// Destination queue pair of a direct transfer, while both queue pairs are locked.
 struct LockedDestination<'a, 'h> {
-    link: &'a Link,
+    link: &'a LocalPeer,
     transport: &'a mut proto::QueuePair,
     host: Environment<'h>,
     /// Number of messages, bytes and copy operations that were executed.
@@ -244,7 +248,7 @@ fn supports_direct(service: Service) -> bool {
 }
 
 /// Returns whether the two queue pairs are connected to each other, so that each would accept packets from the other.
-fn connected(mine: &Inner, theirs: &Inner, link: &Link) -> bool {
+fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;
     // IBTA 9.6.1.4: a connection accepts only packets of its own path.

@@ -10,7 +10,7 @@ use super::draft::Rules;
 use super::error::{CreateError, ModifyError};
 use super::handles::{Handle, Handles};
 use super::host::{Attached, Environment, Notes, Receives};
-use super::in_process::Link;
+use super::in_process::LocalPeer;
 use super::modify::{Modification, PresentState, check, mtu_number, number_of};
 use super::publication::Publication;
 use super::same_host::Partner;
@@ -55,7 +55,7 @@ pub(super) struct Inner {
     /// version only.
     pub(super) version: u64,
     /// Cached destination in this process, in which messages are executed directly.
-    pub(super) link: Option<Box<Link>>,
+    pub(super) link: Option<Box<LocalPeer>>,
     /// Cached peer in another process that shares memory with this process.
     pub(super) partner: Option<Partner>,
     /// The record of this queue pair that other processes read.

@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::process;
-use super::shared::Part;
+use super::shared::MappedArray;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, Occupied};
 use crate::sync::Line;
@@ -59,11 +59,11 @@ impl Process {
 pub(super) struct CopyingPeer {
     pub(super) process: Process,
     /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records that copies are in progress.
-    lanes: Part<Line>,
+    lanes: MappedArray<Line>,
 }
 
 impl CopyingPeer {
-    pub(super) fn new(process: Process, lanes: Part<Line>) -> Self {
+    pub(super) fn new(process: Process, lanes: MappedArray<Line>) -> Self {
         Self { process, lanes }
     }
 

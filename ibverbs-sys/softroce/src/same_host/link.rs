@@ -22,7 +22,7 @@ use super::regions::{FilePlace, Tables};
 use super::ring::{self, CHUNK, PushError, Violation};
 use super::ring_message;
 use super::segment::{Receiver, Sender, Side};
-use super::shared::{Map, One, Part, Rights};
+use super::shared::{Map, MappedArray, MappedValue, Rights};
 use super::wake::{SleepWord, Sleeper};
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
@@ -142,10 +142,10 @@ impl Inbound {
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
-    slots: Part<ring::Slot>,
-    own_sleep: One<Line>,
-    peer_sleep: One<Line>,
-    own_lanes: Part<Line>,
+    slots: MappedArray<ring::Slot>,
+    own_sleep: MappedValue<Line>,
+    peer_sleep: MappedValue<Line>,
+    own_lanes: MappedArray<Line>,
 }
 
 /// A message that was received from the peer of a link.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::board::{self, Board, Record};
-use super::shared::{self, Map, Part, Rights};
+use super::shared::{self, Map, MappedArray, Rights};
 use crate::descriptor::Descriptor;
 use crate::limits;
 pub(super) use crate::memory::{FilePlace, Published};
@@ -158,19 +158,19 @@ pub(crate) struct Publication {
 /// Tables of queue pairs, regions and windows that this process or a peer publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
-    queue_pairs: Board<Part<Record>>,
-    regions: Board<Part<Record>>,
+    queue_pairs: Board<MappedArray<Record>>,
+    regions: Board<MappedArray<Record>>,
     /// For each index in memory keys, the bits in which the index differs from the number of its record.
-    differences: Part<AtomicU8>,
+    differences: MappedArray<AtomicU8>,
 }
 
 impl Tables {
     fn of(map: Map) -> Option<Self> {
         let map = Arc::new(map);
         Some(Self {
-            queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
-            regions: Board(Part::of(&map, REGIONS_AT, REGIONS)?),
-            differences: Part::of(&map, DIFFERENCES_AT, REGIONS)?,
+            queue_pairs: Board(MappedArray::of(&map, 0, QUEUE_PAIRS)?),
+            regions: Board(MappedArray::of(&map, REGIONS_AT, REGIONS)?),
+            differences: MappedArray::of(&map, DIFFERENCES_AT, REGIONS)?,
         })
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::ring::{Chunk, Consumer, Marks, Memory, Producer, Slot};
-use super::shared::{self, Map, One, Part, Rights};
+use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
@@ -21,13 +21,13 @@ const CHUNKS: usize = 8192;
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file.
-type Ring = Memory<Part<Slot>, Part<Chunk>, One<Marks>>;
+type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
 /// Sending side of a ring (message queue) in a mapped file.
-pub(super) type Sender = Producer<Part<Slot>, Part<Chunk>, One<Marks>>;
+pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
 /// Receiving side of a ring (message queue) in a mapped file.
-pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
+pub(super) type Receiver = Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
 /// Memory that two linked processes share, from the perspective of one of them.
 #[derive(Debug)]
@@ -35,17 +35,17 @@ pub(super) struct Side {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     /// Slots (cache lines for messages) of the ring from which this process receives.
-    pub(super) slots: Part<Slot>,
+    pub(super) slots: MappedArray<Slot>,
     /// Word that identifies the sleeping thread of this process, which the peer wakes.
-    pub(super) own_sleep: One<Line>,
+    pub(super) own_sleep: MappedValue<Line>,
     /// Word that identifies the sleeping thread of the peer, which this process wakes.
-    pub(super) peer_sleep: One<Line>,
+    pub(super) peer_sleep: MappedValue<Line>,
     /// Lanes: shared words (see [`epoch`](crate::epoch)) in which this process records its copies from and to the
     /// peer's memory.
-    pub(super) own_lanes: Part<Line>,
+    pub(super) own_lanes: MappedArray<Line>,
     /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records its copies from and to this
     /// process's memory.
-    pub(super) peer_lanes: Part<Line>,
+    pub(super) peer_lanes: MappedArray<Line>,
 }
 
 /// Role of a process in the creation of the memory that two processes share.
@@ -83,20 +83,20 @@ pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Side> {
 
 /// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset `at` of the shared
 /// memory.
-fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
-    Part::of(map, at + SLOT, SLOTS)
+fn slots(map: &Arc<Map>, at: usize) -> Option<MappedArray<Slot>> {
+    MappedArray::of(map, at + SLOT, SLOTS)
 }
 
 /// Returns the parts of the memory for one direction, which begins at byte offset `at`: the ring, the sleep word of the
 /// receiver, and the lanes of the sender.
-fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
+fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, MappedArray<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,
-        chunks: Part::of(map, at + CHUNK, CHUNKS)?,
-        marks: One::of(map, at)?,
+        chunks: MappedArray::of(map, at + CHUNK, CHUNKS)?,
+        marks: MappedValue::of(map, at)?,
     };
-    let sleep = One::of(map, at + SLEEP)?;
-    Some((ring, sleep, Part::of(map, at + LANE, LANES)?))
+    let sleep = MappedValue::of(map, at + SLEEP)?;
+    Some((ring, sleep, MappedArray::of(map, at + LANE, LANES)?))
 }
 
 impl Side {

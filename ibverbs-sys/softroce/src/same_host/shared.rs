@@ -233,14 +233,14 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `Part`, hold an `Arc` of it.
+        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `MappedArray`, hold an `Arc` of it.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
 /// An array of values in a mapping, which stays mapped while the array is used.
 #[derive(Debug)]
-pub(super) struct Part<T> {
+pub(super) struct MappedArray<T> {
     _map: Arc<Map>,
     start: NonNull<T>,
     count: usize,
@@ -248,11 +248,11 @@ pub(super) struct Part<T> {
 }
 
 // SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
-unsafe impl<T: Plain> Send for Part<T> {}
+unsafe impl<T: Plain> Send for MappedArray<T> {}
 // SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
-unsafe impl<T: Plain> Sync for Part<T> {}
+unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
-impl<T: Plain> Part<T> {
+impl<T: Plain> MappedArray<T> {
     /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are not inside the mapping or not
     /// aligned. Values of a read-only mapping must only be loaded: a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
@@ -267,7 +267,7 @@ impl<T: Plain> Part<T> {
     }
 }
 
-impl<T> Deref for Part<T> {
+impl<T> Deref for MappedArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -279,17 +279,17 @@ impl<T> Deref for Part<T> {
 
 /// A single value in a mapping, which stays mapped while the value is used.
 #[derive(Debug)]
-pub(super) struct One<T>(Part<T>);
+pub(super) struct MappedValue<T>(MappedArray<T>);
 
-impl<T: Plain> One<T> {
+impl<T: Plain> MappedValue<T> {
     /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping or not aligned. A value of
     /// a read-only mapping must only be loaded.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
-        Part::of(map, offset, 1).map(Self)
+        MappedArray::of(map, offset, 1).map(Self)
     }
 }
 
-impl<T> Deref for One<T> {
+impl<T> Deref for MappedValue<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -324,13 +324,13 @@ mod tests {
         assert_eq!(second.word(4088).unwrap().load(Ordering::Relaxed), 7);
 
         let map = Arc::new(map);
-        let part = Part::<AtomicU64>::of(&map, 8176, 2).unwrap();
+        let part = MappedArray::<AtomicU64>::of(&map, 8176, 2).unwrap();
         assert_eq!(part[1].load(Ordering::Relaxed), 7);
-        assert!(Part::<AtomicU64>::of(&map, 8176, 3).is_none());
-        assert!(Part::<AtomicU64>::of(&map, 8175, 1).is_none());
-        assert!(Part::<AtomicU64>::of(&map, 0, usize::MAX).is_none());
-        assert!(One::<Marks>::of(&map, 8192 - 64).is_none());
-        let marks = One::<Marks>::of(&map, 8192 - 128).unwrap();
+        assert!(MappedArray::<AtomicU64>::of(&map, 8176, 3).is_none());
+        assert!(MappedArray::<AtomicU64>::of(&map, 8175, 1).is_none());
+        assert!(MappedArray::<AtomicU64>::of(&map, 0, usize::MAX).is_none());
+        assert!(MappedValue::<Marks>::of(&map, 8192 - 64).is_none());
+        let marks = MappedValue::<Marks>::of(&map, 8192 - 128).unwrap();
         drop(map);
         assert!(!format!("{marks:?}").is_empty());
     }

@@ -19,7 +19,7 @@ use crate::proto::Path;
 
 /// The C object that `ibv_create_ah` returns: the public `ibv_ah`, followed by the address handle of this device.
 #[repr(C)]
-struct Object {
+struct AddressHandleObject {
     public: ibv_ah,
     address: AddressHandle,
     _domain: Held<ProtectionDomain>,
@@ -31,8 +31,8 @@ struct Object {
 /// # Safety
 /// `ah` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `Object`.
-    unsafe { &(*ah.cast::<Object>()).address }
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `AddressHandleObject`.
+    unsafe { &(*ah.cast::<AddressHandleObject>()).address }
 }
 
 /// Creates an address handle (`ibv_create_ah(3)`).
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
             if objects(Kind::AddressHandle) >= limits::MAX_AH as u64 {
                 return Err(Refusal::Exhausted);
             }
-            Ok(hand_out(Object {
+            Ok(hand_out(AddressHandleObject {
                 public: ibv_ah {
                     context,
                     pd,
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
     verb(Verb::DestroyAh, number, || {
         // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
-        drop(unsafe { Box::from_raw(ah.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(ah.cast::<AddressHandleObject>()) });
         status(|| Ok(()))
     })
 }

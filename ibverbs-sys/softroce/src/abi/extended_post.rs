@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use ibverbs_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use libc::{c_int, c_void};
 
-use super::queue_pair::{Object, object};
+use super::queue_pair::{QueuePairHandle, object};
 use super::work_request::{SEND, address, bind, copy, segment, slice};
 use super::{fork, guard};
 use crate::proto::{Remote, SendOperation, Service};
@@ -84,12 +84,12 @@ impl LaterFunctions {
     }
 }
 
-/// Calls `body` with the [`Object`] of the queue pair. Returns normally even if `body` panics, for C functions that
+/// Calls `body` with the [`QueuePairHandle`] of the queue pair. Returns normally even if `body` panics, for C functions that
 /// return nothing.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
-unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
+unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&QueuePairHandle)) {
     // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
         return;
@@ -316,7 +316,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
-unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
+unsafe fn set_inline(
+    object: &QueuePairHandle,
+    places: impl Iterator<Item = (usize, usize)> + Clone,
+) {
     // SAFETY: the caller guarantees the conditions of this function.
     match unsafe { copy(object.queue_pair().rules(), places) } {
         Ok(data) => object.batch().inline(data),
@@ -342,7 +345,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
     }
 }
 
-fn set_segments(object: &Object, pieces: &[ibv_sge]) {
+fn set_segments(object: &QueuePairHandle, pieces: &[ibv_sge]) {
     match object.queue_pair().rules().send_segments(pieces.len()) {
         Ok(_) => object.batch().gather(pieces.iter().map(segment)),
         Err(error) => object.batch().record_error(error),

@@ -27,7 +27,7 @@ use crate::xrc::XrcDomain;
 ///
 /// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows; `later` provides them.
 #[repr(C)]
-pub(super) struct Object {
+pub(super) struct QueuePairHandle {
     /// The public structure, in a cell because C code may read and write it at any time.
     public: UnsafeCell<ibv_qp_ex>,
     later: extended_post::LaterFunctions,
@@ -42,7 +42,7 @@ pub(super) struct Object {
     _counted: Counted,
 }
 
-impl Object {
+impl QueuePairHandle {
     pub(super) fn queue_pair(&self) -> &Arc<QueuePair> {
         &self.queue_pair
     }
@@ -64,13 +64,13 @@ impl Object {
     }
 }
 
-/// Returns the [`Object`] whose first field is the queue pair `qp`.
+/// Returns the [`QueuePairHandle`] whose first field is the queue pair `qp`.
 ///
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
-pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
+pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a QueuePairHandle {
     // SAFETY: the caller guarantees a queue pair of this device, and each such queue pair is the first field of an
-    // `Object`.
+    // `QueuePairHandle`.
     unsafe { &*qp.cast() }
 }
 
@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     verb(Verb::DestroyQp, number, || {
         // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
-        let Object {
+        let QueuePairHandle {
             queue_pair,
             nic,
             handle,
@@ -211,7 +211,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         handle.context.withdraw(&handle.element);
         // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use after this call.
-        drop(unsafe { Box::from_raw(qp.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(qp.cast::<QueuePairHandle>()) });
         0
     })
 }
@@ -575,7 +575,7 @@ fn publish(
     }
     extended_post::set_functions(&mut public);
     let element = Arc::clone(&handle.element);
-    let object = Box::into_raw(Box::new(Object {
+    let object = Box::into_raw(Box::new(QueuePairHandle {
         public: UnsafeCell::new(public),
         later: extended_post::LaterFunctions::new(),
         queue_pair,

@@ -9,7 +9,7 @@ use ibverbs_sys::{
 use libc::c_int;
 
 use super::in_place::{Requests, message, segments};
-use super::queue_pair::{Object, object};
+use super::queue_pair::{QueuePairHandle, object};
 use super::{ah, number, verb};
 use crate::fault::Verb;
 use crate::memory::window_access;
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 /// The data to which the request's fields refer, according to its opcode and flags, must be valid.
-unsafe fn draft(object: &Object, request: &ibv_send_wr) -> Result<Draft, PostError> {
+unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft, PostError> {
     let rules = object.queue_pair().rules();
     // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the unions are set.
     let operation = unsafe {
@@ -262,7 +262,7 @@ pub(super) unsafe fn copy(
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
 pub(super) unsafe fn address(
-    object: &Object,
+    object: &QueuePairHandle,
     handle: *mut ibv_ah,
     destination: u32,
     queue_key: u32,

@@ -31,7 +31,7 @@ mod device;
 mod fatal;
 mod faults;
 mod receiver;
-mod sockets;
+mod socket_schedule;
 mod unanswered;
 
 pub use faults::faults;

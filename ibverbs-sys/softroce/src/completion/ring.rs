@@ -15,21 +15,21 @@
 //! gets the marks that were set, without a fence. A thread that sets a mark and then waits for earlier claims
 //! ([`Ring::wait_for_claims`]) finds the entries of these claims.
 
-use self::place::Lap;
+use self::position::Lap;
 use self::slots::{Slots, Table};
 use self::sync::{AtomicU64, AtomicUsize, Ordering, relax};
 
 mod hold;
 #[cfg(all(test, loom))]
 mod models;
-mod place;
+mod position;
 mod slots;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(super) use hold::TooMany;
-pub(super) use place::Position;
+pub(super) use position::Position;
 
 /// Bounded lock-free queue of entries in a ring of slots.
 pub(super) struct Ring<T> {

@@ -12,17 +12,17 @@
 
 mod access;
 mod arena;
-mod carry;
 pub(crate) mod copy;
 mod device;
+mod direct_copy;
 mod entries;
-mod extents;
 mod guarded;
 mod kernel;
 mod mapping;
 mod peers;
 mod piece;
 mod prefetch;
+mod range_allocator;
 mod read_mostly;
 mod region;
 mod registry;

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::process;
 
+use super::gid_table::Own;
 use super::socket::{BoundAddress, HostAddress, Interface};
-use super::table::Own;
 use crate::address;
 use crate::config::Config;
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::endpoint::{Endpoint, Endpoints};
+use super::gid_table::Own;
 use super::network::Network;
 use super::socket::Socket;
-use super::table::Own;
 use crate::address;
 use crate::config::Segmentation;
 

@@ -21,6 +21,7 @@ mod bursts;
 mod delay;
 mod endpoint;
 mod follow;
+mod gid_table;
 mod groups;
 mod hosts;
 mod inbox;
@@ -31,7 +32,6 @@ mod peers;
 mod route;
 mod shared;
 mod socket;
-mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
@@ -40,12 +40,12 @@ mod tunnel;
 use crate::wire::BASE;
 
 pub(crate) use endpoint::Endpoints;
+pub(crate) use gid_table::GIDS;
 pub(crate) use inbox::Inbox;
 pub(crate) use network::{DELAY_TIMER_KEY, Network};
 pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
-pub(crate) use table::GIDS;
 
 /// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take twice the time.
 const ALIGN: usize = 16;

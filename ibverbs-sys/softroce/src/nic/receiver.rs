@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Nic;
-use super::sockets::SocketSchedule;
+use super::socket_schedule::SocketSchedule;
 use super::unanswered::Unanswered;
 use crate::address;
 use crate::counters::{Counters, Tally};

@@ -12,10 +12,10 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::copying_peer::Copies;
-use super::directory::PeerDirectory;
 use super::handshake_message::without_interface;
 use super::link::Link;
 use super::local::Own;
+use super::peer_directory::PeerDirectory;
 use super::regions::{Publication, QueuePair};
 use super::wake_target::WakeTarget;
 use super::withdrawal::Withdrawals;

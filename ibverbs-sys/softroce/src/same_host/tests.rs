@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copying_peer::Copies;
-use super::directory::PeerDirectory;
 use super::link::{Link, Said, SendError};
+use super::peer_directory::PeerDirectory;
 use super::segment;
 use super::shared::{Map, Rights};
 use super::testing;

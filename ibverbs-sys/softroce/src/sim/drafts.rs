@@ -4,11 +4,11 @@ use std::rc::Rc;
 use crate::proto::{AccessFlags, Payload, Remote, SendOperation, WindowBinding, Work};
 
 use super::buffer::Buffer;
-use super::cells::{Change, WORDS};
 use super::content;
 use super::generate::Draft;
 use super::requester::{Content, Effect, Expectation, PeerWindow, WindowState};
 use super::scenario::Scenario;
+use super::shared_words::{Change, WORDS};
 
 impl Scenario<'_> {
     /// Creates a random request of the requester with the index `r`, which has a reliable service. `id` is the ID of

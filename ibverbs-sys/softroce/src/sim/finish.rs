@@ -2,11 +2,11 @@ use crate::proto::{
     CompletionStatus, Event, GatherList, Payload, SendOperation, SendRequest, State,
 };
 
-use super::pool::Queue;
+use super::receive_pool::Queue;
 use super::requester::{Effect, Posted};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
-use super::target::PossibleWrite;
+use super::target_memory::PossibleWrite;
 
 impl Scenario<'_> {
     /// Checks the state after a run, when no events are left: the requesters with the indices `requesters` must have

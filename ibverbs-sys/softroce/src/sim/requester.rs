@@ -6,10 +6,10 @@ use std::rc::Rc;
 use crate::proto::{CompletionStatus, Work};
 
 use super::buffer::Buffer;
-use super::cells::Change;
 use super::content;
 use super::random::Random;
-use super::target::TargetMemory;
+use super::shared_words::Change;
+use super::target_memory::TargetMemory;
 use super::world::QpId;
 
 /// State that the model keeps of one side of a connection as a requester: its posted requests, and the messages that
@@ -39,7 +39,7 @@ pub(crate) struct Requester {
     /// Offset in the target (memory at the peer) of the next write of an unreliable connection.
     pub(crate) cursor: usize,
     /// Last known value of each word at the peer's node that several requesters change.
-    pub(crate) seen: [u64; super::cells::WORDS],
+    pub(crate) seen: [u64; super::shared_words::WORDS],
     /// Messages that the peer has not received yet, oldest first.
     pub(crate) expected: VecDeque<Expectation>,
     /// ID of the last message that the peer received.

@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use crate::proto::{Event, Path, State, Time};
 
-use super::cells::SharedWords;
 use super::network::{Faults, Network};
-use super::pool::{Queue, ReceivePool};
 use super::random::Random;
+use super::receive_pool::{Queue, ReceivePool};
 use super::requester::Requester;
 use super::run::Outcome;
 use super::schedule::Schedule;
 use super::setup::address;
+use super::shared_words::SharedWords;
 use super::trace::Lines;
 use super::world::{Notice, QpId, World};
 

@@ -4,12 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, QueuePair, Service, State};
 
 use super::drafts::QUEUE_KEY;
-use super::pool::{Queue, ReceivePool};
 use super::random::Random;
+use super::receive_pool::{Queue, ReceivePool};
 use super::requester::{PeerWindow, Requester, WindowState};
 use super::scenario::{ExpectedState, Scenario};
 use super::schedule::{Connection, Kind};
-use super::target::TargetMemory;
+use super::target_memory::TargetMemory;
 use super::world::QpId;
 
 impl Scenario<'_> {

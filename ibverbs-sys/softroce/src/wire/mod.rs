@@ -4,14 +4,14 @@
 
 mod header;
 pub mod icrc;
-mod identification;
+mod icrc_differences;
 pub mod ip;
 mod opcode;
 mod run;
 
 pub(crate) use header::BASE;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
-pub use identification::IcrcDifferences;
+pub use icrc_differences::IcrcDifferences;
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;
 pub(crate) use run::request_acknowledgement;

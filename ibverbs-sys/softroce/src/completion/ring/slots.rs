@@ -2,7 +2,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::place::{Lap, Position};
+use super::position::{Lap, Position};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
 /// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry fills one cache line.

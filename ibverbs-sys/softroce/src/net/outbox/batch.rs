@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
 
-use super::known::RouteCache;
+use super::route_cache::RouteCache;
 use crate::net::network::Network;
 use crate::net::route::Company;
 use crate::net::{ALIGN, OFFSET};

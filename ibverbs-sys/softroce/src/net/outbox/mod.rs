@@ -2,8 +2,8 @@
 //! The outbox: adds the route and the ICRC to packets, and collects packets that are sent together.
 
 mod batch;
-mod known;
-mod ship;
+mod route_cache;
+mod send;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::wire::Opcode;
 use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 
 pub(super) use batch::{Batch, Shipment};
-pub(super) use ship::uses_pages;
+pub(super) use send::uses_pages;
 
 /// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();

@@ -12,12 +12,12 @@ mod entry;
 mod flow;
 mod packet;
 mod part;
-mod patience;
 mod pipe;
 mod probe;
 mod response;
 mod run;
 mod skips;
+mod timeouts;
 mod window;
 
 #[cfg(test)]
@@ -28,10 +28,10 @@ use std::collections::VecDeque;
 use entry::{Entry, Progress};
 use flow::Flow;
 use packet::PacketPosition;
-use patience::AnswerBy;
 use probe::Probe;
 use skips::Skips;
 pub(super) use skips::skipped;
+use timeouts::AnswerBy;
 use window::Window;
 
 use super::endpoint::Endpoint;

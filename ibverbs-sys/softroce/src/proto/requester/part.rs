@@ -1,7 +1,7 @@
 //! The sender's side of messages that are transferred without packets. A part is a range of such a message.
 
 use super::entry::{Entry, Progress};
-use super::patience::AnswerBy;
+use super::timeouts::AnswerBy;
 use super::{Cursor, Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{

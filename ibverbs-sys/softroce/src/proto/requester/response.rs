@@ -1,5 +1,5 @@
 use super::entry::Progress;
-use super::patience::AnswerBy;
+use super::timeouts::AnswerBy;
 use super::{Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::timer::rnr_wait;

@@ -1,5 +1,5 @@
-mod carry;
 mod frame;
+mod transmission;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,8 +13,8 @@ use crate::proto::{
 use super::host::{ReceiveQueue, View};
 use super::memory::Memory;
 use super::network::Network;
+use super::packet_checker::PacketChecker;
 use super::trace::{self, Lines, Micros};
-use super::watch::PacketChecker;
 
 /// Location of a queue pair in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

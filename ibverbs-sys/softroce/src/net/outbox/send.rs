@@ -11,10 +11,10 @@ use super::batch::{Batch, Encoded, Shipment};
 use crate::config::Segmentation;
 use crate::descriptor;
 use crate::net::bursts;
+use crate::net::gid_table::Own;
 use crate::net::network::Network;
 use crate::net::route::Company;
 use crate::net::socket::{Burst, Socket};
-use crate::net::table::Own;
 use crate::proto::Counter;
 
 /// Maximum number of attempts to send bursts while the kernel has no buffer space.

@@ -32,7 +32,7 @@ impl View<'_> {
     /// Copies `length` bytes of `message`, from byte `offset` on, from this view's memory to the memory `to` of `peer`,
     /// a view of the same registry. The memory keys of both sides are looked up once, and cannot change during the
     /// copy.
-    pub(crate) fn carry(
+    pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,

@@ -188,7 +188,7 @@ pub trait Memory {
 
     /// Copies `length` bytes of the local message `message`, from byte `offset` on, to the memory `to` of `peer`, in
     /// ascending order of addresses. All keys are checked before the first byte is copied, the local keys first.
-    fn carry(
+    fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,

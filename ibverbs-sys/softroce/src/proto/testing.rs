@@ -13,7 +13,7 @@ use super::{
     LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
     Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming, WindowBinding,
 };
-use crate::transfer::{Carrier, Kind, Peer, Transfer, Work, choose, depends_on_memory};
+use crate::transfer::{Kind, Peer, Transfer, TransferHost, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
 /// A simulated machine: memory, receives, and a record of all completions and events of a queue pair.
@@ -346,7 +346,7 @@ impl Memory for Machine {
     }
 }
 
-impl Carrier for Machine {
+impl TransferHost for Machine {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         choose(&Work::of(request, upcoming), self.peer)
     }

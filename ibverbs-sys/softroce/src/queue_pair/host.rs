@@ -14,7 +14,9 @@ use crate::proto::{
     Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
-use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
+use crate::transfer::{
+    Kind, Peer, Portion, Transfer, TransferHost, Work, choose, depends_on_memory,
+};
 use crate::xrc::XrcDomain;
 
 /// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
@@ -357,7 +359,7 @@ impl Memory for Environment<'_> {
         self.local()?.check_local(list, offset, length)
     }
 
-    fn carry(
+    fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,
@@ -367,7 +369,7 @@ impl Memory for Environment<'_> {
     ) -> Result<(), Misplaced> {
         let here = self.local().map_err(|_| Misplaced::Here)?;
         let there = peer.local().map_err(|_| Misplaced::There)?;
-        here.carry(message, offset, length, &there, to)
+        here.copy_message(message, offset, length, &there, to)
     }
 
     fn fetch(
@@ -384,7 +386,7 @@ impl Memory for Environment<'_> {
     }
 }
 
-impl Carrier for Environment<'_> {
+impl TransferHost for Environment<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         self.notes.transfer(&Work::of(request, upcoming))
     }

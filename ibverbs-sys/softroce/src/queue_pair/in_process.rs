@@ -21,7 +21,7 @@ use super::object::Inner;
 use crate::counters::Flow;
 use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step};
 use crate::spin::MutexGuard;
-use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
+use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
 /// A destination queue pair in the same NIC, in which messages are executed directly.
 pub(super) struct LocalPeer {
@@ -165,7 +165,7 @@ impl QueuePair {
             }
             let packets = part.packets;
             let transfer = host.transfer(part.request, &upcoming);
-            let outcome = end.carry(&part, transfer, &host);
+            let outcome = end.transfer_part(&part, transfer, &host);
             let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
             if host.notes.overrun || end.host.notes.overrun {
                 break Step::Moved;
@@ -207,7 +207,12 @@ impl<'h> LockedDestination<'_, 'h> {
         }
     }
 
-    fn carry(&mut self, part: &Part<'_>, transfer: Transfer, sender: &Environment<'h>) -> Outcome {
+    fn transfer_part(
+        &mut self,
+        part: &Part<'_>,
+        transfer: Transfer,
+        sender: &Environment<'h>,
+    ) -> Outcome {
         let mut copies = 1;
         let outcome = match part.request.operation {
             SendOperation::Datagram {
@@ -227,7 +232,7 @@ impl<'h> LockedDestination<'_, 'h> {
                 let host = &mut self.host;
                 self.transport.take_datagram(part, &route, host, sender)
             }
-            _ => in_process::carry(part, transfer, self.transport, &mut self.host, sender),
+            _ => in_process::transfer_part(part, transfer, self.transport, &mut self.host, sender),
         };
         if outcome == Outcome::Executed {
             self.volume.add_part(part.length, part.ends, copies);

@@ -27,8 +27,8 @@ use crate::transfer::ring_message::{
     self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
 };
 use crate::transfer::{
-    Atomic, Carrier, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MemoryAccess, NotSent,
-    OneSided, Peer, Polled, Portion, SHORT, Sent, Transfer, Undone, Volume, Work,
+    Atomic, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MemoryAccess, NotSent, OneSided,
+    Peer, Polled, Portion, SHORT, Sent, Transfer, TransferHost, Undone, Volume, Work,
     depends_on_memory, may_offer,
 };
 

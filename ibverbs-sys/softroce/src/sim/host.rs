@@ -4,7 +4,7 @@ use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory as MemoryAccess,
     ReceiveRequest, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
 };
-use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
+use crate::transfer::{Peer, Transfer, TransferHost, Work, choose};
 
 use super::memory::Memory;
 use super::world::{Happening, Notice, QpId};
@@ -140,7 +140,7 @@ impl View<'_> {
 
 /// Implementation for simulated nodes, which share no memory: whole short messages are sent as
 /// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other messages as packets.
-impl Carrier for View<'_> {
+impl TransferHost for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {
             Transfer::Slot => Transfer::Slot,

@@ -20,7 +20,7 @@ use crate::proto::{
 const MAX_PART: u32 = 64 << 10;
 
 /// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with a length that
-/// [`carry`] accepts.
+/// [`transfer_part`] accepts.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -37,7 +37,7 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
 
 /// Transfers a part of a message, in the way `transfer`, to the queue pair `peer`, which must be connected to the
 /// sender. `sender` gives access to the sender's memory, and `host` to the peer's.
-pub(crate) fn carry<H: Host>(
+pub(crate) fn transfer_part<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
     peer: &mut QueuePair,
@@ -225,7 +225,7 @@ impl<H: Memory> MemoryAccess for Both<'_, H> {
             return Some(());
         }
         let place = Sink::Remote(to);
-        let carried = (self.sender).carry(from, range.start, length, self.peer, place);
+        let carried = (self.sender).copy_message(from, range.start, length, self.peer, place);
         carried.ok()
     }
 

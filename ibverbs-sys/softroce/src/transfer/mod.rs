@@ -36,7 +36,7 @@ pub(crate) use volume::{Sent, Volume};
 use crate::proto::{Host, SendRequest, Upcoming};
 
 /// A [`Host`] that selects the way in which each request is transferred.
-pub(crate) trait Carrier: Host {
+pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`] determines it.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

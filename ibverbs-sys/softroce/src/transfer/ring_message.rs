@@ -5,7 +5,7 @@
 //! (data blocks) of the ring or in memory of one of the processes. A ring message uses the sequence numbers that packets would have,
 //! so ring messages and packets can follow each other in any order.
 
-use super::Carrier;
+use super::TransferHost;
 use super::choice::{
     MAX_CHUNKS_PART, MAX_COPIED_PART, MAX_MAPPED_PART, MIN_OFFER, SHORT, Transfer, may_offer,
 };
@@ -222,7 +222,7 @@ impl Short<'_> {
 
 /// Sends the next message or acknowledgement of the queue pair through the shared ring: calls `send` with the pending
 /// acknowledgement, the next part of a message, or both. `now` may return a time somewhat later than the present.
-pub(crate) fn poll<H: Carrier>(
+pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
     host: &mut H,
@@ -471,7 +471,7 @@ impl Incoming {
 
 /// Sends the next part of a message through the shared ring, if this is possible now, by a call of `send` with the part
 /// and the pending acknowledgement.
-fn poll_message<H: Carrier>(
+fn poll_message<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
     host: &mut H,
@@ -534,7 +534,7 @@ fn poll_message<H: Carrier>(
 }
 
 /// Fails a request and its connection. The pending acknowledgement is still sent to the peer.
-fn fail<H: Carrier>(
+fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
     status: CompletionStatus,

@@ -75,7 +75,7 @@ pub(super) struct Local<'a, H> {
 impl<H: Memory> Source<H> for Local<'_, H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
         let place = Sink::Local(to, offset);
-        let carried = (self.sender).carry(self.data, self.offset, self.length, host, place);
+        let carried = (self.sender).copy_message(self.data, self.offset, self.length, host, place);
         // The sender's own memory is the receiver's peer memory, and the other way around.
         carried.map_err(|fault| match fault {
             Misplaced::Here => Misplaced::There,

@@ -9,7 +9,7 @@ use crate::proto::{
     AccessFlags, CompletionStatus as S, Counter, Event, Payload, SendOperation, Sequence, Service,
     State, Step, Time, WindowBinding,
 };
-use crate::transfer::{Carrier, Peer, in_process};
+use crate::transfer::{Peer, TransferHost, in_process};
 
 const RC: Service = Service::ReliableConnection;
 const UC: Service = Service::UnreliableConnection;
@@ -85,7 +85,7 @@ fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     let (peer, theirs) = (&mut to.queue_pair, &mut to.machine);
     let outcome = match part.request.operation {
         SendOperation::Datagram { .. } => peer.take_datagram(&part, &arrival().route, theirs, host),
-        _ => in_process::carry(&part, transfer, peer, theirs, host),
+        _ => in_process::transfer_part(&part, transfer, peer, theirs, host),
     };
     let packets = part.packets;
     queue_pair.conclude_part(&upcoming, packets, outcome, || now, host)

@@ -110,7 +110,7 @@ pub(crate) struct Occupied(Vec<(usize, u64)>);
 
 impl Occupied {
     /// Returns whether all recorded memory accesses have ended.
-    pub(crate) fn are_left(&mut self, lanes: Lanes<'_>) -> bool {
+    pub(crate) fn have_ended(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
             word.is_some_and(|word| word.load(Ordering::Acquire) == value)
@@ -122,7 +122,7 @@ impl Occupied {
     /// `is_in_vain` is called rarely, since it may make a system call.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
-        while !self.are_left(lanes) {
+        while !self.have_ended(lanes) {
             attempt = attempt.wrapping_add(1);
             if attempt.is_multiple_of(1024) && is_in_vain() {
                 return false;
@@ -148,17 +148,17 @@ mod tests {
     fn only_lanes_in_use_are_waited_for_and_only_once() {
         let lines = lines(4);
         let lanes = Lanes(&lines);
-        assert!(lanes.occupied().are_left(lanes));
+        assert!(lanes.occupied().have_ended(lanes));
         let (first, second) = (lanes.enter(1), lanes.enter(1));
         let mut occupied = lanes.occupied();
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(first);
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(second);
         // Later accesses use the same lanes again. They must not count as the earlier ones.
         let _later = (lanes.enter(1), lanes.enter(2));
-        assert!(occupied.are_left(lanes));
-        assert!(!lanes.occupied().are_left(lanes));
+        assert!(occupied.have_ended(lanes));
+        assert!(!lanes.occupied().have_ended(lanes));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
             }
         });
         assert_eq!(count.load(Ordering::Relaxed), 800);
-        assert!(lanes.occupied().are_left(lanes));
+        assert!(lanes.occupied().have_ended(lanes));
     }
 
     /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the accesses in progress.
@@ -264,7 +264,7 @@ mod models {
         world.published.store(0, Ordering::Relaxed);
         let lanes = Lanes(&world.lines);
         let mut occupied = lanes.occupied();
-        while !occupied.are_left(lanes) {
+        while !occupied.have_ended(lanes) {
             thread::yield_now();
         }
         world.memory.with_mut(|_| ());

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
-use network::Accidents;
+use network::FaultGenerator;
 
 pub(crate) use network::Fate;
 pub use network::NetworkFaults;
@@ -48,7 +48,7 @@ pub struct Faults {
     failures: Mutex<Vec<Failure>>,
     /// Set while packet faults are configured. While clear, no random numbers are drawn for packets.
     careless: AtomicBool,
-    accidents: Mutex<Accidents>,
+    accidents: Mutex<FaultGenerator>,
     link_up: AtomicBool,
     /// Set after the device has failed: the link stays down, and many verbs fail.
     device_failed: AtomicBool,
@@ -62,7 +62,7 @@ impl Faults {
             failing: AtomicBool::new(!failures.is_empty()),
             failures: Mutex::new(failures),
             careless: AtomicBool::new(network.any()),
-            accidents: Mutex::new(Accidents::new(network)),
+            accidents: Mutex::new(FaultGenerator::new(network)),
             link_up: AtomicBool::new(true),
             device_failed: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
@@ -140,7 +140,7 @@ impl Faults {
     /// Sets the faults of packets that are sent from now on, and restarts the random numbers from the seed.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
-        *accidents = Accidents::new(faults);
+        *accidents = FaultGenerator::new(faults);
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 

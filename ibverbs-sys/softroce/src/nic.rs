@@ -155,7 +155,8 @@ impl Nic {
         schedule.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
         let (deadlines, deadlines_alarm) = (Arc::<Deadlines>::default(), Arc::new(Alarm::new()));
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
-        deadlines.set_callback(move |time| of_deadlines.note(MODERATION_TIMER_KEY, &alarm, time));
+        deadlines
+            .set_callback(move |time| of_deadlines.schedule(MODERATION_TIMER_KEY, &alarm, time));
         let memory = memory::Registry::new();
         // The arena is created now, so that later calls of `arena` open no descriptor.
         memory.arena();
@@ -246,7 +247,7 @@ impl Nic {
         }
         if let Some(timeout) = timeout {
             self.timers
-                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+                .schedule(queue_pair.number(), queue_pair.alarm(), timeout);
         }
         answer
     }
@@ -339,7 +340,7 @@ impl Nic {
     ) {
         if let Some(timeout) = queue_pair.transmit(now, outbox) {
             self.timers
-                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+                .schedule(queue_pair.number(), queue_pair.alarm(), timeout);
         }
     }
 
@@ -350,20 +351,20 @@ impl Nic {
             match key {
                 net::DELAY_TIMER_KEY => self.network.send_delayed(now, time),
                 MODERATION_TIMER_KEY => {
-                    Timers::called(&self.deadlines_alarm, time);
+                    Timers::clear(&self.deadlines_alarm, time);
                     self.deadlines.expire(now);
                     if let Some(next) = self.deadlines.next() {
                         self.timers
-                            .note(MODERATION_TIMER_KEY, &self.deadlines_alarm, next);
+                            .schedule(MODERATION_TIMER_KEY, &self.deadlines_alarm, next);
                     }
                 }
                 SCHEDULE => {
-                    Timers::called(&self.schedule_alarm, time);
+                    Timers::clear(&self.schedule_alarm, time);
                     self.run_schedule(now);
                 }
                 number => {
                     if let Some(queue_pair) = self.queue_pairs.find(number) {
-                        Timers::called(queue_pair.alarm(), time);
+                        Timers::clear(queue_pair.alarm(), time);
                         queue_pair.handle_timeout(now);
                         self.transmit_at(&queue_pair, now);
                     }
@@ -385,7 +386,7 @@ impl Nic {
         }
         let next = self.schedule.lock().last().map(|&(time, _)| time);
         if let Some(next) = next {
-            self.timers.note(SCHEDULE, &self.schedule_alarm, next);
+            self.timers.schedule(SCHEDULE, &self.schedule_alarm, next);
         }
     }
 }

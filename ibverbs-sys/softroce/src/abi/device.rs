@@ -8,7 +8,7 @@ use ibverbs_sys::{_ibv_device_ops, ibv_context, ibv_device, ibv_node_type, ibv_t
 use libc::{c_char, c_int};
 
 use super::guard::{catch, fail};
-use super::real::{Inside, call};
+use super::real::{InRealLibrary, call};
 use crate::config::Config;
 use crate::fault::{Errno, Verb};
 use crate::nic;
@@ -89,7 +89,7 @@ pub(super) unsafe fn after_fork() {
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
-    if Inside::is() {
+    if InRealLibrary::is() {
         // SAFETY: the real library made this call for itself, and gets its own argument.
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
 /// Frees a list of devices (`ibv_free_device_list(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    if Inside::is() {
+    if InRealLibrary::is() {
         // SAFETY: the real library made this call for itself, and gets its own list.
         return unsafe { call!(ibv_free_device_list(list)) };
     }

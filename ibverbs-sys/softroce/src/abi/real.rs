@@ -103,9 +103,9 @@ fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
 /// Guard that marks the calling thread as executing a function of the real library until the guard is dropped. The real
 /// library calls verbs by their public names, and so may call this crate's functions. Such calls must return only real
 /// devices, because the real library reads private parts of a device (`ibv_import_device`).
-pub(crate) struct Inside(PhantomData<*const ()>);
+pub(crate) struct InRealLibrary(PhantomData<*const ()>);
 
-impl Inside {
+impl InRealLibrary {
     pub(crate) fn enter() -> Self {
         DEPTH.set(DEPTH.get() + 1);
         Self(PhantomData)
@@ -117,7 +117,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InRealLibrary {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
     }
@@ -206,7 +206,7 @@ macro_rules! call {
             Some(found) => {
                 // The real library's function has the same type as this crate's function with the same name.
                 function = $crate::abi::real::typed(function, found);
-                let _inside = $crate::abi::real::Inside::enter();
+                let _inside = $crate::abi::real::InRealLibrary::enter();
                 function($($argument),*)
             }
             None => $missing,
@@ -255,7 +255,7 @@ pub(crate) use refused;
 
 #[cfg(test)]
 mod tests {
-    use super::{Inside, Symbol};
+    use super::{InRealLibrary, Symbol};
 
     #[test]
     fn finds_the_real_function_and_not_ours() {
@@ -277,12 +277,12 @@ mod tests {
 
     #[test]
     fn inside_is_nested_and_the_threads_own() {
-        assert!(!Inside::is());
-        let outer = Inside::enter();
-        drop(Inside::enter());
-        assert!(Inside::is());
-        assert!(!std::thread::spawn(Inside::is).join().unwrap());
+        assert!(!InRealLibrary::is());
+        let outer = InRealLibrary::enter();
+        drop(InRealLibrary::enter());
+        assert!(InRealLibrary::is());
+        assert!(!std::thread::spawn(InRealLibrary::is).join().unwrap());
         drop(outer);
-        assert!(!Inside::is());
+        assert!(!InRealLibrary::is());
     }
 }

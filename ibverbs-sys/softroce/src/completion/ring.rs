@@ -167,7 +167,7 @@ impl<T: Copy + Send> Ring<T> {
         }
         // The head is read after the tail, so the ring contained at least as many entries as these two values show.
         let head = self.head();
-        if tail.plain() != head.next_lap() {
+        if tail.unflagged() != head.next_lap() {
             // Another thread has exclusive control of the head or tail, is still reading the entry, or has just changed the tail.
             relax(attempt);
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
@@ -228,7 +228,7 @@ impl<T: Copy + Send> Ring<T> {
     /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind
     /// this position finds the marks in its [`Added`].
     pub(super) fn mark(&self, marks: Marks) -> Position {
-        Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
+        Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
     /// Clears all marks (flags of the tail).
@@ -238,7 +238,7 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Waits until other threads have written all entries whose positions they claimed before this call.
     pub(super) fn wait_for_claims(&self) {
-        let end = self.tail().plain();
+        let end = self.tail().unflagged();
         let mut attempt = 0;
         'again: loop {
             let head = self.head();
@@ -264,10 +264,10 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Returns the number of entries. The result is inexact while other threads add or remove entries.
     pub(super) fn len(&self) -> usize {
-        let (tail, head) = (self.tail(), self.head().plain());
+        let (tail, head) = (self.tail(), self.head().unflagged());
         let lap = self.table.slots().lap;
         (0..lap.length())
-            .find(|&count| head.nth(count, lap) == tail.plain())
+            .find(|&count| head.nth(count, lap) == tail.unflagged())
             .unwrap_or(lap.length())
     }
 

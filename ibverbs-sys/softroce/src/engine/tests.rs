@@ -67,7 +67,7 @@ impl EngineTasks for Counting {
         let mut due = Vec::with_capacity(8);
         self.timers.take_due(self.timers.now(), &mut due);
         for (key, time) in due {
-            Timers::called(&self.alarms[key as usize], time);
+            Timers::clear(&self.alarms[key as usize], time);
             let _ = self.fired.lock().send(key);
         }
         Look::Done { fetched: received }
@@ -93,9 +93,9 @@ impl EngineTasks for Counting {
 }
 
 impl Counting {
-    fn note(&self, key: u32, after: Duration) {
+    fn schedule(&self, key: u32, after: Duration) {
         self.timers
-            .note(key, &self.alarms[key as usize], self.timers.now() + after);
+            .schedule(key, &self.alarms[key as usize], self.timers.now() + after);
     }
 
     fn rounds(&self) -> u64 {
@@ -149,10 +149,10 @@ fn it_sleeps_while_there_is_nothing_to_do() {
 #[test]
 fn a_timer_wakes_it() {
     let (device, told) = start(3);
-    device.note(0, Duration::from_micros(300));
+    device.schedule(0, Duration::from_micros(300));
     assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(0));
-    device.note(1, Duration::from_secs(1000));
-    device.note(2, Duration::ZERO);
+    device.schedule(1, Duration::from_secs(1000));
+    device.schedule(2, Duration::ZERO);
     assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(2));
     // The timer in a thousand seconds neither expires nor keeps the engine awake.
     let rounds = device.rounds();
@@ -175,7 +175,7 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                     let alarm = &device.alarms[key as usize];
                     // A timer entry is scheduled again only after the device was called for it.
                     device.until("a timer was lost", || !alarm.is_set());
-                    device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
+                    device.schedule(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
             });
         }

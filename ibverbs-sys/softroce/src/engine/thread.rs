@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::pacing::{CHECK_INTERVAL, Observations, Pacing, Wait};
 use super::spawn;
-use super::watch::{Event, Taken, Watch};
+use super::watch::{Event, Wakeup, Watch};
 use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
@@ -43,13 +43,13 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Returns the UDP sockets that receive packets of the device at present.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Handles the events of the descriptor that [`heard`](Self::heard) returns, by which other processes report to the
+    /// Handles the events of the descriptor that [`events_descriptor`](Self::events_descriptor) returns, by which other processes report to the
     /// device.
-    fn attend(&self) {}
+    fn handle_events(&self) {}
 
-    /// Returns a descriptor that is readable while events are pending for [`attend`](Self::attend). Every call must
+    /// Returns a descriptor that is readable while events are pending for [`handle_events`](Self::handle_events). Every call must
     /// return the same descriptor.
-    fn heard(&self) -> Option<BorrowedFd<'_>> {
+    fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -158,7 +158,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         // The thread is not joined, because the engine's own thread may be the one that drops the device.
-        self.shared.timers.sleeper().ring();
+        self.shared.timers.sleeper().signal();
     }
 }
 
@@ -183,9 +183,11 @@ impl EngineState {
         let mut awake = Time::default();
         let mut check = Time::default();
         let whole = device.upgrade();
-        if let Some(heard) = whole.as_ref().and_then(|device| device.heard()) {
+        if let Some(events_descriptor) =
+            whole.as_ref().and_then(|device| device.events_descriptor())
+        {
             // On failure, peers on the same host are reached by packets only.
-            let _ = watch.add(heard, Event::Heard);
+            let _ = watch.add(events_descriptor, Event::Heard);
         }
         if let Some(changes) = whole.as_ref().and_then(|device| device.host_changes()) {
             // On failure, the GID table does not change.
@@ -210,14 +212,14 @@ impl EngineState {
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
             // Packets that arrive from here on end the next sleep at once.
-            let Taken {
+            let Wakeup {
                 woken,
                 host_changed,
             } = watch.take();
             if host_changed {
                 device_now.follow_host();
             }
-            device_now.attend();
+            device_now.handle_events();
             let (packets, look) = look(&*device_now);
             let fetched = packets > 0;
             let now = self.timers.now();

@@ -22,7 +22,7 @@ pub(super) enum Event {
 
 /// Events since the last call of [`Watch::take`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct Wakeup {
     /// Set if there was any event.
     pub(super) woken: bool,
     /// Set if there was an [`Event::HostChange`].
@@ -93,7 +93,7 @@ impl Watch {
     }
 
     /// Returns the events since the last call, without waiting.
-    pub(super) fn take(&self) -> Taken {
+    pub(super) fn take(&self) -> Wakeup {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {
             tv_sec: 0,
@@ -101,10 +101,10 @@ impl Watch {
         };
         // Events that do not fit are reported by the next call.
         let Ok((came, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else {
-            return Taken::default();
+            return Wakeup::default();
         };
         let is = |event: &epoll::Event| event.data.u64() == Event::HostChange as u64;
-        Taken {
+        Wakeup {
             woken: !came.is_empty(),
             host_changed: came.iter().any(is),
         }

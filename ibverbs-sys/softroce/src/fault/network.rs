@@ -45,12 +45,12 @@ pub(crate) struct Fate {
 
 /// Random generator that selects the faults of each packet, by the configured probabilities.
 #[derive(Debug)]
-pub(crate) struct Accidents {
+pub(crate) struct FaultGenerator {
     faults: NetworkFaults,
     state: u64,
 }
 
-impl Accidents {
+impl FaultGenerator {
     pub(crate) fn new(faults: NetworkFaults) -> Self {
         Self {
             faults,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn fates(faults: NetworkFaults) -> Vec<Fate> {
-        let mut accidents = Accidents::new(faults);
+        let mut accidents = FaultGenerator::new(faults);
         (0..10_000).map(|_| accidents.fate(100)).collect()
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_is_in_the_packet() {
-        let mut accidents = Accidents::new(NetworkFaults {
+        let mut accidents = FaultGenerator::new(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()
         });

@@ -122,7 +122,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::route::Company;
+    use super::super::route::Batching;
     use super::*;
     use crate::wire::ip::Route;
 
@@ -146,7 +146,7 @@ mod tests {
                 to: (localhost, 1).into(),
                 traffic_class: 0,
                 hop_limit: None,
-                company: Company::Any,
+                batching: Batching::Any,
             },
         }
     }

@@ -122,6 +122,6 @@ impl Network {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);
         // The engine still watches the previous set of sockets, so it is woken.
-        self.timers.sleeper().ring();
+        self.timers.sleeper().signal();
     }
 }

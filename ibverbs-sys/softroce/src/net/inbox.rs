@@ -22,7 +22,7 @@ pub(crate) struct Inbox {
     endpoints: Option<(u64, Arc<Endpoints>)>,
     /// For each socket of the list, the number of consecutive attempts that found no packet.
     empty: Vec<u32>,
-    origins: Origins,
+    origins: HeaderCache,
     identifications: IcrcDifferences,
 }
 
@@ -32,7 +32,7 @@ impl Inbox {
             ring: Ring::new(),
             endpoints: None,
             empty: Vec::new(),
-            origins: Origins::default(),
+            origins: HeaderCache::default(),
             identifications: IcrcDifferences::default(),
         }
     }
@@ -40,15 +40,15 @@ impl Inbox {
 
 /// Cache of the checked headers of the last two kinds of datagrams: the next datagram probably has the same headers.
 #[derive(Default)]
-struct Origins {
-    known: [Option<(Origin, Outer)>; 2],
+struct HeaderCache {
+    known: [Option<(HeaderKey, CheckedHeaders)>; 2],
     /// Index of the entry that was added most recently.
     newest: usize,
 }
 
 /// The properties of a datagram that determine its IP and UDP headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Origin {
+struct HeaderKey {
     from: SocketAddr,
     local: SocketAddr,
     gid: u8,
@@ -60,7 +60,7 @@ struct Origin {
 /// IP and UDP headers that a received datagram must have had, their contribution to the ICRC, and the result of their
 /// check: either the arrival data of the packet, or the counter for the reason why the packet is dropped.
 #[derive(Clone, Copy)]
-struct Outer {
+struct CheckedHeaders {
     headers: Headers,
     icrc: icrc::PartialIcrc,
     arrival: Result<Arrival, Counter>,
@@ -74,7 +74,7 @@ pub(crate) struct Arrived<'a> {
     message: Message<'a>,
     /// Index of the next datagram in the message.
     number: usize,
-    origins: &'a mut Origins,
+    origins: &'a mut HeaderCache,
     identifications: &'a mut IcrcDifferences,
 }
 
@@ -122,7 +122,7 @@ impl<'a> Arrived<'a> {
         let (outer, bytes) = match endpoint.tunnelled {
             Some(gid) if tunnel::is_tunnelled(payload) => {
                 let (headers, bytes) = tunnel::open(payload).ok_or(Counter::Malformed)?;
-                let outer = Outer {
+                let outer = CheckedHeaders {
                     headers,
                     icrc: headers.begin_icrc(),
                     arrival: self.arrival(gid, &headers),
@@ -203,9 +203,9 @@ impl<'a> Arrived<'a> {
 
     /// Returns the IP and UDP headers of a datagram of `len` bytes without a tunnel, and the result of their check.
     /// Uses the cached result of an earlier datagram with the same properties, if there is one.
-    fn outer(&mut self, len: usize) -> Outer {
+    fn outer(&mut self, len: usize) -> CheckedHeaders {
         let (endpoint, message) = (self.endpoint, &self.message);
-        let origin = Origin {
+        let origin = HeaderKey {
             from: message.from,
             local: endpoint.socket.local(),
             gid: endpoint.gid,
@@ -213,12 +213,12 @@ impl<'a> Arrived<'a> {
             traffic_class: message.traffic_class,
             hop_limit: message.hop_limit,
         };
-        let is_known = |(known, _): &&(Origin, Outer)| *known == origin;
+        let is_known = |(known, _): &&(HeaderKey, CheckedHeaders)| *known == origin;
         if let Some((_, outer)) = self.origins.known.iter().flatten().find(is_known) {
             return *outer;
         }
         let headers = outer(endpoint, message, len);
-        let found = Outer {
+        let found = CheckedHeaders {
             headers,
             icrc: headers.begin_icrc(),
             arrival: self.arrival(endpoint.gid, &headers),

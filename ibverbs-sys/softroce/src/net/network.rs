@@ -321,7 +321,7 @@ impl Network {
 
     /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None` if packets
     /// cannot be sent on the path.
-    pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
+    pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
         let Entry { gid, own } = self.table.get(path.source.into())?;
         let ports_of = |host| {
             let mut own = self.table.iter().map(|entry| entry.own.local.ip());
@@ -366,10 +366,11 @@ impl Network {
     /// Sends the packets that injected faults have held back and that are due at `now`, and sets the timer for the next
     /// one. `noted` is the time for which the expired timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
-        Timers::called(self.delay.alarm(), noted);
+        Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
         if let Some(next) = self.delay.next_due() {
-            self.timers.note(DELAY_TIMER_KEY, self.delay.alarm(), next);
+            self.timers
+                .schedule(DELAY_TIMER_KEY, self.delay.alarm(), next);
         }
     }
 

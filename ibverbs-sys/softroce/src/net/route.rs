@@ -15,7 +15,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// Route of a packet: the socket that sends the packet, the destination, and the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PacketRoute {
     /// Index of the first GID of the socket that sends the packet.
     pub(super) endpoint: usize,
     /// Destination address of the datagram.
@@ -27,7 +27,7 @@ pub(super) struct Way {
     /// Hop limit of the datagram; `None` for the socket's default.
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
-    pub(super) company: Company,
+    pub(super) batching: Batching,
     /// Set if later packets to the same destination have the same route, until the [recorded ports](super::hosts) of
     /// the peer's host change.
     pub(super) is_certain: bool,
@@ -36,7 +36,7 @@ pub(super) struct Way {
 /// Packets that may be sent together with a packet in a burst (one message to the kernel). The kernel splits a burst
 /// into datagrams, and numbers them from 0 on in the identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
+pub(super) enum Batching {
     /// No other packet, because the packet goes to a multicast group, whose members need not support bursts.
     None,
     /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
@@ -67,7 +67,7 @@ pub(super) fn way(
     path: &Path,
     queue_pair: u32,
     ports_of: impl Fn(IpAddr) -> (Ports, bool),
-) -> Option<Way> {
+) -> Option<PacketRoute> {
     let destination = path.destination;
     let group = canonical(destination);
     let mut is_certain = true;
@@ -112,10 +112,10 @@ pub(super) fn way(
     } else {
         HOP_LIMIT
     };
-    let company = match (gid.kind, to) {
-        _ if group.is_some() => Company::None,
-        (GidKind::Mapped, SocketAddr::V4(to)) if !to.ip().is_loopback() => Company::Numbered,
-        _ => Company::Any,
+    let batching = match (gid.kind, to) {
+        _ if group.is_some() => Batching::None,
+        (GidKind::Mapped, SocketAddr::V4(to)) if !to.ip().is_loopback() => Batching::Numbered,
+        _ => Batching::Any,
     };
     let route = Route {
         source: gid.address,
@@ -129,13 +129,13 @@ pub(super) fn way(
         hop_limit,
         flow_label: path.flow_label & 0xf_ffff,
     };
-    Some(Way {
+    Some(PacketRoute {
         endpoint: gid.endpoint,
         to,
         route,
         tunnelled: gid.kind == GidKind::Tunnelled,
         hop_limit: (hop_limit != HOP_LIMIT).then_some(hop_limit),
-        company,
+        batching,
         is_certain,
     })
 }
@@ -162,22 +162,22 @@ mod tests {
         let tunnel = address::unique_local("10.0.0.2:4791".parse().unwrap());
         let host: SocketAddr = "10.0.0.1:4791".parse().unwrap();
         let native: SocketAddr = "[2001:db8::1]:4791".parse().unwrap();
-        for (kind, local, destination, company) in [
-            (GidKind::Mapped, host, v4([127, 5, 5, 5]), Company::Any),
-            (GidKind::Mapped, host, v4([10, 0, 0, 2]), Company::Numbered),
-            (GidKind::Mapped, host, v4([239, 1, 1, 1]), Company::None),
-            (GidKind::Tunnelled, host, tunnel, Company::Any),
+        for (kind, local, destination, batching) in [
+            (GidKind::Mapped, host, v4([127, 5, 5, 5]), Batching::Any),
+            (GidKind::Mapped, host, v4([10, 0, 0, 2]), Batching::Numbered),
+            (GidKind::Mapped, host, v4([239, 1, 1, 1]), Batching::None),
+            (GidKind::Tunnelled, host, tunnel, Batching::Any),
             (
                 GidKind::Native,
                 native,
                 "2001:db8::2".parse().unwrap(),
-                Company::Any,
+                Batching::Any,
             ),
             (
                 GidKind::Native,
                 native,
                 "ff0e::2".parse().unwrap(),
-                Company::None,
+                Batching::None,
             ),
         ] {
             let gid = Gid {
@@ -198,10 +198,10 @@ mod tests {
                 groups: 4791,
             };
             let to = |number| way(&gid, local, ports, &path, number, ports_of).unwrap();
-            assert_eq!(to(0x1234).company, company, "{destination}");
+            assert_eq!(to(0x1234).batching, batching, "{destination}");
             // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group contain the port.
             assert!(to(0x1234).is_certain);
-            let has_port = kind == GidKind::Tunnelled || company == Company::None;
+            let has_port = kind == GidKind::Tunnelled || batching == Batching::None;
             assert_eq!(to(0x20_1234).is_certain, has_port, "{destination}");
             assert_eq!(to(0x20_1234).to.port(), if has_port { 4791 } else { 6791 });
         }

@@ -8,7 +8,7 @@ use super::network::Network;
 use crate::counters::{Flow, Tally};
 use crate::memory::Piece;
 use crate::proto::{Arrival, Counter, Path};
-use crate::same_host::{Link, Said};
+use crate::same_host::{Link, Received};
 use crate::transfer::{RingMessage, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
@@ -80,8 +80,8 @@ impl Network {
                     Ok((arrival, delivery)) => {
                         packets += 1;
                         bytes += match said {
-                            Said::Packet(bytes, _) => bytes.len(),
-                            Said::RingMessage(ring_message, _) => ring_message.bytes(),
+                            Received::Packet(bytes, _) => bytes.len(),
+                            Received::RingMessage(ring_message, _) => ring_message.bytes(),
                         } as u64;
                         if let Delivery::Packet(packet) = &delivery {
                             volume.add_packet(packet.header.bth.opcode, packet.payload.len());
@@ -108,7 +108,7 @@ impl Network {
         &self,
         link: &Link,
         tag: u16,
-        said: Said<'a>,
+        said: Received<'a>,
     ) -> Result<(Arrival, Delivery<'a>), Option<Counter>> {
         if !self.faults.link_is_up() {
             return Err(None);
@@ -119,7 +119,7 @@ impl Network {
         // Only datagrams have a GRH.
         let mut global_route = [0; 40];
         let delivery = match said {
-            Said::Packet(bytes, annotation) => {
+            Received::Packet(bytes, annotation) => {
                 let packet = Packet::parse(bytes).map_err(|_| Counter::Malformed)?;
                 if packet.header.deth.is_some() {
                     let route = route(annotation, source, destination);
@@ -127,7 +127,9 @@ impl Network {
                 }
                 Delivery::Packet(packet)
             }
-            Said::RingMessage(ring_message, chunks) => Delivery::RingMessage(ring_message, chunks),
+            Received::RingMessage(ring_message, chunks) => {
+                Delivery::RingMessage(ring_message, chunks)
+            }
         };
         let arrival = Arrival {
             local: to as u8,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::network::Network;
 use super::outbox::Batch;
-use super::route::{Company, gid_of};
+use super::route::{Batching, gid_of};
 use crate::address;
 use crate::config::Segmentation;
 use crate::number;
@@ -139,7 +139,7 @@ impl Network {
         }
         let shipment = batch.first_of_several()?;
         let own = self.own(shipment.endpoint)?;
-        if shipment.company != Company::Numbered || !own.socket()?.sends_bursts() {
+        if shipment.batching != Batching::Numbered || !own.socket()?.sends_bursts() {
             return None;
         }
         let (local, peer) = (own.local.ip(), shipment.to.ip());

@@ -52,7 +52,7 @@ impl Nic {
             }
         };
         if waiter.leave() {
-            host_peers.ring();
+            host_peers.wake_engine();
         }
         remind(host_peers);
         event
@@ -112,7 +112,7 @@ impl Nic {
                 return Ok(event);
             }
             if let Some(host_peers) = &self.host_peers {
-                host_peers.ring();
+                host_peers.wake_engine();
             }
         }
     }

@@ -43,9 +43,9 @@ impl engine::EngineTasks for Nic {
         self.network.endpoints()
     }
 
-    fn attend(&self) {
+    fn handle_events(&self) {
         if let Some(host_peers) = &self.host_peers {
-            host_peers.attend();
+            host_peers.handle_events();
         }
     }
 
@@ -61,8 +61,8 @@ impl engine::EngineTasks for Nic {
         self.run_timers(self.now());
     }
 
-    fn heard(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.host_peers.as_ref()?.heard())
+    fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.host_peers.as_ref()?.events_descriptor())
     }
 
     fn fall_asleep(&self) -> bool {

@@ -177,7 +177,7 @@ impl Nic {
                 return Look::Done { fetched };
             }
             if batches > MAX_BATCHES_FOR_ENGINE {
-                self.timers.sleeper().ring();
+                self.timers.sleeper().signal();
                 return Look::Done { fetched };
             }
         }

@@ -629,7 +629,7 @@ fn who_polls_comes_back_however_much_there_is() {
         let (_a, b) = flooded(200, |nic| {
             if late {
                 nic.timers
-                    .note(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
+                    .schedule(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
             }
         });
         let looked = b.nic.look_after(b.nic.now(), Caller::Engine);

@@ -196,7 +196,7 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) -> Result<Upcoming, Step> {
-        if !self.sends() {
+        if !self.may_send() {
             return Err(Step::Packets);
         }
         let upcoming = self.requester.upcoming(now, &self.endpoint, host);
@@ -209,7 +209,7 @@ impl QueuePair {
     /// Returns the next step in sending, without changing the state. The result is [`Step::Moved`] if a part may be
     /// transferred now and no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
-        if self.sends() {
+        if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
         } else {
             Step::Packets
@@ -362,7 +362,7 @@ impl QueuePair {
     /// Returns whether `part` has the sequence number that this queue pair expects next, and no response must be
     /// transmitted first.
     pub fn expects(&self, part: &Part<'_>) -> bool {
-        self.listens() && self.responder.expects(part)
+        self.may_receive() && self.responder.expects(part)
     }
 
     /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair.
@@ -425,7 +425,7 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
-        if self.sends() && self.endpoint.is_reliable() {
+        if self.may_send() && self.endpoint.is_reliable() {
             let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
             self.handle_result(done, host);
         }
@@ -513,7 +513,7 @@ impl QueuePair {
         else {
             return Outcome::Left;
         };
-        if !self.listens() || self.endpoint.service != Service::UnreliableDatagram {
+        if !self.may_receive() || self.endpoint.service != Service::UnreliableDatagram {
             return Outcome::Left;
         }
         let mut room = [0; DATAGRAM];
@@ -545,7 +545,7 @@ impl QueuePair {
 
     /// Returns whether requests may be sent in the present state.
     #[inline]
-    fn sends(&self) -> bool {
+    fn may_send(&self) -> bool {
         matches!(
             self.endpoint.state,
             State::ReadyToSend | State::SendQueueDrained
@@ -553,7 +553,7 @@ impl QueuePair {
     }
 
     /// Returns whether the queue pair receives packets in the present state.
-    fn listens(&self) -> bool {
+    fn may_receive(&self) -> bool {
         !matches!(
             self.endpoint.state,
             State::Reset | State::Init | State::Error

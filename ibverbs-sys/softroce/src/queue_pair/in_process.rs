@@ -140,11 +140,11 @@ impl QueuePair {
             return Step::Packets;
         };
         mine.notes.peer = Peer::SameProcess;
-        let mut host = self.surroundings(attached, &mut mine.notes);
+        let mut host = self.environment(attached, &mut mine.notes);
         let mut end = LockedDestination {
             link,
             transport: &mut theirs.transport,
-            host: peer.surroundings(their_attached, &mut theirs.notes),
+            host: peer.environment(their_attached, &mut theirs.notes),
             volume: Volume::default(),
         };
         let now = || self.device().now();

@@ -454,7 +454,7 @@ impl QueuePair {
             notes,
             ..
         } = inner;
-        let mut host = self.surroundings(attached.as_ref()?, notes);
+        let mut host = self.environment(attached.as_ref()?, notes);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
@@ -465,7 +465,7 @@ impl QueuePair {
     }
 
     /// Returns the environment that the transport needs for one call.
-    pub(super) fn surroundings<'a>(
+    pub(super) fn environment<'a>(
         &'a self,
         attached: &'a Attached,
         notes: &'a mut Notes,

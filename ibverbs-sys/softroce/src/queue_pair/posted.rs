@@ -133,7 +133,7 @@ impl QueuePair {
         volume.messages = done as u64;
         tally.add(Flow::OneSided, &volume);
         if !ended.is_empty() || lost.is_some() {
-            let mut host = self.surroundings(attached, notes);
+            let mut host = self.environment(attached, notes);
             host.complete_sends(ended.iter().map(ExecutedRequest::completion));
             if let Some((id, work)) = lost {
                 let status = CompletionStatus::LocalProtection;

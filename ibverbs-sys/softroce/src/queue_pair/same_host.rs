@@ -22,7 +22,7 @@ use crate::proto::{
     self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
     Remote, Segment, SendRequest, Sequence, Service, Sink, State, Step, Time,
 };
-use crate::same_host::{Access, Connection, Knowledge, Link, Target, Visit};
+use crate::same_host::{Access, CachedRecords, Connection, Link, Target, Visit};
 use crate::transfer::ring_message::{
     self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
 };
@@ -36,7 +36,7 @@ use crate::transfer::{
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
-    pub(super) known: Knowledge,
+    pub(super) known: CachedRecords,
     /// Tag from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
     /// Generation number of the peer's connection; `None` until the peer was found to be connected to this queue pair.
@@ -80,7 +80,7 @@ impl QueuePair {
         };
         let first = mine.transport.attributes().send_sequence;
         mine.notes.peer = Peer::SameHost;
-        let mut host = self.surroundings(attached, &mut mine.notes);
+        let mut host = self.environment(attached, &mut mine.notes);
         let transport = &mut mine.transport;
         let now = || self.device().now();
         let mut volume = Volume::default();
@@ -235,7 +235,7 @@ impl QueuePair {
             Some(_) => Kind::WriteWithImmediate,
         };
         let is_mappable = depends_on_memory(kind, length)
-            && matches!(data, Data::Gathered(list) if self.surroundings(near.attached, near.notes).can_map(list));
+            && matches!(data, Data::Gathered(list) if self.environment(near.attached, near.notes).can_map(list));
         let work = Work {
             is_gathered: matches!(data, Data::Gathered(_)),
             is_behind_others: near.transport.outstanding() > 0,
@@ -318,7 +318,7 @@ impl QueuePair {
     /// message cannot be sent.
     #[inline(never)]
     fn post_written(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
-        let host = self.surroundings(near.attached, near.notes);
+        let host = self.environment(near.attached, near.notes);
         let written = OneSided::posted(message, data)
             .zip(near.partner.connection())
             .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
@@ -344,7 +344,7 @@ impl QueuePair {
             offset: 0,
             length: data.length().unwrap_or_default(),
         });
-        let host = self.surroundings(near.attached, near.notes);
+        let host = self.environment(near.attached, near.notes);
         let (link, tag) = (&near.partner.link, near.partner.tag);
         // If this fails, the message is queued; the queued request fails again and reports the error.
         if send_ring_message(link, tag, &ring_message, portion, &host).is_err() {
@@ -411,7 +411,7 @@ impl QueuePair {
                 partner,
                 ..
             }) => {
-                let mut host = self.surroundings(attached, notes);
+                let mut host = self.environment(attached, notes);
                 let taken =
                     take_ring_message(transport, now, arrival, ring_message, &mut host, partner);
                 self.fail_if_overrun(transport, &mut host);
@@ -536,7 +536,7 @@ impl QueuePair {
                 own_gid: self.device().gid(path.source)?,
                 is_unreliable: self.service() == Service::UnreliableConnection,
             },
-            known: Knowledge::default(),
+            known: CachedRecords::default(),
             generation: None,
             found: None,
             own: version,

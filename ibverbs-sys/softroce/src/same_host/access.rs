@@ -6,7 +6,7 @@
 //! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The
 //! length of a visit is limited, because a peer may wait for its end.
 //!
-//! The records of the peer that a visit has read are cached in a [`Knowledge`], with their versions. They are read
+//! The records of the peer that a visit has read are cached in a [`CachedRecords`], with their versions. They are read
 //! again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
@@ -62,7 +62,7 @@ pub(crate) enum Access<'a> {
 
 /// Cached records of a peer's queue pair and of the memory region that was accessed last.
 #[derive(Debug, Default)]
-pub(crate) struct Knowledge {
+pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
     /// Memory region of the last access. If the region is in the peer's arena (shared file), the mapping `map` contains
     /// it.
@@ -110,7 +110,7 @@ enum Location {
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
-    known: &'a mut Knowledge,
+    known: &'a mut CachedRecords,
     number: u32,
     access: AccessFlags,
     domain: u64,
@@ -162,16 +162,16 @@ impl Link {
         &'a self,
         target: &Target,
         generation: u32,
-        known: &'a mut Knowledge,
+        known: &'a mut CachedRecords,
     ) -> Option<Visit<'a>> {
         let lane = Lanes(self.own_lanes()).enter(target.own_number as usize);
         let is_known = known
             .queue_pair
             .is_some_and(|reach| self.tables().has_queue_pair(target.number, reach.version));
         if !is_known {
-            *known = Knowledge {
+            *known = CachedRecords {
                 queue_pair: self.reach(target.number),
-                ..Knowledge::default()
+                ..CachedRecords::default()
             };
         }
         let reach = known.queue_pair?;

@@ -124,7 +124,7 @@ mod models {
             let lanes = Lanes(&world.lines);
             for () in world.admitted.all() {
                 let mut occupied = lanes.occupied();
-                while !occupied.are_left(lanes) {
+                while !occupied.have_ended(lanes) {
                     thread::yield_now();
                 }
             }

@@ -137,7 +137,7 @@ impl Copies {
     /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer has ended,
     /// `Some(false)` if the time limit of the wait is exceeded, and `None` if the caller must check again.
     pub(super) fn poll(&mut self) -> Option<bool> {
-        if self.occupied.are_left(Lanes(&self.copying_peer.lanes)) {
+        if self.occupied.have_ended(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
         }
         // Most copies end within this time, so no system call is made before.

@@ -12,11 +12,11 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-use super::access::{Access, Knowledge, Target};
+use super::access::{Access, CachedRecords, Target};
 use super::admission::MAX_BURST;
 use super::backlog::DelayedPacket;
 use super::handshake_message::{HandshakeMessage, MessageType};
-use super::link::{MAX_PACKET, Said};
+use super::link::{MAX_PACKET, Received};
 use super::peer_directory::PeerDirectory;
 use super::process;
 use super::regions;
@@ -148,12 +148,12 @@ pub fn handshake(bytes: &[u8]) {
                 let _ = handshake_message.send(socket.as_fd(), &listener.descriptors(&mut input));
             }
         }
-        directory.attend();
+        directory.handle_events();
         directory.check_limits();
     }
     drop(handshakes);
     for _ in 0..8 {
-        directory.attend();
+        directory.handle_events();
     }
     assert!(
         directory.is_alone(),
@@ -220,8 +220,8 @@ pub fn ring(bytes: &[u8]) {
             assert!(!is_over.get(), "nothing comes after the end");
             limit.set(limit.get() + 1);
             match said {
-                Said::Packet(bytes, _) => assert!(bytes.len() <= MAX_PACKET),
-                Said::RingMessage(ring_message, chunks) => {
+                Received::Packet(bytes, _) => assert!(bytes.len() <= MAX_PACKET),
+                Received::RingMessage(ring_message, chunks) => {
                     let message = ring_message.message.as_ref();
                     let length = message.map_or(0, |message| message.length() as usize);
                     let form = message.map(|message| message.form);
@@ -389,7 +389,7 @@ pub fn tables(bytes: &[u8]) {
         own_gid: Ipv6Addr::LOCALHOST,
         is_unreliable: input.byte() & 1 != 0,
     };
-    let mut known = Knowledge::default();
+    let mut known = CachedRecords::default();
     let mut memory = vec![0_u8; 1 << 14];
     let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
     // At first, the records contain a valid connection and a valid region.

@@ -122,7 +122,7 @@ impl HostPeers {
             self.refresh();
             // The engine must look for messages: for a message that arrived before the engine knew the link, the peer sends no
             // second wakeup.
-            self.directory.ring();
+            self.directory.wake_engine();
         }
     }
 
@@ -158,15 +158,15 @@ impl HostPeers {
     }
 
     /// Continues handshakes that other processes have begun, and removes links (shared memory) that have ended.
-    pub(crate) fn attend(&self) {
-        if self.directory.attend() {
+    pub(crate) fn handle_events(&self) {
+        if self.directory.handle_events() {
             self.refresh();
         }
     }
 
-    /// Returns the descriptor that is readable while [`attend`](Self::attend) must be called.
-    pub(crate) fn heard(&self) -> BorrowedFd<'_> {
-        self.directory.heard()
+    /// Returns the descriptor that is readable while [`handle_events`](Self::handle_events) must be called.
+    pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
+        self.directory.events_descriptor()
     }
 
     /// Assigns a free eventfd to a completion channel, by which peers wake threads that wait on the channel. Returns
@@ -181,8 +181,8 @@ impl HostPeers {
     }
 
     /// Wakes this process's engine (background thread).
-    pub(crate) fn ring(&self) {
-        self.directory.ring();
+    pub(crate) fn wake_engine(&self) {
+        self.directory.wake_engine();
     }
 
     /// Removes the record `slot` of a region or window from the published table. Returns the version of the record,

@@ -150,7 +150,7 @@ struct LinkFields {
 
 /// A message that was received from the peer of a link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Said<'a> {
+pub(crate) enum Received<'a> {
     /// The bytes of a packet, and the [annotation](Link::send) of the peer.
     Packet(&'a [u8], u64),
     /// A [`RingMessage`] (short message without packet headers), and the memory of its payload in the ring.
@@ -497,7 +497,7 @@ impl Link {
     pub(crate) fn receive(
         &self,
         limit: usize,
-        mut take: impl FnMut(u16, Said<'_>),
+        mut take: impl FnMut(u16, Received<'_>),
     ) -> Option<usize> {
         let mut inbound = self.inbound.try_lock()?;
         let mut limit = limit;
@@ -525,7 +525,7 @@ impl Link {
                     let pieces = message.room.pieces();
                     take(
                         message.tag & !RING_MESSAGE,
-                        Said::RingMessage(&ring_message, &pieces),
+                        Received::RingMessage(&ring_message, &pieces),
                     );
                     return Ok((ring_message.message).is_some_and(|of| of.holds_up_sender()));
                 }
@@ -536,7 +536,7 @@ impl Link {
                     for (bytes, word) in short.chunks_exact_mut(8).zip(&message.words[1..]) {
                         bytes.copy_from_slice(&word.to_ne_bytes());
                     }
-                    take(message.tag, Said::Packet(&short[..length], annotation));
+                    take(message.tag, Received::Packet(&short[..length], annotation));
                     return Ok(false);
                 }
                 let bytes = bytes.get_mut(..length).ok_or(Violation)?;
@@ -544,7 +544,7 @@ impl Link {
                     return Err(Violation);
                 }
                 message.room.read(bytes);
-                take(message.tag, Said::Packet(bytes, annotation));
+                take(message.tag, Received::Packet(bytes, annotation));
                 Ok(false)
             });
             match popped {

@@ -118,7 +118,7 @@ impl Local {
     }
 
     /// Wakes the engine (background thread) of this process.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_engine(&self) {
         descriptor::increment(self.own.wake_eventfd.as_fd());
     }
 

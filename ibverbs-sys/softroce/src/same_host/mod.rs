@@ -59,13 +59,13 @@ mod wake;
 mod wake_target;
 mod withdrawal;
 
-pub(crate) use access::{Access, Connection, Knowledge, Target, Visit};
+pub(crate) use access::{Access, CachedRecords, Connection, Target, Visit};
 pub(crate) use backlog::DelayedPacket;
 pub(crate) use handshake_message::{MAX_LIST, without_interface};
 pub(crate) use host_peers::CachedLinks;
 pub use host_peers::HostPeers;
 pub use link::Link;
-pub(crate) use link::{Said, SendError};
+pub(crate) use link::{Received, SendError};
 pub(crate) use local::Own;
 pub(crate) use regions::{Publication, QueuePair};
 pub(crate) use wake_target::CHECK_INTERVAL;

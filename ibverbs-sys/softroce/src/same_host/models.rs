@@ -127,7 +127,7 @@ impl Sender {
         records.retract(REGION);
         let lanes = Lanes(lanes);
         let mut copies = lanes.occupied();
-        while !copies.are_left(lanes) {
+        while !copies.have_ended(lanes) {
             thread::yield_now();
         }
         // The model fails if this access is not ordered after the receiver's copy.

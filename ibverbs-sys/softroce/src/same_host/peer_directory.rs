@@ -2,7 +2,7 @@
 //! The directory of a process: the other processes of the host, and the links (shared memory) to them.
 //!
 //! Threads of the program look up the link to a process by a socket address of the process, and perform a [`handshake`]
-//! if the process is unknown. The engine (background thread) [continues](PeerDirectory::attend) handshakes that other
+//! if the process is unknown. The engine (background thread) [continues](PeerDirectory::handle_events) handshakes that other
 //! processes have begun, and removes links that have ended.
 
 use std::fmt;
@@ -170,7 +170,7 @@ impl PeerDirectory {
 
     /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups
     /// that are due. Returns whether a link was added or removed. Only the engine's thread calls this function.
-    pub(crate) fn attend(&self) -> bool {
+    pub(crate) fn handle_events(&self) -> bool {
         self.local.set_engine();
         let taken = self.local.events.take();
         if taken.any && self.is_reminded.swap(false, Ordering::AcqRel) {
@@ -203,9 +203,9 @@ impl PeerDirectory {
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
-            // The end of a peer is reported as one event. The wakeup makes the engine call `attend` again for the links that
+            // The end of a peer is reported as one event. The wakeup makes the engine call `handle_events` again for the links that
             // stay.
-            self.local.ring();
+            self.local.wake_engine();
         }
         self.local.remove_gone();
     }
@@ -237,14 +237,14 @@ impl PeerDirectory {
         self.wake_timer.set(MAX_WAKE_DELAY);
     }
 
-    /// Returns the descriptor that is readable while the engine must call [`attend`](Self::attend).
-    pub(crate) fn heard(&self) -> BorrowedFd<'_> {
+    /// Returns the descriptor that is readable while the engine must call [`handle_events`](Self::handle_events).
+    pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
         self.local.events.descriptor()
     }
 
     /// Wakes the engine (background thread) of this process.
-    pub(crate) fn ring(&self) {
-        self.local.ring();
+    pub(crate) fn wake_engine(&self) {
+        self.local.wake_engine();
     }
 }
 

@@ -154,8 +154,8 @@ mod tests {
         let lane = Lanes(&here.own_lanes).enter(3);
         let lanes = Lanes(&there.peer_lanes);
         let mut occupied = lanes.occupied();
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(lane);
-        assert!(occupied.are_left(lanes));
+        assert!(occupied.have_ended(lanes));
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copying_peer::Copies;
-use super::link::{Link, Said, SendError};
+use super::link::{Link, Received, SendError};
 use super::peer_directory::PeerDirectory;
 use super::segment;
 use super::shared::{Map, Rights};
@@ -39,8 +39,8 @@ fn violate(link: &Link) {
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
-        Said::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
-        Said::RingMessage(ring_message, _) => texts.push(format!("{ring_message:?}")),
+        Received::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
+        Received::RingMessage(ring_message, _) => texts.push(format!("{ring_message:?}")),
     }) != Some(0)
     {}
     texts
@@ -87,7 +87,7 @@ fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
         assert_eq!(sent, Ok(()));
         let mut arrived = vec![0; bytes.len()];
         let received = here.receive(2, |tag, said| {
-            let Said::RingMessage(ring_message, chunks) = said else {
+            let Received::RingMessage(ring_message, chunks) = said else {
                 panic!("a brief was sent");
             };
             assert_eq!((tag, ring_message), (0x100, &part(length, &mut [0; 4])));
@@ -232,7 +232,9 @@ impl ProcessPair {
         let engine = thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 let mut descriptors: Vec<_> = (attended.iter())
-                    .flat_map(|(_, directory)| [directory.heard(), directory.wake_eventfd()])
+                    .flat_map(|(_, directory)| {
+                        [directory.events_descriptor(), directory.wake_eventfd()]
+                    })
                     .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
                     .collect();
                 let soon = Timespec {
@@ -243,7 +245,7 @@ impl ProcessPair {
                 drop(descriptors);
                 for (_, directory) in attended.iter().filter(|_| woken) {
                     let _ = rustix::io::read(directory.wake_eventfd(), &mut [0; 8]);
-                    directory.attend();
+                    directory.handle_events();
                 }
             }
         });

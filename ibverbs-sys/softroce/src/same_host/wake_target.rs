@@ -88,7 +88,7 @@ impl HostPeers {
             link.fall_asleep(Sleeper::Channel(wake_eventfd.number()));
         }
         if is_first {
-            self.ring();
+            self.wake_engine();
         }
     }
 

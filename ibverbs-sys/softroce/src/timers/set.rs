@@ -79,7 +79,7 @@ impl Timers {
     /// The state that determines the deadline must be visible to other threads before the call, for example through a lock
     /// that is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the
     /// user from the set sees the state.
-    pub(crate) fn note(&self, key: u32, alarm: &Alarm, deadline: Time) {
+    pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
             return;
@@ -114,7 +114,7 @@ impl Timers {
 
     /// Removes timers that are due at `now` from the set, and appends their keys and times to `out`, at most as many as
     /// fit into its capacity. The [`Alarm`]s of these timers stay set: the caller must clear each with
-    /// [`Timers::called`] before it determines the next deadline of the user.
+    /// [`Timers::clear`] before it determines the next deadline of the user.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -130,7 +130,7 @@ impl Timers {
     }
 
     /// Clears the state of a timer that was scheduled for `time`, because its user is about to be called.
-    pub(crate) fn called(alarm: &Alarm, time: Time) {
+    pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm stays.
         let _ =
             alarm
@@ -168,7 +168,7 @@ mod tests {
     fn they_come_in_order_and_once() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 3]);
         for (key, deadline) in [(0, 300), (1, 100), (2, 200)] {
-            timers.note(key, &alarms[key as usize], at(deadline));
+            timers.schedule(key, &alarms[key as usize], at(deadline));
         }
         assert_eq!(timers.earliest(), Some(at(100)));
         assert_eq!(due(&timers, 99), []);
@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn a_sooner_deadline_replaces_and_a_later_one_waits() {
         let (timers, alarm) = (timers(), Alarm::new());
-        timers.note(7, &alarm, at(200));
-        timers.note(7, &alarm, at(300));
+        timers.schedule(7, &alarm, at(200));
+        timers.schedule(7, &alarm, at(300));
         assert_eq!(timers.earliest(), Some(at(200)));
-        timers.note(7, &alarm, at(100));
+        timers.schedule(7, &alarm, at(100));
         assert_eq!(due(&timers, 1000), [(7, at(100))]);
-        Timers::called(&alarm, at(100));
-        timers.note(7, &alarm, at(300));
+        Timers::clear(&alarm, at(100));
+        timers.schedule(7, &alarm, at(300));
         assert_eq!(due(&timers, 1000), [(7, at(300))]);
     }
 
@@ -196,7 +196,7 @@ mod tests {
     fn one_entry_for_each_however_often_it_changes() {
         let (timers, alarm) = (timers(), Alarm::new());
         for deadline in (1..1000).rev() {
-            timers.note(7, &alarm, at(deadline));
+            timers.schedule(7, &alarm, at(deadline));
         }
         assert_eq!(timers.set.lock().len(), 1);
         timers.cancel(7, &alarm);
@@ -208,7 +208,7 @@ mod tests {
     fn what_is_not_taken_now_is_taken_next() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 6]);
         for (key, alarm) in alarms.iter().enumerate() {
-            timers.note(key as u32, alarm, at(10 + key as u64));
+            timers.schedule(key as u32, alarm, at(10 + key as u64));
         }
         assert_eq!(due(&timers, 100).len(), 4);
         assert_eq!(due(&timers, 100), [(4, at(14)), (5, at(15))]);
@@ -217,11 +217,11 @@ mod tests {
     #[test]
     fn one_that_is_taken_off_late_does_not_disturb_its_successor() {
         let (timers, old, new) = (timers(), Alarm::new(), Alarm::new());
-        timers.note(7, &old, at(100));
+        timers.schedule(7, &old, at(100));
         let taken = due(&timers, 100);
-        timers.note(7, &new, at(200));
-        Timers::called(&new, taken[0].1);
-        timers.note(7, &new, at(250));
+        timers.schedule(7, &new, at(200));
+        Timers::clear(&new, taken[0].1);
+        timers.schedule(7, &new, at(250));
         assert_eq!(timers.earliest(), Some(at(200)));
     }
 }

@@ -71,12 +71,12 @@ impl Sleeper {
                 asleep(until).then_some(0)
             });
         if woken.is_ok() {
-            self.ring();
+            self.signal();
         }
     }
 
     /// Increments the eventfd of the engine: ends the engine's present sleep, or prevents its next sleep.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn signal(&self) {
         descriptor::increment(self.wake_eventfd.as_fd());
     }
 

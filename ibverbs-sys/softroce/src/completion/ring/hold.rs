@@ -13,11 +13,11 @@ pub(in crate::completion) struct TooMany;
 impl<T: Copy + Send> Ring<T> {
     /// Removes the entries for which `keep` returns `false`, except those that other threads add during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
-        if self.head().plain() == self.tail().plain() {
+        if self.head().unflagged() == self.tail().unflagged() {
             return;
         }
         let head = self.hold();
-        let end = self.tail().plain();
+        let end = self.tail().unflagged();
         let slots = self.table.slots();
         let count = head.distance(end, slots.lap);
         let place = |index| head.nth(index, slots.lap);
@@ -139,7 +139,7 @@ impl<T: Copy + Send> Ring<T> {
     fn hold_both(&self) -> (Position, Position) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Position::HELD, Ordering::Acquire);
-        (head, Position(tail).plain())
+        (head, Position(tail).unflagged())
     }
 
     fn release_both(&self, head: Position, tail: Position) {

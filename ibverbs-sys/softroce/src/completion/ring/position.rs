@@ -41,7 +41,7 @@ impl Position {
 
     /// Returns the position with all flags cleared.
     #[inline]
-    pub(super) fn plain(self) -> Self {
+    pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
     }
 
@@ -94,13 +94,13 @@ impl Position {
 
     /// Returns the first position of the next lap (pass through the ring), without flags.
     pub(super) fn new_lap(self) -> Self {
-        self.plain().at_next_lap()
+        self.unflagged().at_next_lap()
     }
 
     /// Returns the position `count` entries after this one, without flags. `count` must be at most the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
-        let start = Self(self.plain().0 & !Self::INDEX);
+        let start = Self(self.unflagged().0 & !Self::INDEX);
         if index >= lap.length() {
             start.next_lap().add(index - lap.length())
         } else {
@@ -117,7 +117,7 @@ impl Position {
 
     /// Returns whether this position is before `other` in the order of entries.
     pub(in crate::completion) fn is_before(self, other: Self) -> bool {
-        let ahead = self.plain().0.wrapping_sub(other.plain().0);
+        let ahead = self.unflagged().0.wrapping_sub(other.unflagged().0);
         ahead.cast_signed() < 0
     }
 
@@ -168,12 +168,12 @@ mod tests {
         assert_eq!(last.next(two), Position::START.next_lap());
         let marked = last.with(Position::MARKS);
         assert_eq!(marked.next(three), marked.next(two));
-        assert_eq!(marked.next(three).plain(), last.next(three));
+        assert_eq!(marked.next(three).unflagged(), last.next(three));
     }
 
     #[test]
     fn laps_wrap() {
-        let last = Position(u64::MAX).plain();
+        let last = Position(u64::MAX).unflagged();
         assert_eq!(last.next(Lap::of(1)), Position::START);
         assert!(last.is_before(Position::START));
     }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 use super::route_cache::RouteCache;
 use crate::net::network::Network;
-use crate::net::route::Company;
+use crate::net::route::Batching;
 use crate::net::{ALIGN, OFFSET};
 use crate::wire::IcrcDifferences;
 use crate::wire::ip::Headers;
@@ -74,7 +74,7 @@ pub(in crate::net) struct Shipment {
     pub(in crate::net) to: SocketAddr,
     pub(in crate::net) traffic_class: u8,
     pub(in crate::net) hop_limit: Option<u8>,
-    pub(in crate::net) company: Company,
+    pub(in crate::net) batching: Batching,
 }
 
 /// Packet buffers ([`Batch`]) of an outbox. They are taken from the network's pool when the first packet is added, and
@@ -116,7 +116,7 @@ impl Batch {
     pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
-            let company = first.shipment.company;
+            let batching = first.shipment.batching;
             let mut left = network.burst(&self.sealed[sealed..], packet);
             let begin = self.pieces.len();
             while left > 0 {
@@ -132,7 +132,7 @@ impl Batch {
                 };
             }
             let burst = begin..self.pieces.len();
-            if matches!(company, Company::Numbered | Company::Trial) {
+            if matches!(batching, Batching::Numbered | Batching::Trial) {
                 self.set_identifications(burst.clone());
             }
             self.bursts.push(burst);

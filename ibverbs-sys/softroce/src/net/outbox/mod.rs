@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::delay::Packet;
 use super::network::Network;
-use super::route::Company;
+use super::route::Batching;
 use super::{shared, tunnel};
 use crate::address::MULTICAST;
 use crate::proto::{Counter, Path, Run};
@@ -254,7 +254,7 @@ impl<'a> Outbox<'a> {
             .iter_mut()
             .flat_map(|batch| &mut batch.sealed)
         {
-            sealed.shipment.company = Company::Trial;
+            sealed.shipment.batching = Batching::Trial;
         }
     }
 
@@ -459,7 +459,7 @@ impl<'a> Outbox<'a> {
         if let Some(next) = network.delay.next_due() {
             network
                 .timers
-                .note(super::network::DELAY_TIMER_KEY, network.delay.alarm(), next);
+                .schedule(super::network::DELAY_TIMER_KEY, network.delay.alarm(), next);
         }
     }
 

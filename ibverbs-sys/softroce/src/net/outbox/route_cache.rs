@@ -3,7 +3,7 @@
 
 use super::batch::Shipment;
 use crate::net::network::Network;
-use crate::net::route::Way;
+use crate::net::route::PacketRoute;
 use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
@@ -23,7 +23,7 @@ pub(super) struct RouteCache {
 pub(super) struct CachedRoute {
     path: Path,
     queue_pair: u32,
-    pub(super) way: Way,
+    pub(super) way: PacketRoute,
     len: usize,
     pub(super) headers: Headers,
     pub(super) icrc: icrc::PartialIcrc,
@@ -79,7 +79,7 @@ impl CachedRoute {
             to: self.way.to,
             traffic_class: self.path.traffic_class,
             hop_limit: self.way.hop_limit,
-            company: self.way.company,
+            batching: self.way.batching,
         }
     }
 }

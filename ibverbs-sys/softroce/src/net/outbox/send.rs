@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::net::bursts;
 use crate::net::gid_table::Own;
 use crate::net::network::Network;
-use crate::net::route::Company;
+use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
@@ -38,7 +38,7 @@ fn burst<'a>(
     segment: usize,
     segments: bool,
 ) -> Burst<'a> {
-    let large = segments && shipment.company == Company::Any && segment >= MIN_PAGED_LENGTH;
+    let large = segments && shipment.batching == Batching::Any && segment >= MIN_PAGED_LENGTH;
     let is_alone = payloads.len() == 1 && payloads[0].len() == segment;
     Burst {
         payloads,
@@ -84,9 +84,9 @@ impl Network {
         let Some(first) = sealed.first() else {
             return 0;
         };
-        let allowed = match (self.segmentation, first.shipment.company) {
-            (Segmentation::Never, _) | (_, Company::None) => false,
-            (Segmentation::Peers, Company::Numbered) => self.has_passed_trial(&first.shipment),
+        let allowed = match (self.segmentation, first.shipment.batching) {
+            (Segmentation::Never, _) | (_, Batching::None) => false,
+            (Segmentation::Peers, Batching::Numbered) => self.has_passed_trial(&first.shipment),
             (Segmentation::Peers | Segmentation::Always, _) => true,
         };
         let socket = self.own(first.shipment.endpoint).and_then(Own::socket);

@@ -33,7 +33,7 @@ pub(super) type Controls = [Control; 3];
 
 /// Values of the control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ControlValues {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
     /// Length in bytes of each datagram except the last, if several datagrams were received as one message.
@@ -87,8 +87,8 @@ impl Control {
     }
 
     /// Returns the values of the control messages `controls` of a received message.
-    pub(super) fn read(controls: &[Self]) -> Said {
-        let mut said = Said::default();
+    pub(super) fn read(controls: &[Self]) -> ControlValues {
+        let mut said = ControlValues::default();
         for control in controls {
             let int = c_int::from_ne_bytes(control.value);
             match (control.header.cmsg_level, control.header.cmsg_type) {

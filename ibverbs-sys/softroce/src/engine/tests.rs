@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Engine, EngineTasks, Look};
+use super::{Engine, EngineTasks, ReceiveAttempt};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::net::{Endpoints, Inbox, Network};
@@ -57,7 +57,7 @@ fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
 }
 
 impl EngineTasks for Counting {
-    fn look(&self) -> Look {
+    fn receive(&self) -> ReceiveAttempt {
         let received = self
             .network
             .receive(&mut self.inbox.lock(), true, |packets| {
@@ -70,7 +70,7 @@ impl EngineTasks for Counting {
             Timers::clear(&self.alarms[key as usize], time);
             let _ = self.fired.lock().send(key);
         }
-        Look::Done { fetched: received }
+        ReceiveAttempt::Done { fetched: received }
     }
 
     fn polled(&self) -> Option<Time> {

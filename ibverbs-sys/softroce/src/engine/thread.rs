@@ -35,7 +35,7 @@ const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns
     /// immediately; the other thread receives once more after it has released the lock.
-    fn look(&self) -> Look;
+    fn receive(&self) -> ReceiveAttempt;
 
     /// Returns the time at which a thread last polled the device, or `None` if no thread ever polled.
     fn polled(&self) -> Option<Time>;
@@ -87,7 +87,7 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
 
 /// Result of one attempt to receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ReceiveAttempt {
     /// Another thread is receiving, and will receive once more after this attempt.
     Contended,
     /// The attempt has received all packets of one batch.
@@ -220,7 +220,7 @@ impl EngineState {
                 device_now.follow_host();
             }
             device_now.handle_events();
-            let (packets, look) = look(&*device_now);
+            let (packets, look) = receive(&*device_now);
             let fetched = packets > 0;
             let now = self.timers.now();
             if packets >= MANY_PACKETS {
@@ -236,20 +236,22 @@ impl EngineState {
             let wait = pacing.decide(Observations {
                 woken: woken || fetched,
                 fetched,
-                contended: look == Look::Contended,
+                contended: look == ReceiveAttempt::Contended,
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
             // Another thread is receiving, and continues once it is scheduled. It may need this processor, so the engine sleeps.
             let wait = match wait {
-                Wait::Watch if look == Look::Contended => Wait::Unwatched(MAX_CONTENTION_WAIT),
+                Wait::Watch if look == ReceiveAttempt::Contended => {
+                    Wait::Unwatched(MAX_CONTENTION_WAIT)
+                }
                 wait => wait,
             };
             let watched = watch.set(&endpoints, wait == Wait::Watch);
             let interval = match wait {
                 Wait::Unwatched(interval) => Some(interval),
                 // A socket has more packets. A watch that began earlier does not report them.
-                Wait::Watch if matches!(look, Look::Done { fetched: 1.. }) => continue,
+                Wait::Watch if matches!(look, ReceiveAttempt::Done { fetched: 1.. }) => continue,
                 Wait::Watch if now < awake => {
                     hint::spin_loop();
                     continue;
@@ -260,8 +262,8 @@ impl EngineState {
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);
             // If another thread is receiving, that thread runs the due timers.
             let least = match look {
-                Look::Contended => now + MAX_CONTENTION_WAIT,
-                Look::Done { .. } => now,
+                ReceiveAttempt::Contended => now + MAX_CONTENTION_WAIT,
+                ReceiveAttempt::Done { .. } => now,
             };
             // An engine that wakes up at intervals need not be woken.
             let device_of_sleep = (wait == Wait::Watch).then_some(device);
@@ -301,15 +303,15 @@ impl EngineState {
 
 /// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the number of packets and the
 /// result of the last attempt.
-fn look(device: &impl EngineTasks) -> (usize, Look) {
+fn receive(device: &impl EngineTasks) -> (usize, ReceiveAttempt) {
     let mut packets = 0;
-    let mut look = device.look();
+    let mut look = device.receive();
     for _ in 1..MAX_BATCHES {
         match look {
-            Look::Done { fetched } if fetched > 0 => packets += fetched,
+            ReceiveAttempt::Done { fetched } if fetched > 0 => packets += fetched,
             _ => break,
         }
-        look = device.look();
+        look = device.receive();
     }
     (packets, look)
 }

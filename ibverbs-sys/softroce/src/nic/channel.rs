@@ -5,7 +5,7 @@ use std::thread;
 use super::{Caller, Nic};
 use crate::completion::{CompletionChannel, WakeEventfd};
 use crate::context::Element;
-use crate::engine::Look;
+use crate::engine::ReceiveAttempt;
 use crate::same_host::HostPeers;
 
 impl Nic {
@@ -44,7 +44,7 @@ impl Nic {
                     Err(error) => break Err(error),
                 }
             }
-            if self.look_after(self.now(), Caller::Wake) == Look::Contended {
+            if self.receive_and_run_timers(self.now(), Caller::Wake) == ReceiveAttempt::Contended {
                 thread::yield_now();
             }
             if let Some(event) = channel.try_next_event() {
@@ -81,7 +81,7 @@ impl Nic {
         wake_eventfd: &WakeEventfd,
     ) -> io::Result<Arc<Element>> {
         let receive = || {
-            self.look_after(self.now(), Caller::Wake);
+            self.receive_and_run_timers(self.now(), Caller::Wake);
             channel.try_next_event()
         };
         loop {

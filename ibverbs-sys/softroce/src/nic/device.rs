@@ -13,7 +13,7 @@ use ibverbs_sys::ibv_event_type;
 use super::Nic;
 use super::receiver::Caller;
 use crate::counters::Tally;
-use crate::engine::{self, Look};
+use crate::engine::{self, ReceiveAttempt};
 use crate::net::{self, Endpoints, SharedVolume};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, HostPeer};
@@ -21,14 +21,14 @@ use crate::same_host::{CHECK_INTERVAL, HostPeers, Link};
 use crate::{memory, receive};
 
 impl engine::EngineTasks for Nic {
-    fn look(&self) -> Look {
-        match self.look_after(self.now(), Caller::Engine) {
-            Look::Contended => {
+    fn receive(&self) -> ReceiveAttempt {
+        match self.receive_and_run_timers(self.now(), Caller::Engine) {
+            ReceiveAttempt::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
                 // lock free.
                 fence(Ordering::SeqCst);
-                self.look_after(self.now(), Caller::Engine)
+                self.receive_and_run_timers(self.now(), Caller::Engine)
             }
             done => done,
         }

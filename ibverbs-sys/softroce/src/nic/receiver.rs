@@ -14,7 +14,7 @@ use super::unanswered::Unanswered;
 use crate::address;
 use crate::counters::{Counters, Tally};
 use crate::descriptor;
-use crate::engine::{Engine, Look};
+use crate::engine::{Engine, ReceiveAttempt};
 use crate::memory::Piece;
 use crate::multicast;
 use crate::net::{Delivery, Inbox};
@@ -103,7 +103,7 @@ impl Nic {
         }
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.look_after(now, Caller::Poll) != Look::Contended;
+        let looked = self.receive_and_run_timers(now, Caller::Poll) != ReceiveAttempt::Contended;
         if !looked {
             // The thread that is receiving may have been descheduled; further polling would keep it off the processor.
             thread::yield_now();
@@ -115,10 +115,10 @@ impl Nic {
     /// was not scheduled. So timers run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found
     /// packets, because a peer may send without end. If another thread is receiving, that thread runs the timers. The
     /// engine does not sleep before the timers have run.
-    pub(super) fn look_after(&self, now: Time, care: Caller) -> Look {
+    pub(super) fn receive_and_run_timers(&self, now: Time, care: Caller) -> ReceiveAttempt {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Caller::Engine } else { care });
-        if let Look::Done { fetched } = look
+        if let ReceiveAttempt::Done { fetched } = look
             && is_due
         {
             let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
@@ -153,11 +153,11 @@ impl Nic {
     /// Receives packets, unless another thread is receiving. If the engine tried to receive meanwhile, receives more
     /// batches, because the packet that woke the engine does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches,
     /// wakes the engine to receive them, because the polling thread has other work that the peer may be waiting for.
-    fn fetch(&self, now: Time, mut care: Caller) -> Look {
+    fn fetch(&self, now: Time, mut care: Caller) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
-                return Look::Contended;
+                return ReceiveAttempt::Contended;
             };
             let received = self.receive(&mut receiver, now, care);
             drop(receiver);
@@ -174,11 +174,11 @@ impl Nic {
                 (owed, care) = (true, Caller::Engine);
             }
             if !owed || received == 0 && !refused {
-                return Look::Done { fetched };
+                return ReceiveAttempt::Done { fetched };
             }
             if batches > MAX_BATCHES_FOR_ENGINE {
                 self.timers.sleeper().signal();
-                return Look::Done { fetched };
+                return ReceiveAttempt::Done { fetched };
             }
         }
     }

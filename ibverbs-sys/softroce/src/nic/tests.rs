@@ -25,7 +25,7 @@ use crate::completion::{
 };
 use crate::config::{Config, Scheduled};
 use crate::context::{Context, Element, ProtectionDomain};
-use crate::engine::Look;
+use crate::engine::ReceiveAttempt;
 use crate::fault::NetworkFaults;
 use crate::proto::{
     Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
@@ -632,12 +632,12 @@ fn who_polls_comes_back_however_much_there_is() {
                     .schedule(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.look_after(b.nic.now(), Caller::Engine);
+        let looked = b.nic.receive_and_run_timers(b.nic.now(), Caller::Engine);
         // A batch has 8 messages, and the first batch does not count as received in place of the engine.
         let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);
         assert!(
-            matches!(looked, Look::Contended)
-                || matches!(looked, Look::Done { fetched } if fetched <= most),
+            matches!(looked, ReceiveAttempt::Contended)
+                || matches!(looked, ReceiveAttempt::Done { fetched } if fetched <= most),
             "{looked:?}"
         );
         let received = || b.nic.counters.value(Counter::ReceivedPackets);

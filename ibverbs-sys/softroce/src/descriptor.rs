@@ -65,8 +65,9 @@ const MIN_NUMBER: u64 = 3072;
 /// set.
 const MARK_SIGNAL: libc::c_int = 63;
 
-/// Commands of `fcntl` from linux/fcntl.h that set and get the signal number of a file.
+/// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file.
 const F_SETSIG: libc::c_int = 10;
+/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file.
 const F_GETSIG: libc::c_int = 11;
 
 type Numbers = [AtomicU64; MAX_NUMBER / 64];

@@ -93,6 +93,7 @@ pub(crate) fn forget() {
 /// Key of the timer for completion events that moderation delays. Differs from the keys of queue pairs' timers, which
 /// are queue pair numbers, below 2^24.
 const MODERATION_TIMER_KEY: u32 = net::DELAY_TIMER_KEY + 1;
+/// Key of the timer for the events that the configuration schedules, such as the port going down.
 const SCHEDULE: u32 = net::DELAY_TIMER_KEY + 2;
 
 /// Maximum number of due timers that run after one receive attempt.
@@ -125,7 +126,7 @@ impl Nic {
     }
 
     /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while the NIC is being
-    /// opened: the engine then detects the failure itself.
+    /// opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
@@ -203,8 +204,8 @@ impl Nic {
         self.timers.now()
     }
 
-    /// Makes arriving packets wake the engine from now on. Must be called when a completion queue is armed, because the
-    /// program is about to sleep until a completion arrives.
+    /// Makes arriving packets wake the engine (background thread) from now on. Must be called when a completion queue
+    /// is armed, because the program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
             engine.watch();
@@ -378,8 +379,8 @@ impl Nic {
             let mut schedule = self.schedule.lock();
             schedule.pop_if(|(time, _)| *time <= now)
         };
-        while let Some((_, what)) = next() {
-            match what {
+        while let Some((_, event)) = next() {
+            match event {
                 Scheduled::Raise(kind) => self.faults.raise(kind),
                 Scheduled::Link { up } => self.faults.set_link(up),
             }

@@ -14,8 +14,9 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a holder without a value. The first use of the holder calls `make` to create the value. If two threads
-    /// use the holder for the first time at once, `make` may be called twice, and one of the values is dropped.
+    /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process calls `make` to create
+    /// the value. If two threads make the first call at the same time, `make` may be called twice, and one of the two
+    /// values is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),

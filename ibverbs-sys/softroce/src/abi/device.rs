@@ -212,6 +212,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 static OF_PARENT: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 
+/// Device object before its names and functions are filled in.
 const NAMELESS: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {

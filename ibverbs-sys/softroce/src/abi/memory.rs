@@ -56,6 +56,7 @@ pub(super) struct Mapping {
     access: AccessFlags,
 }
 
+/// Length of a page in bytes.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).
@@ -460,8 +461,8 @@ impl Mapping {
         }
     }
 
-    /// Returns the block of the device's arena that contains the memory, or `None` if the memory was not allocated from
-    /// the arena. The region keeps the block, even after the program has freed the buffer.
+    /// Returns the block of the device's arena (shared file) that contains the memory, or `None` if the memory was not
+    /// allocated from the arena. The region keeps the block, even after the program has freed the buffer.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }

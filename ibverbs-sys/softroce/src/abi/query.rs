@@ -207,6 +207,7 @@ fn device_attributes() -> ibv_device_attr_ex {
     attributes
 }
 
+/// Capabilities of the device, as `device_cap_flags` of `ibv_query_device(3)` reports them.
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
     | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
@@ -249,11 +250,13 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes
 }
 
-/// Values of the physical port state, as numbered in IBTA table 155.
+/// Physical port state "disabled", as numbered in IBTA table 155.
 const DISABLED: u8 = 3;
+/// Physical port state "link up", as numbered in IBTA table 155.
 const LINK_UP: u8 = 5;
 /// Value of `max_vl_num` for a port that has only virtual lane 0.
 const ONE_LANE: u8 = 1;
+/// Value of `active_width` for a link with one lane.
 const WIDTH_1X: u8 = 1;
 /// Value of `active_speed` for 10 Gbit/s per lane (FDR10).
 const SPEED_10G: u8 = 8;

@@ -47,6 +47,7 @@ impl Symbol {
     }
 }
 
+/// Marks a function that the real library does not export. No function has this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 /// Returns whether the real library exists and has the symbol.

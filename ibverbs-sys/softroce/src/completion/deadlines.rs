@@ -22,6 +22,7 @@ pub struct Deadlines {
 /// Callback that is called with each new due time, so that a timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
+/// Value of the stored time if no completion event is delayed.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {

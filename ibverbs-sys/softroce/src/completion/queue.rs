@@ -137,8 +137,8 @@ impl CompletionQueue {
         self.push_slowly(added, &again)
     }
 
-    /// Handles the rare cases of [`push`](Self::push): tries again if the result of the attempt, `added`, is `None`,
-    /// and otherwise raises an event for the entry.
+    /// Completes an attempt to add `entry` in the rare cases of [`push`](Self::push): tries again if `added`, the
+    /// result of the attempt, is `None`, and raises an event for the entry otherwise.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);

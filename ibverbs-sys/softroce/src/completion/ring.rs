@@ -42,7 +42,7 @@ pub(super) struct Ring<T> {
     capacity: AtomicUsize,
 }
 
-/// Word of the head or the tail of the ring, in a cache line of its own.
+/// Word of the head or the tail of the ring, in its own cache line.
 #[repr(align(64))]
 struct RingEnd(AtomicU64);
 

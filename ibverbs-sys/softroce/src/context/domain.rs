@@ -3,26 +3,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Context, HasUsage, Usage};
 
-/// Identity of a protection domain, a number that no other domain has. A local or remote key is valid only within its
-/// own domain.
+/// Number that identifies a protection domain and that no other domain has. A memory key can be used only in the
+/// domain in which it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
 impl DomainId {
-    /// Creates an identity that no other domain has.
+    /// Creates an identifier that no other protection domain has.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the identity as a number.
+    /// Returns the identifier as an integer.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identity of another protection
-/// domain.
+/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identifier of the protection
+/// domain from which it was created.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -53,8 +53,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identity with which memory keys are checked. The identity of a parent domain is that of the
-    /// protection domain for which it stands.
+    /// Returns the identifier with which the use of memory keys is checked. A parent domain has the identifier of the
+    /// protection domain from which it was created.
     pub fn id(&self) -> DomainId {
         self.id
     }

@@ -10,6 +10,7 @@ use super::Refusal;
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
+/// Bit of the count that is set when the destruction of the object begins.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {

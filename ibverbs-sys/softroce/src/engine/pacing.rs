@@ -6,21 +6,22 @@ use std::time::Duration;
 /// do not wake it.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If a packet wakes the engine and the last poll was at most this long ago, the polling thread is assumed to have
-/// received the packet. Waking the engine takes longer than this time.
+/// If a packet wakes the engine (background thread) and the last poll was at most this long ago, the polling thread is
+/// assumed to have received the packet. Waking the engine takes longer than this time.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still polling, but not scheduled
 /// at the moment.
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
-/// Initial number of useless wakeups in a row after which the engine stops watching the sockets.
+/// Initial number of useless wakeups in a row after which the engine (background thread) stops watching the sockets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Maximum number of useless wakeups in a row that are required before the engine stops watching the sockets.
+/// Maximum number of useless wakeups in a row that are required before the engine (background thread) stops watching
+/// the sockets.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
-/// Observations of the engine in one iteration of its loop.
+/// Observations of the engine (background thread) in one iteration of its loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
     /// Set if a socket woke the engine.
@@ -35,7 +36,7 @@ pub(crate) struct Observations {
     pub(crate) polled: Option<Duration>,
 }
 
-/// The way in which the engine waits for work next.
+/// The way in which the engine (background thread) waits for work next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Watch the sockets, so that packets wake the engine.
@@ -44,10 +45,10 @@ pub(crate) enum Wait {
     Unwatched(Duration),
 }
 
-/// Decision whether packets wake the engine (the background thread of the device). Wakeups while the program polls are useless,
-/// and each costs the sender of the packet time. Without wakeups, packets wait for an interval if no thread polls. So the
-/// engine stops watching the sockets only after several useless wakeups in a row. If the decision turns out to be wrong, twice
-/// as many are required the next time.
+/// Decision whether packets wake the engine (the background thread of the device). Wakeups are useless while the
+/// program polls, and each takes time of the thread that sends the packet. Without wakeups, packets wait for an
+/// interval if no thread polls. So the engine stops watching the sockets only after several useless wakeups in a row.
+/// If this decision was wrong, twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
@@ -133,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Repeats useless wakeups until the engine stops watching the sockets. Returns their number.
+    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets. Returns their number.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

@@ -18,17 +18,17 @@ use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Maximum number of batches of packets that the engine receives in one iteration of its loop.
+/// Maximum number of batches of packets that the engine (background thread) receives in one iteration of its loop.
 const MAX_BATCHES: usize = 16;
 
 /// Number of packets received in one iteration at which more packets are expected soon.
 const MANY_PACKETS: usize = 16;
 
-/// Time for which the engine stays awake after it has received at least [`MANY_PACKETS`] packets. Sleeping and being woken
-/// takes about as long, and also costs time of the thread that sends the packet.
+/// Time for which the engine (background thread) stays awake after it has received at least [`MANY_PACKETS`] packets.
+/// Sleeping and being woken takes about as long, and also costs time of the thread that sends the packet.
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
-/// Maximum time for which the engine leaves packets and timers to another thread that is receiving.
+/// Maximum time for which the engine (background thread) leaves packets and timers to another thread that is receiving.
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.
@@ -68,12 +68,12 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
         true
     }
 
-    /// Publishes to peer processes that the engine is awake, so that they need not wake it.
+    /// Publishes to peer processes that the engine (background thread) is awake, so that they need not wake it.
     fn wake_up(&self) {}
 
-    /// Returns the interval at which the engine must check for messages although it watches the sockets: peers wake
-    /// another thread, which may not receive. `_is_over` is set if the engine has just waited for this interval.
-    /// Returns `None` if no such check is needed.
+    /// Returns the interval at which the engine (background thread) must check for messages although it watches the
+    /// sockets: peers wake another thread, which may not receive. `_is_over` is set if the engine has just waited for
+    /// this interval. Returns `None` if no such check is needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
@@ -81,7 +81,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Runs due timers without receiving packets.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device. Returns whether the engine may continue.
+    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background thread) may
+    /// continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -131,8 +132,8 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes each packet wake the engine from now on. Must be called when the program is about to sleep until a
-    /// completion arrives.
+    /// Makes each packet wake the engine (background thread) from now on. Must be called when the program is about to
+    /// sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine accesses the two words in the opposite order: it stores `away` and then loads `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
@@ -147,8 +148,8 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether packets do not wake the engine because threads of the program poll. The engine then only checks
-    /// at intervals whether they still poll.
+    /// Returns whether packets do not wake the engine (background thread) because threads of the program poll. The
+    /// engine then only checks at intervals whether they still poll.
     pub(crate) fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -163,8 +164,9 @@ impl Drop for Engine {
 }
 
 impl EngineState {
-    /// Runs the loop of the engine until the device is dropped. After a panic the device has failed, and the loop
-    /// continues for timers, such as those of moderated completion events. A second panic ends the loop.
+    /// Runs the loop of the engine (background thread) until the device is dropped. After a panic the device has
+    /// failed, and the loop continues for timers, such as those of moderated completion events. A second panic ends the
+    /// loop.
     fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {

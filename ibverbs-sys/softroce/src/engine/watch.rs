@@ -29,8 +29,9 @@ pub(super) struct Wakeup {
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only
-/// once, so packets that stay in a socket while another thread is receiving do not prevent the engine's sleep.
+/// Epoll set of the sockets whose packets wake the engine (background thread). It is edge-triggered: each packet wakes
+/// the engine only once, so packets that stay in a socket while another thread is receiving do not prevent the engine's
+/// sleep.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -47,8 +48,8 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets. `event` is the kind of
-    /// event that a readable descriptor stands for.
+    /// Adds a descriptor that wakes the engine (background thread) even while the engine does not watch the sockets.
+    /// `event` is the kind of event that a readable descriptor stands for.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)

@@ -43,7 +43,7 @@ pub(crate) struct Fate {
     pub(crate) latency: Duration,
 }
 
-/// Random generator that selects the faults of each packet, by the configured probabilities.
+/// Random number generator that selects the faults of each packet, with the configured probabilities.
 #[derive(Debug)]
 pub(crate) struct FaultGenerator {
     faults: NetworkFaults,

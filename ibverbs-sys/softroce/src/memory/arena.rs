@@ -243,7 +243,7 @@ impl Block {
         self.length
     }
 
-    /// Returns the arena from which the block was allocated.
+    /// Returns the arena (shared file) from which the block was allocated.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }

@@ -21,7 +21,7 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access identifies by a key and an address, after the key was checked.
+/// Memory that an access may use: the span of a region or window whose key was checked, and the offset in it.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first accessed byte in the span.

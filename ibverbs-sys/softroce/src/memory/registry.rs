@@ -467,7 +467,7 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses of a region's bytes in requests, which begin at `start`, do not wrap around.
+/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do not wrap around.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

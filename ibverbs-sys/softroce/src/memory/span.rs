@@ -58,8 +58,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in memory that was allocated from the device's arena. Returns `None` if the range is not inside the
-    /// block.
+    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns `None` if the range
+    /// is not inside the block.
     ///
     /// # Safety
     /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or accepts the results that

@@ -116,8 +116,8 @@ impl Network {
         own.chain(of_groups).cloned().collect()
     }
 
-    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine and all polling
-    /// threads receive.
+    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine (background thread)
+    /// and all polling threads receive.
     pub(super) fn publish(&self, groups: &Joined) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);

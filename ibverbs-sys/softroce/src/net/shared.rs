@@ -63,8 +63,8 @@ pub(crate) enum Delivery<'a> {
 impl Network {
     /// Receives packets and ring messages (short messages without packet headers) from all `links` (memory shared with
     /// other processes), and passes them to `deliver`. Calls `go_on` with the number of each queue pair that was
-    /// waiting for free space in the ring of a link that has free space now. Returns the number of received packets and
-    /// messages.
+    /// waiting for free space in the ring of a link (shared memory) that has free space now. Returns the number of
+    /// received packets and messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

@@ -27,8 +27,8 @@ use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Number of the queue pairs at both ends of a trial, without the slot bits. The number is that of the general services
-/// interface, which no queue pair of a program has.
+/// Number of the queue pairs at both ends of a trial (test burst), without the slot bits. The number is that of the
+/// general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
 /// Opcode of a packet that requests an answer.
@@ -37,7 +37,7 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial that must be sent now.
+/// A trial (test burst) that must be sent now.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number at the peer's end of the trial.
@@ -49,7 +49,7 @@ pub(super) struct DueTrial {
 /// Local IP address and IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
-/// State of the trials of each route.
+/// State of the trials (test bursts) of each route.
 #[derive(Debug, Default)]
 pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
@@ -74,7 +74,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Time after which an answered trial is repeated.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Number of unanswered trials after which no bursts are sent to the peer until a trial succeeds.
+/// Number of unanswered trials after which no bursts are sent to the peer until a trial (test burst) succeeds.
 const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes whose state is kept.
@@ -87,8 +87,8 @@ impl Trials {
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
     }
 
-    /// Begins a trial from the address `local` to `peer`, if a trial is due at `now`. Returns the sequence number of
-    /// its first packet, or `None` if no trial is due.
+    /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`. Returns the sequence
+    /// number of its first packet, or `None` if no trial is due.
     pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
         let route = (local, peer);
         let mut trials = self.0.lock();
@@ -117,7 +117,7 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the trial packet with the sequence number `sequence`.
+    /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A trial is a test burst.
     pub(super) fn answered(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -131,8 +131,9 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the trial that must be sent to the destination of the first packet of `batch`. Returns `None` if no
-    /// trial is due, or if the batch has no packets that a successful trial would allow to be sent as a burst.
+    /// Returns the trial (test burst) that must be sent to the destination of the first packet of `batch`. Returns
+    /// `None` if no trial is due, or if the batch has no packets that a successful trial would allow to be sent as a
+    /// burst.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -151,7 +152,7 @@ impl Network {
         })
     }
 
-    /// Sends the two packets of a trial as a burst.
+    /// Sends the two packets of a trial (test burst) as a burst.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
@@ -168,8 +169,8 @@ impl Network {
         outbox.make_trial();
     }
 
-    /// Handles a packet of a trial that arrived at the address `local`: answers a question, or records an answer.
-    /// Returns `false` if the packet belongs to no trial.
+    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a question, or records an
+    /// answer. Returns `false` if the packet belongs to no trial.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
@@ -202,7 +203,7 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of the end of a trial at the device with the slot (port index) `slot`.
+/// Returns the queue pair number of the end of a trial (test burst) at the device with the slot (port index) `slot`.
 fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

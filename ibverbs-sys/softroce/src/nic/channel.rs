@@ -59,8 +59,8 @@ impl Nic {
     }
 
     /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion queue of the
-    /// channel was armed. Packets wake the engine from now on. If the channel is non-blocking and the only one, peer
-    /// processes on the same host wake the waiting thread instead.
+    /// channel was armed. Packets wake the engine (background thread) from now on. If the channel is non-blocking and
+    /// the only one, peer processes on the same host wake the waiting thread instead.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -103,9 +103,9 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives
-    /// messages. If a peer's wakeup for another thread on the same channel ends this wait without an event, wakes the
-    /// engine, because otherwise no thread would receive the peer's message.
+    /// Fetches the next event of a channel, or waits for it, while the engine (background thread) or another waiting
+    /// thread receives messages. If a peer's wakeup for another thread on the same channel ends this wait without an
+    /// event, wakes the engine, because otherwise no thread would receive the peer's message.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {
@@ -118,7 +118,8 @@ impl Nic {
     }
 }
 
-/// Makes the engine send the wakeups of peers that this thread has deferred, if the thread does not send them soon.
+/// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if the thread does not
+/// send them soon.
 fn remind(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
     if links.any(|links| links.iter().any(|link| link.must_wake())) {

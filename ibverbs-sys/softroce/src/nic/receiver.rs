@@ -84,8 +84,8 @@ const RESPONSE_BATCH: usize = 32;
 /// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the process ends.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives in place of the engine, after the engine tried
-/// to receive while the polling thread held the lock.
+/// Maximum number of batches of packets that a polling thread receives in place of the engine, after the engine
+/// (background thread) tried to receive while the polling thread held the lock.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 impl Nic {
@@ -114,7 +114,7 @@ impl Nic {
     /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process
     /// was not scheduled. So timers run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found
     /// packets, because a peer may send without end. If another thread is receiving, that thread runs the timers. The
-    /// engine does not sleep before the timers have run.
+    /// engine (background thread) does not sleep before the timers have run.
     pub(super) fn receive_and_run_timers(&self, now: Time, care: Caller) -> ReceiveAttempt {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Caller::Engine } else { care });
@@ -150,9 +150,10 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives packets, unless another thread is receiving. If the engine tried to receive meanwhile, receives more
-    /// batches, because the packet that woke the engine does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches,
-    /// wakes the engine to receive them, because the polling thread has other work that the peer may be waiting for.
+    /// Receives packets, unless another thread is receiving. If the engine (background thread) tried to receive
+    /// meanwhile, receives more batches, because the packet that woke the engine does not wake it again. If packets are
+    /// left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes the engine to receive them, because the polling thread has
+    /// other work that the peer may be waiting for.
     fn fetch(&self, now: Time, mut care: Caller) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -201,7 +202,7 @@ impl Nic {
             sockets,
             ..
         } = receiver;
-        let passes = !host_peers.links().is_empty() && sockets.rest(now, shared > 0);
+        let passes = !host_peers.links().is_empty() && sockets.may_omit(now, shared > 0);
         let received = if passes && care != Caller::Engine || descriptor::has_lost() {
             0
         } else {
@@ -223,7 +224,7 @@ impl Nic {
             } else if received > 0 {
                 self.answer_later(now, touched);
             }
-            sockets.looked(now, received);
+            sockets.record_check(now, received);
             received
         };
         shared + received
@@ -277,10 +278,10 @@ impl Nic {
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
         if !touched.is_empty() {
-            unanswered.looked(count);
+            unanswered.attempted(count);
             let may_wait = !is_urgent && care == Caller::Poll && unanswered.may_wait(touched.len());
             if !may_wait || !self.may_answer_later() {
-                unanswered.answered();
+                unanswered.acknowledged();
                 self.answer(now, touched, is_quiet);
             }
         }
@@ -326,7 +327,7 @@ impl Nic {
 
     /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling program handles a message
     /// immediately, and often sends a message itself, which then includes the acknowledgement. If no thread polls
-    /// again, the engine sends the acknowledgement.
+    /// again, the engine (background thread) sends the acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);

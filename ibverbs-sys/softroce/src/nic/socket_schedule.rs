@@ -6,7 +6,8 @@ use crate::proto::Time;
 /// system call, and takes longer than receiving a message through shared memory.
 #[derive(Debug, Default)]
 pub(super) struct SocketSchedule {
-    looked: Time,
+    /// Time of the last check.
+    checked: Time,
     /// Present minimum interval between two checks of the sockets.
     interval: Duration,
 }
@@ -21,9 +22,9 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 impl SocketSchedule {
     /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if messages have arrived
     /// through shared memory.
-    pub(super) fn rest(&self, now: Time, busy: bool) -> bool {
+    pub(super) fn may_omit(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.interval.is_zero();
-        now - self.looked
+        now - self.checked
             < if busy && is_quiet {
                 BUSY_INTERVAL
             } else {
@@ -32,8 +33,8 @@ impl SocketSchedule {
     }
 
     /// Records that a check of the sockets at the time `now` found `received` packets.
-    pub(super) fn looked(&mut self, now: Time, received: usize) {
-        self.looked = now;
+    pub(super) fn record_check(&mut self, now: Time, received: usize) {
+        self.checked = now;
         self.interval = match received {
             0 => (2 * self.interval).clamp(Duration::from_micros(1), IDLE_INTERVAL),
             _ => Duration::ZERO,
@@ -46,17 +47,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_let_be_while_nothing_comes_and_not_for_long() {
+    fn checks_are_omitted_for_a_bounded_time_while_no_packet_arrives() {
         let at = |micros: u64| Time::from_nanos(1000 * micros);
         let mut sockets = SocketSchedule::default();
-        assert!(!sockets.rest(at(1000), false));
+        assert!(!sockets.may_omit(at(1000), false));
         for _ in 0..10 {
-            sockets.looked(at(1000), 0);
+            sockets.record_check(at(1000), 0);
         }
-        assert!(sockets.rest(at(1019), false) && !sockets.rest(at(1020), false));
+        assert!(sockets.may_omit(at(1019), false) && !sockets.may_omit(at(1020), false));
         // The maximum interval also holds while messages arrive through shared memory.
-        assert!(sockets.rest(at(1099), true) && !sockets.rest(at(1100), true));
-        sockets.looked(at(2000), 1);
-        assert!(!sockets.rest(at(2000), false) && !sockets.rest(at(2000), true));
+        assert!(sockets.may_omit(at(1099), true) && !sockets.may_omit(at(1100), true));
+        sockets.record_check(at(2000), 1);
+        assert!(!sockets.may_omit(at(2000), false) && !sockets.may_omit(at(2000), true));
     }
 }

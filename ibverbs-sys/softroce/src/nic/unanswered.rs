@@ -3,8 +3,8 @@
 pub(super) struct Unanswered {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
-    /// Number of receive attempts since the last message arrived.
-    looks: u32,
+    /// Number of attempts to receive since the last message arrived.
+    attempts: u32,
 }
 
 /// Minimum number of received messages at which acknowledgements are no longer delayed.
@@ -21,14 +21,14 @@ const MAX_MESSAGES: u32 = 256;
 const MAX_EMPTY: u32 = 4;
 
 impl Unanswered {
-    /// Records a receive attempt in which `came` messages arrived.
+    /// Records an attempt to receive, in which `messages` messages arrived.
     #[inline]
-    pub(super) fn looked(&mut self, came: usize) {
-        if came == 0 {
-            self.looks += 1;
+    pub(super) fn attempted(&mut self, messages: usize) {
+        if messages == 0 {
+            self.attempts += 1;
         } else {
-            self.messages += came as u32;
-            self.looks = 0;
+            self.messages += messages as u32;
+            self.attempts = 0;
         }
     }
 
@@ -37,12 +37,12 @@ impl Unanswered {
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
         let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);
-        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.looks < MAX_EMPTY
+        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.attempts < MAX_EMPTY
     }
 
     /// Records that all messages have been acknowledged.
     #[inline]
-    pub(super) fn answered(&mut self) {
+    pub(super) fn acknowledged(&mut self) {
         *self = Self::default();
     }
 }
@@ -52,32 +52,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_wait_for_a_few_looks_and_not_where_many_come() {
+    fn acknowledgements_are_delayed_for_a_few_attempts_and_messages() {
         let mut unanswered = Unanswered::default();
         for _ in 1..MIN_MESSAGES {
-            unanswered.looked(1);
+            unanswered.attempted(1);
             assert!(unanswered.may_wait(1));
         }
-        unanswered.looked(1);
+        unanswered.attempted(1);
         assert!(!unanswered.may_wait(1));
         assert!(unanswered.may_wait(5));
-        unanswered.looked(4);
+        unanswered.attempted(4);
         assert!(!unanswered.may_wait(5));
-        unanswered.looked(235);
+        unanswered.attempted(235);
         assert!(unanswered.may_wait(100));
-        unanswered.looked(1);
+        unanswered.attempted(1);
         assert!(!unanswered.may_wait(100));
-        unanswered.answered();
+        unanswered.acknowledged();
         assert!(unanswered.may_wait(1));
 
         for _ in 0..3 {
-            unanswered.looked(1);
+            unanswered.attempted(1);
             for _ in 1..MAX_EMPTY {
-                unanswered.looked(0);
+                unanswered.attempted(0);
                 assert!(unanswered.may_wait(1));
             }
         }
-        unanswered.looked(0);
+        unanswered.attempted(0);
         assert!(!unanswered.may_wait(100));
     }
 }

@@ -26,8 +26,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets, and is
-    /// followed by a pause: the average time per packet is `interval`.
+    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets, and the
+    /// pause after it makes `interval` the average time per packet.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;

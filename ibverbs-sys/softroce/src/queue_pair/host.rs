@@ -42,7 +42,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// Results of transport events that the queue pair must handle, and information that the transport requests.
+/// Results of transport events that the queue pair must handle, and information that the transport requests from the
+/// queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
     /// Set while started requests are in progress in the state SQD (send queue drained).

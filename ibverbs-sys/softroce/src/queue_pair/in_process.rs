@@ -41,6 +41,7 @@ pub(super) struct LocalPeer {
 
 /// Maximum number of messages that are executed directly before both queue pairs are unlocked for other threads.
 const MAX_DIRECT_MESSAGES: u64 = 64;
+/// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked for other threads.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {

@@ -166,7 +166,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
 }
 
 impl Plan {
-    /// Sets the attributes of the transport to the new values.
+    /// Sets the attributes of the transport that the modification changes to the values in `values`.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {

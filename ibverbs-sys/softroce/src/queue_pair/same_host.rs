@@ -47,7 +47,8 @@ pub(super) struct Partner {
     own: u64,
 }
 
-/// Parts of a queue pair that are needed to post a request directly to a peer in another process of the host.
+/// The transport, the state and the peer of a queue pair, as far as posting a request directly to a peer in another
+/// process of the host needs them.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) attached: &'a Attached,

@@ -89,7 +89,7 @@ impl RateLimit {
         }
     }
 
-    /// Returns the time at which the rate limit allows the next operation.
+    /// Returns the earliest time at which the rate limit allows the next operation.
     pub(super) fn ready_at(&self) -> Instant {
         let burst = self.interval * (MAX_BURST - 1);
         self.full_at.checked_sub(burst).unwrap_or(self.full_at)

@@ -104,8 +104,8 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs are still waiting for space. After the link has ended, the caller must resume them,
-    /// so that they use another path. No queue pair is recorded after the end.
+    /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has ended, the caller
+    /// must resume them, so that they use another path. No queue pair is recorded after the end.
     pub(super) fn has_queue_pairs_to_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
@@ -119,15 +119,15 @@ impl Link {
     }
 
     /// Returns whether the caller must call [`resume`](Self::resume): a queue pair or packet waits, and the ring has
-    /// free space or the link has ended. If there is no space, requests that the peer wakes this process when it has
-    /// freed space.
+    /// free space or the link (shared memory) has ended. If there is no space, requests that the peer wakes this
+    /// process when it has freed space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
     /// Sends the packets that wait for space, and calls `go_on` with the number of each waiting queue pair. Does
-    /// nothing unless the ring has free space or the link has ended.
+    /// nothing unless the ring has free space or the link (shared memory) has ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -144,8 +144,8 @@ impl Link {
     }
 
     /// Sends the packets that wait for space. Returns whether all were sent and the ring has space for another packet.
-    /// If not, requests that the peer wakes this process when it has freed space. After the link has ended, drops the
-    /// packets and returns `true`.
+    /// If not, requests that the peer wakes this process when it has freed space. After the link (shared memory) has
+    /// ended, drops the packets and returns `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {

@@ -60,6 +60,7 @@ const MAX_LENGTH: usize = 2048;
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake message.
 pub(crate) const MAX_LIST: usize = 16;
 
+/// All types of handshake messages, each at the index that encodes the type in a message.
 const WORDS: [MessageType; 5] = [
     MessageType::Hello,
     MessageType::Welcome,

@@ -49,7 +49,7 @@ pub(crate) struct CachedLinks {
 }
 
 impl CachedLinks {
-    /// Creates an empty cached list. It is out of date as soon as a link is added.
+    /// Creates an empty cached list. It is out of date as soon as a link (shared memory) is added.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
@@ -88,8 +88,9 @@ impl Accesses {
     }
 }
 
-/// Minimum and maximum time between two checks whether the copies of peers have ended.
+/// Minimum time between two checks whether the copies of peers have ended.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
+/// Maximum time between two checks whether the copies of peers have ended.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
@@ -175,7 +176,8 @@ impl HostPeers {
         self.wake_eventfds.take()
     }
 
-    /// Makes the engine send the deferred wakeups of peers after a short time, unless they are sent earlier.
+    /// Makes the engine (background thread) send the deferred wakeups of peers after a short time, unless they are sent
+    /// earlier.
     pub(crate) fn remind(&self) {
         self.directory.remind();
     }

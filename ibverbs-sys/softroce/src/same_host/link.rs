@@ -93,7 +93,7 @@ impl Failures {
         })
     }
 
-    /// Returns whether a link has failed since the previous call.
+    /// Returns whether a link (shared memory) has failed since the previous call.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
@@ -105,7 +105,7 @@ impl Failures {
     }
 }
 
-/// Receiving side of a link. Only one thread at a time uses it.
+/// Receiving side of a link (shared memory). Only one thread at a time uses it.
 struct Inbound {
     receiver: Receiver,
     /// Buffer for packets that are longer than a slot (one cache line of the ring).
@@ -118,7 +118,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Records which messages have arrived when the link ends. Messages that arrive later are not received.
+    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive later are not
+    /// received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -126,8 +127,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link has ended, and 0
-    /// after the peer has violated the protocol.
+    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link (shared memory)
+    /// has ended, and 0 after the peer has violated the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -138,7 +139,7 @@ impl Inbound {
     }
 }
 
-/// Fields of a link that all threads of this process use concurrently.
+/// Fields of a link (shared memory) that all threads of this process use concurrently.
 #[derive(Debug)]
 struct LinkFields {
     sender: Sender,
@@ -148,7 +149,7 @@ struct LinkFields {
     own_lanes: MappedArray<Line>,
 }
 
-/// A message that was received from the peer of a link.
+/// A message that was received from the peer of a link (shared memory).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Received<'a> {
     /// The bytes of a packet, and the [annotation](Link::send) of the peer.
@@ -157,7 +158,7 @@ pub(crate) enum Received<'a> {
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
-/// Reason why a packet could not be sent on a link.
+/// Reason why a packet could not be sent on a link (shared memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
     /// The ring has no free space at present.
@@ -248,13 +249,13 @@ impl Link {
         &self.peer.gids
     }
 
-    /// Returns whether the link has ended, for example because the peer's process has ended.
+    /// Returns whether the link (shared memory) has ended, for example because the peer's process has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Checks whether the peer process exists, and ends the link if it does not. Returns whether the link is still
-    /// alive.
+    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not. Returns whether the
+    /// link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -262,8 +263,8 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link is alive and the peer has existed within the last [`LIVENESS_INTERVAL`]. If so, the thread
-    /// ID of the peer does not belong to another thread.
+    /// Returns whether the link (shared memory) is alive and the peer has existed within the last
+    /// [`LIVENESS_INTERVAL`]. If so, the thread ID of the peer does not belong to another thread.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
         if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
@@ -317,20 +318,21 @@ impl Link {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// Ends the link. Messages that have arrived before are still [received](Self::receive).
+    /// Ends the link (shared memory). Messages that have arrived before are still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link, and notifies the peer, which may still exist. Called if the peer has violated the protocol or did
-    /// not finish the handshake.
+    /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the peer has violated the
+    /// protocol or did not finish the handshake.
     pub(super) fn break_off(&self) {
         self.end();
         // Only the sending direction of the connection is closed. The other one reports when the peer has closed its side.
         self.copying_peer.close_connection();
     }
 
-    /// Ends the link after the peer has violated the protocol, and wakes the engine, which removes the link.
+    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the engine, which removes the
+    /// link.
     #[cold]
     fn fail(&self) {
         self.break_off();

@@ -73,7 +73,7 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link in the table may have ended, so that the caller must call
+    /// Returns whether a link (shared memory) in the table may have ended, so that the caller must call
     /// [`remove_ended`](Self::remove_ended).
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
@@ -105,8 +105,8 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link stays while messages that arrived before its end can be
-    /// received, or while queue pairs that wait for space in its ring have not been resumed.
+    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages that arrived before
+    /// its end can be received, or while queue pairs that wait for space in its ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..)).partition(|link| {
             link.check() || link.may_have_messages() || link.has_queue_pairs_to_resume()

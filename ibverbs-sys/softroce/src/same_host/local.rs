@@ -78,7 +78,7 @@ impl EngineThread {
         }
     }
 
-    /// Waits until the engine runs, or until `deadline`.
+    /// Waits until the engine (background thread) runs, or until `deadline`.
     fn wait(&self, deadline: Instant) {
         let mut locked = self.lock.lock();
         let is_missing = |_: &mut ()| self.thread.get().is_none();
@@ -127,8 +127,8 @@ impl Local {
         self.failures.take()
     }
 
-    /// Returns a handshake message of the type `word` that describes this process, or `None` if the engine does not run
-    /// yet.
+    /// Returns a handshake message of the type `word` that describes this process, or `None` if the engine (background
+    /// thread) does not run yet.
     pub(super) fn describe(&self, word: MessageType) -> Option<HandshakeMessage> {
         Some(HandshakeMessage {
             word,

@@ -21,19 +21,21 @@ use super::ring::{Chunk, Consumer, Marks, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Indices of the sender's records: that of its queue pair, and that of the memory region with its messages.
+/// Index of the record of the sender's queue pair.
 const QUEUE_PAIR: usize = 0;
+/// Index of the record of the memory region with the sender's messages.
 const REGION: usize = 1;
 
-/// Possible contents of the sender's memory: the payload of a message, and the bytes that the program writes after its
-/// request has failed.
+/// Content of the sender's memory while a message is sent: the payload.
 const MESSAGE: u64 = 1;
+/// Content of the sender's memory after the request has failed and the program has written other bytes.
 const REUSED: u64 = 2;
 
-/// Tags of messages in the ring: an offer (description of a message whose payload the receiver must copy), and its two
-/// answers.
+/// Tag of an offer (description of a message whose payload the receiver must copy) in the ring.
 const OFFER: u16 = 1;
+/// Tag of the answer that the receiver has copied the payload of an offer.
 const ACCEPTED: u16 = 2;
+/// Tag of the answer that the receiver has not copied the payload of an offer.
 const DECLINED: u16 = 3;
 
 /// Memory that both processes can access: the sender's records and payloads, and the receiver's lanes.

@@ -169,7 +169,8 @@ impl PeerDirectory {
     }
 
     /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups
-    /// that are due. Returns whether a link was added or removed. Only the engine's thread calls this function.
+    /// that are due. Returns whether a link (shared memory) was added or removed. Only the engine's thread calls this
+    /// function.
     pub(crate) fn handle_events(&self) -> bool {
         self.local.set_engine();
         let taken = self.local.events.take();
@@ -199,7 +200,8 @@ impl PeerDirectory {
         state.links.changes() != before
     }
 
-    /// Removes links that have ended, and peer processes that no longer copy from or to memory of this process.
+    /// Removes links (shared memory) that have ended, and peer processes that no longer copy from or to memory of this
+    /// process.
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
@@ -227,8 +229,8 @@ impl PeerDirectory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Ensures that the engine sends the deferred wakeups of peers within [`MAX_WAKE_DELAY`]. Does nothing if the timer
-    /// for this is running already.
+    /// Ensures that the engine (background thread) sends the deferred wakeups of peers within [`MAX_WAKE_DELAY`]. Does
+    /// nothing if the timer for this is running already.
     pub(crate) fn remind(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
@@ -237,7 +239,8 @@ impl PeerDirectory {
         self.wake_timer.set(MAX_WAKE_DELAY);
     }
 
-    /// Returns the descriptor that is readable while the engine must call [`handle_events`](Self::handle_events).
+    /// Returns the descriptor that is readable while the engine (background thread) must call
+    /// [`handle_events`](Self::handle_events).
     pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
         self.local.events.descriptor()
     }
@@ -264,7 +267,8 @@ impl PeerDirectory {
         }
     }
 
-    /// Returns whether this process has no link, no pending handshake, and no peer that may copy from or to its memory.
+    /// Returns whether this process has no link (shared memory), no pending handshake, and no peer that may copy from
+    /// or to its memory.
     pub(super) fn is_alone(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()

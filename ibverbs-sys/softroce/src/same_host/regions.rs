@@ -38,7 +38,7 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit in bytes of the start and the length of an arena segment in a record.
+/// Unit in bytes of the start and the length of an arena (shared file) segment in a record.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
 /// Number of records for regions and windows: the maximum numbers of both, and a reserve.
@@ -47,7 +47,7 @@ const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 /// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
-/// Length in bytes of the shared file that contains the tables.
+/// Length in bytes of the shared file that contains the tables of queue pairs and regions.
 pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
 /// Offset in bytes, in the file of the tables, of the records of regions.
@@ -56,6 +56,7 @@ pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 /// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
+/// Mask of the 24-bit number of the queue pair or memory region in a record.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -214,8 +215,8 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the record of the queue pair with the number `number` has always had the version `version` since
-    /// [`queue_pair`](Self::queue_pair) returned that version.
+    /// Returns whether the record of the queue pair with the number `number` has had the version `version` all the time
+    /// since [`queue_pair`](Self::queue_pair) returned that version.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)

@@ -5,29 +5,37 @@ use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{Form, PartFlags, RingMessage, SHORT, Short};
 
-/// Flags of a ring message (short message without packet headers) in the first word of a slot, above the 24-bit queue
-/// pair number.
+/// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an acknowledgement.
 const ACKNOWLEDGED: u64 = 1 << 24;
+/// Flag in the first word of a slot: the slot contains a message.
 const MESSAGE: u64 = 1 << 25;
+/// Flag in the first word of a slot: the message has immediate data.
 const IMMEDIATE: u64 = 1 << 26;
+/// Flag in the first word of a slot: the message requests a solicited completion event.
 const SOLICITED: u64 = 1 << 27;
+/// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message is a write with
+/// immediate data, [`Form::Write`].
 const FETCH: u64 = 1 << 28;
+/// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
+/// Flag in the first word of a slot: the part is the first of its message.
 const STARTS: u64 = 1 << 30;
+/// Flag in the first word of a slot: the part is the last of its message.
 const ENDS: u64 = 1 << 31;
-/// Flags of a ring message (short message without packet headers) in the second word of a slot, above the partition key.
+/// Flag in the second word of a slot: the message invalidates a memory key (Send with Invalidate).
 const INVALIDATES: u64 = 1 << 48;
+/// Flag in the second word of a slot: the payload is in chunks of the shared memory instead of the slot.
 const CHUNKS: u64 = 1 << 49;
 
 /// Mask of a 24-bit number (queue pair number or sequence number).
 const NUMBER_MASK: u64 = 0xff_ffff;
-/// Bit offsets in the first word of a slot, above the queue pair number and the flags: that of the message's sequence
-/// number, and that of the length of its payload.
+/// Bit offset, in the first word of a slot, of the sequence number of the message.
 const SEQUENCE_AT: u32 = 32;
+/// Bit offset, in the first word of a slot, of the length of the payload in bytes.
 const LENGTH_AT: u32 = 56;
-/// Positions in the other words of a slot: the bit offset of the partition key in the second word, above the immediate
-/// data, and the index of the first word of the payload. The third word is the acknowledged sequence number.
+/// Bit offset, in the second word of a slot, of the partition key. The immediate data is below.
 const PARTITION_AT: u32 = 32;
+/// Index of the first word of the payload in a slot. The word before is the acknowledged sequence number.
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);

@@ -57,12 +57,15 @@ pub(super) enum Role {
     Taker,
 }
 
-/// Byte offsets of the sleep word, the lanes, the slots and the chunks in the memory of one direction, and the length
-/// of this memory.
+/// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
 const SLEEP: usize = size_of::<Marks>();
+/// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
+/// Byte offset, in the memory of one direction, of the slots of the ring.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
+/// Byte offset, in the memory of one direction, of the chunks (blocks for payloads).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
+/// Length in bytes of the memory of one direction.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Length in bytes of the memory that two linked processes share.

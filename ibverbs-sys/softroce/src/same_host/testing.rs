@@ -56,8 +56,8 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Returns a link to a simulated process with the process ID `number`, the tables `tables` and the arena `arena`, and
-/// that process's side of the connection.
+/// Returns a link (shared memory) to a simulated process with the process ID `number`, the tables `tables` and the
+/// arena `arena`, and that process's side of the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,

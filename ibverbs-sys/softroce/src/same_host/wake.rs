@@ -27,7 +27,9 @@ pub(super) enum Sleeper {
     Channel(usize),
 }
 
+/// Value of the shared word if no thread of the process sleeps.
 const AWAKE: u64 = 0;
+/// Value of the shared word if the engine (background thread) sleeps.
 const ENGINE: u64 = 1;
 /// Value of the shared word for a thread that waits at the channel whose eventfd has the index 0.
 const FIRST_CHANNEL: u64 = 2;
@@ -43,7 +45,7 @@ impl Sleeper {
 
 impl SleepWord<'_> {
     /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check for work. If the word
-    /// contains a thread that waits at a channel, the engine does not replace it.
+    /// contains a thread that waits at a channel, the engine (background thread) does not replace it.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -90,11 +92,12 @@ impl SleepWord<'_> {
 }
 
 /// Record that the program has armed a completion queue with a non-blocking channel. The shared words then contain the
-/// channel's thread, although the thread may not wait. So the engine checks for messages at intervals while the record
-/// is set.
+/// channel's thread, although the thread may not wait. So the engine (background thread) checks for messages at
+/// intervals while the record is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
+/// No completion queue with a non-blocking channel is armed.
 const UNARMED: u8 = 0;
 /// A queue was armed, but not in the present interval.
 const ARMED_BEFORE: u8 = 1;
@@ -109,13 +112,13 @@ impl Armed {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the engine must check for messages at intervals.
+    /// Returns whether the engine (background thread) must check for messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine must then remove the
-    /// channel from the shared words, and store its own sleep in them before it sleeps.
+    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine (background thread)
+    /// must then remove the channel from the shared words, and store its own sleep in them before it sleeps.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -240,8 +243,8 @@ mod models {
         });
     }
 
-    /// Checks that no message is missed if a thread stops waiting at a channel while the engine falls asleep and a message
-    /// arrives: one of the two threads finds the message, or the engine is woken.
+    /// Checks that no message is missed if a thread stops waiting at a channel while the engine (background thread)
+    /// falls asleep and a message arrives: one of the two threads finds the message, or the engine is woken.
     #[test]
     fn who_goes_leaves_somebody_on_duty() {
         let mut model = loom::model::Builder::new();
@@ -277,8 +280,9 @@ mod models {
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks that no message is missed if the program arms a queue while the engine ends an interval and a message arrives:
-    /// a thread finds the message or is woken, or the engine looks at the end of its next interval.
+    /// Checks that no message is missed if the program arms a queue while the engine (background thread) ends an
+    /// interval and a message arrives: a thread finds the message or is woken, or the engine looks at the end of its
+    /// next interval.
     #[test]
     fn an_armed_channel_leaves_no_message_behind() {
         for was_armed in [false, true] {

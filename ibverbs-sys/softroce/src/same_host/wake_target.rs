@@ -31,7 +31,8 @@ pub(super) struct WakeTarget {
     armed: Armed,
 }
 
-/// Interval at which the engine checks for messages while peers wake a thread of the program that may not receive them.
+/// Interval at which the engine (background thread) checks for messages while peers wake a thread of the program that
+/// may not receive them.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
@@ -92,14 +93,14 @@ impl HostPeers {
         }
     }
 
-    /// Returns whether peers wake a thread of the program that may not receive their messages, so that the engine must
-    /// check for messages at intervals of [`CHECK_INTERVAL`].
+    /// Returns whether peers wake a thread of the program that may not receive their messages, so that the engine
+    /// (background thread) must check for messages at intervals of [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval, peers wake the engine again.
-    /// Only the engine calls this function.
+    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval, peers wake the engine
+    /// (background thread) again. Only the engine calls this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {

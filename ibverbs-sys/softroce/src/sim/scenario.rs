@@ -65,6 +65,7 @@ pub(super) enum Token {
     Resume(usize),
 }
 
+/// Number of variants of [`Token`].
 const KINDS: u64 = 4;
 
 impl Token {
@@ -91,6 +92,7 @@ impl Token {
 
 /// Maximum number of events in a run. A run with more events is assumed never to end.
 const MAX_EVENTS: u64 = 20_000_000;
+/// Maximum simulated time of a run.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {

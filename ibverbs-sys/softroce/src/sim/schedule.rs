@@ -149,6 +149,7 @@ pub(crate) fn ack_delay(exponent: u32) -> Duration {
     Duration::from_nanos(4096 << exponent)
 }
 
+/// Number of bytes in a mebibyte.
 const MEBIBYTE: u32 = 1 << 20;
 
 impl Schedule {

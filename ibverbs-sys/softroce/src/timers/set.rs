@@ -26,6 +26,7 @@ pub(crate) struct Timers {
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
+/// Stored time of a timer that is not scheduled.
 const NEVER: u64 = u64::MAX;
 
 impl Alarm {

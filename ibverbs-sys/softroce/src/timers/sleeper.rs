@@ -11,11 +11,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer in nanoseconds: the engine is not woken for a new timer if it would run the timer late by
-/// at most this time.
+/// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new timer if it would run
+/// the timer late by at most this time.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
-/// Interval at which the engine checks its timers when no descriptor can wake it.
+/// Interval at which the engine (background thread) checks its timers when no descriptor can wake it.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sleep of the engine (the background thread of the device), and its wakeup by other threads and processes.
@@ -51,13 +51,13 @@ impl Sleeper {
         self.wake_eventfd.try_clone()
     }
 
-    /// Wakes the engine if it sleeps. The caller must first store the state that the engine must see, with sequentially
-    /// consistent ordering.
+    /// Wakes the engine (background thread) if it sleeps. The caller must first store the state that the engine must
+    /// see, with sequentially consistent ordering.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine if its sleep would end much later than `deadline`.
+    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`.
     pub(crate) fn wake_before(&self, deadline: Time) {
         let latest = deadline.as_nanos().saturating_add(MAX_TIMER_DELAY);
         self.wake_if(|until| until > latest);
@@ -75,14 +75,16 @@ impl Sleeper {
         }
     }
 
-    /// Increments the eventfd of the engine: ends the engine's present sleep, or prevents its next sleep.
+    /// Increments the eventfd of the engine (background thread): ends the engine's present sleep, or prevents its next
+    /// sleep.
     pub(crate) fn signal(&self) {
         descriptor::increment(self.wake_eventfd.as_fd());
     }
 
     /// Puts the calling thread, the engine, to sleep until the time `deadline`, until `watched` is readable, or until
-    /// another thread wakes the engine. `now` is the present time. Calls `still` after other threads can see that the
-    /// engine sleeps, and does not sleep if `still` returns `false`, which means that there is work to do.
+    /// another thread wakes the engine (background thread). `now` is the present time. Calls `still` after other
+    /// threads can see that the engine sleeps, and does not sleep if `still` returns `false`, which means that there is
+    /// work to do.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -106,7 +108,8 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the engine has found that the program closed a descriptor on which the engine sleeps.
+    /// Returns whether the engine (background thread) has found that the program closed a descriptor on which the
+    /// engine sleeps.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }

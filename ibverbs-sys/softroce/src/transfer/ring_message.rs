@@ -46,7 +46,7 @@ pub(crate) struct Short<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`Short`] message in shared memory.
+/// Meaning of the payload of a [`Short`], which is a message in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The payload contains all bytes of the send.
@@ -111,7 +111,7 @@ pub(crate) enum NotSent {
     Unreadable,
 }
 
-/// Result of [`poll`].
+/// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the shared ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
@@ -127,7 +127,7 @@ pub(crate) enum Polled {
 /// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
-/// Length in bytes of an encoded memory segment (address, length, key) in a slot of the shared ring.
+/// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of the shared ring.
 const SEGMENT: usize = 16;
 
 /// Access to the memory of a peer in another process. By default, the methods fail, as for a peer whose memory is not
@@ -291,8 +291,8 @@ pub(crate) enum Content<'a> {
 }
 
 /// Creates the [`RingMessage`] of a message that is sent when it is posted. [`may_post_sent`](QueuePair::may_post_sent)
-/// must have returned `true`. [`Content::Segments`] requires a list that fits into a slot. After the ring message is in
-/// the ring, the caller must call [`sent`].
+/// must have returned `true`. [`Content::Segments`] requires a list that fits into a slot (cache line of the ring).
+/// After the ring message is in the ring, the caller must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -570,7 +570,7 @@ struct Ready<'a> {
     immediate: Option<[u8; 4]>,
 }
 
-/// Prepares a short send: copies all its bytes to the slot payload `room`.
+/// Prepares a short send: copies all its bytes to `room`, the payload of a slot (one cache line of the ring).
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -603,8 +603,8 @@ fn put_bytes(
     })
 }
 
-/// Prepares the next part of a send that the peer process will copy: writes its memory segments to the slot payload
-/// `room`. At most two parts of the maximum length are unacknowledged at a time.
+/// Prepares the next part of a send that the peer process will copy: writes its memory segments to `room`, the payload
+/// of a slot (one cache line of the ring). At most two parts of the maximum length are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -660,7 +660,8 @@ fn describe(
 }
 
 /// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into chunks of the ring:
-/// writes its length to the slot payload `room`, and the memory that the write names.
+/// writes its length to `room`, the payload of a slot (one cache line of the ring), and the memory that the write
+/// names.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -704,8 +705,8 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Optio
     (part, immediate.filter(|_| ends))
 }
 
-/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to the slot payload
-/// `room`.
+/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to `room`, the payload
+/// of a slot (one cache line of the ring).
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -736,8 +737,8 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the length of a message or part, and the memory that a write names, into the slot payload `room`. Returns
-/// the encoded length in bytes.
+/// Encodes the length of a message or part, and the memory that a write names, into `room`, the payload of a slot (one
+/// cache line of the ring). Returns the encoded length in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());
@@ -749,7 +750,8 @@ fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> us
     16
 }
 
-/// Encodes memory segments into the slot payload `room`. Returns the length of the encoded segments in bytes.
+/// Encodes memory segments into `room`, the payload of a slot (one cache line of the ring). Returns the length of the
+/// encoded segments in bytes.
 fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
@@ -761,7 +763,7 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT])
     taken
 }
 
-/// Decodes the memory segments in the payload of a slot.
+/// Decodes the memory segments in the payload of a slot (cache line of the ring).
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

@@ -120,8 +120,8 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, bytes_after_identification(transport))
 }
 
-/// Returns [`of_identification`] for each identification with a single bit, beginning with the lowest bit. `transport`
-/// is the length of the packet in bytes from BTH to pad.
+/// Returns the results of [`of_identification`] for the 16 identifications in which a single bit is 1, beginning with
+/// the lowest bit. `transport` is the length of the packet in bytes from BTH to pad.
 pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     // The value 1 in the order of bits of a CRC.
     let factor = shift(1 << 31, bytes_after_identification(transport));

@@ -11,6 +11,7 @@ pub(in crate::completion) struct Position(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
+/// Number of low bits of a [`Position`] that contain the index of a slot.
 const INDEX_BITS: u32 = 22;
 
 impl Position {

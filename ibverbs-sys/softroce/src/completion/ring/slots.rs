@@ -32,6 +32,8 @@ impl<T: Copy> Slot<T> {
         self.turn.store(turn, Ordering::Release);
     }
 
+    /// Writes `entry` to the memory of the slot.
+    ///
     /// # Safety
     /// The caller must have exclusive use of the entry. Either the slot was free for a position that the caller has claimed,
     /// and is not marked full yet; or the caller holds exclusive control of the head (and of the tail, if the position is not
@@ -43,6 +45,8 @@ impl<T: Copy> Slot<T> {
             .with_mut(|place| unsafe { (*place).write(entry) });
     }
 
+    /// Calls `look` with the entry in the slot, and returns the result.
+    ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is used. Either the slot was
     /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds exclusive control of

@@ -17,6 +17,7 @@ use super::table;
 /// Actions for SIGSEGV and SIGBUS that the process had before the handler was installed.
 static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
+/// Signals that the handler handles, in the order of [`PREVIOUS_ACTIONS`].
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Installs the handler of SIGSEGV and SIGBUS. Only the first call has an effect.

@@ -58,8 +58,7 @@ pub(super) fn next_offset(bytes: usize) -> usize {
     bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
-/// A single packet, or consecutive packets of a run, which are passed to the kernel as one slice. (A run has packets of
-/// equal size.)
+/// One packet, or consecutive packets of a run (packets of equal size), which are passed to the kernel as one slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
@@ -186,7 +185,7 @@ impl Encoded {
 }
 
 impl<'a> PooledBatch<'a> {
-    /// Creates a holder without packet buffers. [`open`](Self::open) takes them from the pool.
+    /// Creates an empty value without packet buffers. [`open`](Self::open) takes the buffers from the pool.
     pub(super) fn empty(network: &'a Network) -> Self {
         Self {
             network,
@@ -194,7 +193,7 @@ impl<'a> PooledBatch<'a> {
         }
     }
 
-    /// Takes packet buffers from the network's pool, if this holder has none yet.
+    /// Takes packet buffers from the network's pool, unless `open` has done so before.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());

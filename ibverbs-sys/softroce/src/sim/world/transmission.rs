@@ -357,7 +357,7 @@ impl World<'_> {
         match fate {
             Fate::Lose | Fate::Corrupt(_) => return,
             Fate::Duplicate(later) => {
-                self.schedule(arrival + later, EventKind::Hear { node, words })
+                self.schedule(arrival + later, EventKind::Hear { node, words });
             }
             Fate::Deliver | Fate::Hold(_) => {}
         }

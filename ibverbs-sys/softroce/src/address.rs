@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_carries_address_and_port() {
+    fn a_gid_contains_the_address_and_the_port() {
         let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
         let gid = unique_local(address);
         assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_port_stands_in_its_number() {
+    fn the_port_of_a_peer_follows_from_its_queue_pair_number() {
         assert_eq!(Ports::Slots.of(4791, 0x01_2345), Some(4791));
         assert_eq!(Ports::Slots.of(4791, 0x21_2345), Some(6791));
         assert_eq!(Ports::Base.of(4791, 0x21_2345), Some(4791));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_senders_slot_is_that_of_its_port() {
+    fn the_slot_of_a_loopback_sender_follows_from_its_port() {
         let of = |from: &str| slot_of_sender(4791, from.parse().unwrap());
         for slot in 0..PORT_SLOTS {
             let from = format!("127.9.9.9:{}", 4791 + 1000 * u16::from(slot));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_an_ipv4_group_are_one_group() {
+    fn all_gids_of_an_ipv4_group_are_the_same_group() {
         let parsed = |gid: &str| gid.parse::<Ipv6Addr>().unwrap();
         let one = parsed("ff0e::ffff:239.1.2.3");
         for form in [
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_groups_have_addresses_for_own_use() {
+    fn other_groups_have_administratively_scoped_addresses() {
         let of = |gid: &str| ipv4_group(gid.parse().unwrap()).unwrap();
         let groups = [
             "ff0e::ffff:10.1.2.3",

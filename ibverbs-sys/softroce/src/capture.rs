@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_and_times_stand_in_the_file() {
+    fn packets_and_times_are_written_to_the_file() {
         let directory = TemporaryDirectory::new("capture-bytes");
         let capture = Capture::create(directory.file()).unwrap();
         let create_with_header = Duration::new(1_700_000_000, 123_456_789);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn several_writers_share_a_file() {
+    fn several_writers_append_to_one_file() {
         let directory = TemporaryDirectory::new("capture-shared");
         let path = directory.file();
         thread::scope(|scope| {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_capture_is_left_alone() {
+    fn a_file_of_another_format_is_not_changed() {
         let directory = TemporaryDirectory::new("capture-other");
         fs::write(directory.file(), "notes that nobody wants to lose").unwrap();
         let error = Capture::create(directory.file()).unwrap_err();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once() {
+    fn a_write_failure_is_logged_once() {
         let capture = Capture::create("/dev/full");
         // The write of the header fails already. The test of a later failure opens the capture itself.
         assert!(capture.is_err());

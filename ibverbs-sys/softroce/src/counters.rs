@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_and_direction_has_counters_of_its_own() {
+    fn every_path_and_direction_has_its_own_counters() {
         let counters = Arc::<Counters>::default();
         let volume = Volume {
             messages: 1,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_owners_count_is_counted_once_and_stays() {
+    fn counts_of_owners_are_added_once_and_kept_after_their_end() {
         let counters = Arc::<Counters>::default();
         let (mut one, mut other) = (counters.tally(), counters.tally());
         one.count(Counter::SentPackets, 3);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_told_in_words() {
+    fn data_counters_are_in_words_of_four_bytes() {
         let counters = Counters::default();
         counters.count(Counter::SentBytes, 1028);
         counters.count(Counter::SentPackets, 1);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_gone_is_not_waited_for() {
+    fn an_ended_process_is_not_waited_for() {
         let lines = lines(2);
         let lanes = Lanes(&lines);
         std::mem::forget(lanes.enter(0));
@@ -196,7 +196,7 @@ mod tests {
 
     /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the accesses in progress.
     #[test]
-    fn nothing_is_touched_after_it_was_taken_back() {
+    fn no_copy_accesses_memory_after_its_withdrawal() {
         let lines = lines(8);
         let lanes = Lanes(&lines);
         let (published, memory, over) = (Word::new(0), Word::new(0), AtomicBool::new(false));
@@ -271,7 +271,7 @@ mod models {
     }
 
     #[test]
-    fn a_copy_is_over_or_does_not_begin() {
+    fn a_copy_has_ended_or_does_not_begin_after_a_withdrawal() {
         loom::model(|| {
             let world = world(1);
             let other = {
@@ -286,7 +286,7 @@ mod models {
     /// Checks that a thread that waits for the first access in a lane sees the effects of this access, even if a second
     /// access uses the lane meanwhile.
     #[test]
-    fn a_lane_that_is_used_again_hides_nothing() {
+    fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_side_by_side_and_forgotten() {
+    fn failures_of_several_verbs_are_counted_separately_and_cleared() {
         let faults = no_faults();
         for call in [1, 3] {
             faults.fail(Failure {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_failed_stays_so() {
+    fn a_failed_device_stays_failed() {
         let faults = no_faults();
         assert!(faults.fail_device());
         assert!(!faults.fail_device());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_link_is_told_once() {
+    fn a_change_of_the_link_is_reported_once() {
         let faults = no_faults();
         let told = Arc::new(Told::default());
         let listener: Weak<Told> = Arc::downgrade(&told);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn careful_packets_draw_no_fate() {
+    fn without_configured_faults_no_fault_is_drawn() {
         let faults = no_faults();
         assert_eq!(faults.fate(100), None);
         faults.set_network(NetworkFaults {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_have_distinct_names_that_are_found() {
+    fn verbs_have_distinct_names_and_are_found_by_name() {
         for &verb in Verb::ALL {
             assert_eq!(Verb::named(verb.name()), Some(verb));
             assert_eq!(Verb::named(&format!("ibv_{}", verb.name())), Some(verb));

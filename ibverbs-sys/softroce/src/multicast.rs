@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_limits() {
+    fn groups_and_members_are_limited() {
         let groups = Joined::default();
         let one = Arc::<Member>::default();
         for number in 0..u32::try_from(MAX_MCAST_GRP).unwrap() {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_the_network_refuses_is_none() {
+    fn a_group_that_the_network_refuses_is_not_recorded() {
         let groups = Groups::<Member>::new();
         let one = Arc::<Member>::default();
         let refused = |_| Err(io::Error::from_raw_os_error(libc::ENODEV));

@@ -89,7 +89,7 @@ mod tests {
     use super::{Counted, Kind, objects};
 
     #[test]
-    fn kinds_are_counted_apart() {
+    fn each_kind_of_object_is_counted_separately() {
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place);
         }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_threads_have_the_same_value_until_it_is_forgotten() {
+    fn all_threads_get_the_same_value_until_it_is_cleared() {
         static VALUE: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
         thread::scope(|scope| {
             for _ in 0..8 {

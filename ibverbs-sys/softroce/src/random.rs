@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_one_place() {
+    fn a_permutation_maps_numbers_one_to_one() {
         for bits in [2, 5, 8, 15, 20] {
             let permutation = Permutation::new(bits);
             for family in 0..2 {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_not_drawn_twice() {
+    fn random_words_differ() {
         let mut drawn = words::<64>().to_vec();
         drawn.sort_unstable();
         drawn.dedup();

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_sees_what_those_before_did() {
+    fn each_owner_sees_the_writes_of_the_previous_owners() {
         const EACH: u64 = 2000;
         let count = Mutex::new((0_u64, 0_u64));
         thread::scope(|scope| {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_his_turn_with_one_who_lets_him() {
+    fn a_waiting_thread_gets_the_lock_from_a_fair_owner() {
         let turns = Mutex::new(0);
         let mut mine = turns.lock();
         thread::scope(|scope| {

@@ -136,7 +136,7 @@ mod tests {
     const FILE: Option<(u64, u64)> = Some((1, 2));
 
     #[test]
-    fn a_file_has_one_domain_as_long_as_it_is_open() {
+    fn a_file_has_one_domain_while_the_domain_is_open() {
         let domains = XrcDomains::default();
         let open = |create, exclusive| domains.open(FILE, create, exclusive);
         assert_eq!(open(false, false).unwrap_err(), OpenError::NotFound);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_without_a_file_is_new_each_time() {
+    fn each_domain_without_a_file_is_a_new_domain() {
         let domains = XrcDomains::default();
         let one = domains.open(None, true, true).unwrap();
         let two = domains.open(None, true, false).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_in_use_stays_open() {
+    fn a_domain_in_use_is_not_closed() {
         let domains = XrcDomains::default();
         let one = domains.open(FILE, true, false).unwrap();
         let two = domains.open(FILE, false, false).unwrap();

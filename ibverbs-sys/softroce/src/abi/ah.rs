@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_of_ipv4() {
+    fn the_reply_address_of_an_ipv4_datagram_is_its_source() {
         let expected = IpHeader {
             from: Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped(),
             to: Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped(),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_of_ipv6() {
+    fn the_reply_address_of_an_ipv6_datagram_is_its_source() {
         let expected = IpHeader {
             from: "fd00::1".parse().unwrap(),
             to: "fd00::2".parse().unwrap(),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn families() {
+    fn address_families_are_recognized() {
         assert!(is_ipv4(&"::ffff:1.2.3.4".parse().unwrap()));
         assert!(is_ipv4(&"ff0e::ffff:224.0.0.1".parse().unwrap()));
         assert!(!is_ipv4(&"fd00::1".parse().unwrap()));

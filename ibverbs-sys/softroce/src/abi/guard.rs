@@ -76,21 +76,21 @@ mod tests {
     use super::{errno, fail, guard, set_errno};
 
     #[test]
-    fn an_answer_passes_and_leaves_errno_alone() {
+    fn a_result_is_returned_without_changing_errno() {
         set_errno(libc::EAGAIN);
         assert_eq!(guard(-1, || 7), 7);
         assert_eq!(errno(), libc::EAGAIN);
     }
 
     #[test]
-    fn a_panic_ends_as_eio() {
+    fn a_panic_becomes_eio() {
         set_errno(0);
         let answer = guard(-1, || if errno() == 0 { panic!("planted") } else { 7 });
         assert_eq!((answer, errno()), (-1, libc::EIO));
     }
 
     #[test]
-    fn errno_is_the_threads_own() {
+    fn errno_is_set_for_the_calling_thread_only() {
         assert!(fail::<u8>(libc::ENOMEM).is_null());
         std::thread::spawn(|| set_errno(libc::EBADF))
             .join()

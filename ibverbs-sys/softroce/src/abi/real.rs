@@ -259,7 +259,7 @@ mod tests {
     use super::{InRealLibrary, Symbol};
 
     #[test]
-    fn finds_the_real_function_and_not_ours() {
+    fn the_real_function_is_found_instead_of_this_librarys() {
         static SYMBOL: Symbol = Symbol::new(c"ibv_wc_status_str");
         let real = SYMBOL
             .find(std::ptr::null())
@@ -270,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_is_missing_stays_missing() {
+    fn a_missing_function_is_looked_up_once() {
         static SYMBOL: Symbol = Symbol::new(c"ibv_no_such_function");
         assert_eq!(SYMBOL.find(std::ptr::null()), None);
         assert_eq!(SYMBOL.find(std::ptr::null()), None);
     }
 
     #[test]
-    fn inside_is_nested_and_the_threads_own() {
+    fn nested_calls_are_counted_per_thread() {
         assert!(!InRealLibrary::is());
         let outer = InRealLibrary::enter();
         drop(InRealLibrary::enter());

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_ours() {
+    fn this_program_uses_the_symbols_of_this_library() {
         crate::install();
     }
 

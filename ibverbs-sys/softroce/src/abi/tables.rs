@@ -125,7 +125,7 @@ mod tests {
     use ibverbs_sys::{ibv_context_ops, verbs_context};
 
     #[test]
-    fn no_function_is_missing() {
+    fn every_function_of_the_tables_is_set() {
         let context = super::context();
         let words = |from: usize, to: usize| {
             assert!(from.is_multiple_of(8) && to.is_multiple_of(8) && from < to);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_real_library() {
+    fn names_agree_with_the_real_library() {
         let numbers = (0..64).chain([u32::MAX]);
         compare!(ibv_wc_status_str, ibv_wc_status => *const c_char, numbers.clone(), ibv_wc_status, string);
         compare!(ibv_event_type_str, ibv_event_type => *const c_char, numbers.clone(), ibv_event_type, string);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_the_real_library() {
+    fn rates_agree_with_the_real_library() {
         let megabits = (0..2_000_000)
             .step_by(500)
             .chain([14_062, 25_781, 103_125, 53_125, 309_375, 28_125]);

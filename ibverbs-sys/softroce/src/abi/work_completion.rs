@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_with_immediate_data() {
+    fn a_datagram_with_immediate_data_is_converted() {
         let mut entry = entry(Work::Receive);
         entry.completion.network = Some(NetworkHeader::Ipv4);
         entry.completion.immediate = Some([1, 2, 3, 4]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_invalidated_a_key() {
+    fn a_message_that_invalidated_a_key_is_converted() {
         let mut entry = entry(Work::Receive);
         entry.completion.invalidated = Some(0x1234_5678);
         let wc = of(&entry);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_those_of_c() {
+    fn statuses_agree_with_the_c_header() {
         for (ours, theirs) in [
             (
                 CompletionStatus::LocalLength,

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_eventfd_is_one_channels_and_begins_silent() {
+    fn a_wake_eventfd_belongs_to_one_channel_and_begins_unsignaled() {
         let wake_eventfds = WakeEventfds::new().unwrap();
         let taken: Vec<WakeEventfd> = std::iter::from_fn(|| wake_eventfds.take()).collect();
         assert_eq!(taken.len(), WakeEventfds::COUNT);

@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_default() {
+    fn without_variables_the_configuration_is_the_default() {
         assert_eq!(parse(&[]), Ok(Config::default()));
         assert_eq!(parse(&[("SOFTROCE_LOSS", "")]), Ok(Config::default()));
     }
 
     #[test]
-    fn everything_set() {
+    fn every_variable_is_parsed() {
         let config = parse(&[
             ("SOFTROCE_DEVICE", "rocket7"),
             ("SOFTROCE_ADDRESS", "10.0.0.1, fe80::1"),

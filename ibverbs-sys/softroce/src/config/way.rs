@@ -22,7 +22,7 @@ mod tests {
     use super::Way;
 
     #[test]
-    fn a_choice_leaves_one_way_and_packets() {
+    fn a_configured_path_leaves_only_that_path_and_packets() {
         use Way::{Direct, Shared, Udp};
         for way in [Udp, Direct, Shared] {
             assert!(way.is_allowed(None));

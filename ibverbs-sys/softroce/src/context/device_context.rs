@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_again_is_told_once_until_it_is_fetched() {
+    fn a_repeated_event_is_queued_once_until_fetched() {
         let (context, queue_pair) = (context(), element(64));
         for _ in 0..1000 {
             context.raise(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR, &queue_pair);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_a_destroyed_object_are_not_told() {
+    fn events_of_a_destroyed_object_are_not_reported() {
         let (context, gone, stays) = (context(), element(64), element(128));
         context.raise(ibv_event_type::IBV_EVENT_QP_FATAL, &gone);
         context.raise(ibv_event_type::IBV_EVENT_CQ_ERR, &stays);

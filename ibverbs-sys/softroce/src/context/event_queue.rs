@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_in_order_and_the_descriptor_tells_whether_there_are_any() {
+    fn events_are_fetched_in_order_and_the_descriptor_is_readable_while_events_are_queued() {
         let (queue, element) = (queue(), Element::new());
         assert!(!is_readable(&queue));
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_event_is_not_queued_twice_if_one_says_so() {
+    fn an_event_of_which_one_is_enough_is_not_queued_twice() {
         let (queue, element) = (queue(), Element::new());
         for _ in 0..3 {
             queue.push(Some(&element), (7, Arc::clone(&element)), |other| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawal_takes_its_own_events_and_no_more_come() {
+    fn a_withdrawal_removes_the_events_of_its_object_and_prevents_new_ones() {
         let (queue, gone, stays) = (queue(), Element::new(), Element::new());
         push(&queue, 1, &gone);
         push(&queue, 2, &stays);
@@ -306,7 +306,7 @@ mod tests {
     /// Checks that an event can be fetched that was queued while one thread fetched an earlier event and another thread read
     /// the descriptor without finding an event. The descriptor must stay readable.
     #[test]
-    fn a_fetch_does_not_take_the_count_of_a_later_event() {
+    fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
         type Hooked = EventQueue<(u32, Arc<Element>), Watched<Hook>>;
         let element = Element::new();

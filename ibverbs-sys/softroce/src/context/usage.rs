@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_in_use_does_not_close_and_a_closed_one_is_not_used() {
+    fn an_object_in_use_is_not_closed_and_a_closed_object_is_not_used() {
         let object = Arc::new(Object::default());
         let first = Held::new(&object).unwrap();
         let second = Held::new(&object).unwrap();

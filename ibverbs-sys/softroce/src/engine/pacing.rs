@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn it_watches_as_long_as_it_is_needed() {
+    fn the_engine_polls_while_packets_arrive() {
         let mut pacing = Pacing::new();
         for _ in 0..1000 {
             assert_eq!(pacing.decide(USEFUL_WAKEUP), Wait::Watch);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leaves_the_sockets_to_one_who_polls_and_comes_back_when_he_is_gone() {
+    fn the_engine_leaves_the_sockets_to_a_polling_program_until_the_program_stops() {
         let mut pacing = Pacing::new();
         assert_eq!(wake_until_unwatched(&mut pacing), INITIAL_USELESS_WAKEUPS);
         let away = Observations {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leaves_the_sockets_at_once_to_one_who_is_at_it() {
+    fn the_engine_leaves_the_sockets_immediately_to_a_program_that_polls() {
         let mut pacing = Pacing::new();
         let contended = Observations {
             contended: true,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_when_a_program_is_about_to_sleep() {
+    fn the_engine_takes_over_when_a_program_is_about_to_sleep() {
         let mut pacing = Pacing::new();
         wake_until_unwatched(&mut pacing);
         let armed = Observations {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_where_it_was_wrong_to_go_and_forgets_that() {
+    fn a_wrong_decision_delays_the_next_one_for_a_limited_time() {
         let mut pacing = Pacing::new();
         let left_over = Observations {
             woken: false,

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_started_gets_none_and_its_starter_does() {
+    fn a_started_thread_blocks_signals_and_its_creator_receives_them() {
         let signals = [libc::SIGUSR1, libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS];
         let thread = with_blocked_signals(|| std::thread::spawn(move || signals.map(blocks)));
         assert_eq!(thread.join().unwrap(), [true, true, false, false]);

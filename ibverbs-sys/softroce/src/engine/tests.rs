@@ -138,7 +138,7 @@ impl Counting {
 }
 
 #[test]
-fn it_sleeps_while_there_is_nothing_to_do() {
+fn an_idle_engine_sleeps() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
     // The first iteration may still be in progress; there is no reason for a second one.
@@ -147,7 +147,7 @@ fn it_sleeps_while_there_is_nothing_to_do() {
 }
 
 #[test]
-fn a_timer_wakes_it() {
+fn a_timer_wakes_the_engine() {
     let (device, told) = start(3);
     device.schedule(0, Duration::from_micros(300));
     assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(0));
@@ -162,7 +162,7 @@ fn a_timer_wakes_it() {
 }
 
 #[test]
-fn no_timer_is_lost_whoever_notes_it_when() {
+fn no_timer_of_any_thread_is_lost() {
     const THREADS: u32 = 3;
     const ROUNDS: u32 = 300;
     let (device, told) = start(THREADS as usize * 8);
@@ -187,7 +187,7 @@ fn no_timer_is_lost_whoever_notes_it_when() {
 }
 
 #[test]
-fn a_packet_wakes_it() {
+fn a_packet_wakes_the_engine() {
     let (device, _told) = start(0);
     for packets in 1..=20 {
         device.send();
@@ -197,7 +197,7 @@ fn a_packet_wakes_it() {
 }
 
 #[test]
-fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
+fn the_engine_leaves_packets_to_a_polling_program_until_the_program_sleeps() {
     let (device, _told) = start(0);
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
@@ -222,7 +222,7 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
 }
 
 #[test]
-fn a_group_that_is_joined_while_it_sleeps_is_watched() {
+fn the_engine_watches_a_group_that_is_joined_while_it_sleeps() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
     let group = "ff0e::ffff:239.192.7.2".parse().unwrap();
@@ -246,7 +246,7 @@ fn a_group_that_is_joined_while_it_sleeps_is_watched() {
 }
 
 #[test]
-fn it_ends_with_its_device() {
+fn the_engine_ends_with_its_device() {
     let (device, _told) = start(0);
     let timers = Arc::downgrade(&device.timers);
     drop(device);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_they_say() {
+    fn faults_occur_with_the_configured_probability() {
         let faults = NetworkFaults {
             loss: 0.1,
             duplicate: 1.0,

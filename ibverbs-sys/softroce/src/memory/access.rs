@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_write_only_where_this_side_may() {
+    fn remote_write_access_requires_local_write_access() {
         for bits in [1 << 1, 1 << 3, 1 << 1 | 1 << 3] {
             assert_eq!(region_access(bits), Err(Refusal::Invalid));
             assert!(region_access(bits | 1).is_ok());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_grant_peers_alone() {
+    fn windows_grant_remote_access_only() {
         let peers = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
         let granted = window_access(peers).unwrap();
         assert_eq!(granted.bits(), peers);

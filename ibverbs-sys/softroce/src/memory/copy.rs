@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_at_every_alignment_arrives_and_nothing_beside_it() {
+    fn every_length_is_copied_at_every_alignment_and_no_other_byte_is_changed() {
         const SIZE: usize = 2048;
         let many = [MANY - 8, MANY - 1, MANY, MANY + 1, MANY + 8, 1033];
         for offset in 0..17_usize {
@@ -216,7 +216,7 @@ mod tests {
 
     /// Checks that a thread that sees the last byte of a message sees the whole message.
     #[test]
-    fn the_last_piece_comes_last() {
+    fn the_last_bytes_are_copied_last() {
         const LENGTH: usize = 1021;
         let (_memory, span) = memory(1024);
         std::thread::scope(|scope| {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_without_a_gap_is_covered() {
+    fn a_range_without_gaps_in_the_mappings_is_covered() {
         assert!(is_covered(0x1000, 0x1000, true));
         assert!(
             is_covered(0x1fff, 2, false),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_this_process() {
+    fn mappings_of_this_process_are_read() {
         let bytes = [0_u8; 8];
         assert!(is_mapped(bytes.as_ptr().addr(), 8, true));
         static CONSTANT: [u8; 8] = [1; 8];

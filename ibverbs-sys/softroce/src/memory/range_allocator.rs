@@ -64,7 +64,7 @@ mod tests {
     use super::RangeAllocator;
 
     #[test]
-    fn what_is_given_back_joins_its_host_peers() {
+    fn a_freed_range_is_merged_with_its_neighbors() {
         let mut extents = RangeAllocator::new(4);
         let [a, b, c] = [(); 3].map(|()| extents.allocate(1, 1).unwrap());
         assert_eq!((a, b, c), (0, 1, 2));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_aligned_and_what_is_before_it_stays_free() {
+    fn a_range_is_aligned_and_the_gap_before_it_stays_free() {
         let mut extents = RangeAllocator::new(16);
         assert_eq!(extents.allocate(1, 1), Some(0));
         assert_eq!(extents.allocate(8, 8), Some(8));
@@ -89,7 +89,7 @@ mod tests {
     proptest! {
         /// Checks that allocated ranges do not overlap, and that all bytes are free after all ranges were freed.
         #[test]
-        fn nothing_is_taken_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
+        fn no_range_is_allocated_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
             let mut extents = RangeAllocator::new(256);
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for (length, align, gives_back) in steps {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_changed_is_read() {
+    fn a_change_is_visible_to_readers() {
         let value = ReadMostly::new(1);
         assert_eq!(*value.read(0), 1);
         *value.write() += 1;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn many_read_at_once() {
+    fn several_threads_read_concurrently() {
         let value = ReadMostly::new(1);
         let readings: Vec<_> = (0..LANES as u32).map(|hint| value.read(hint)).collect();
         assert!(readings.iter().all(|reading| **reading == 1));

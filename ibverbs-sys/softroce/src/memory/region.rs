@@ -63,7 +63,7 @@ mod tests {
     use super::offset;
 
     #[test]
-    fn what_is_inside_and_what_is_not() {
+    fn only_ranges_inside_a_region_are_accepted() {
         assert_eq!(offset(100, 10, 100, 10), Some(0));
         assert_eq!(offset(100, 10, 109, 1), Some(9));
         assert_eq!(offset(100, 10, 110, 0), Some(10));

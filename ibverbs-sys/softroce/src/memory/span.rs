@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_stay_inside_and_say_which_side_was_wrong() {
+    fn copies_stay_inside_and_errors_name_the_failing_side() {
         let ((_one, small), (_other, large)) = (memory(64), memory(128));
         assert_eq!(small.copy_to(1, &large, 0, 64), Err(Misplaced::Here));
         assert_eq!(large.copy_to(0, &small, 1, 64), Err(Misplaced::There));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_touched() {
+    fn no_memory_outside_is_accessed() {
         let (memory, span) = memory(64);
         let mut byte = [0];
         assert_eq!(span.read(64, &mut byte), Err(Inaccessible));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_span_gives_zeroes_and_swallows() {
+    fn a_null_span_reads_as_zeros_and_ignores_writes() {
         let span = Span::null();
         let mut bytes = [7; 9];
         span.write(1 << 40, &bytes).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_of_many_threads_are_each_done_once() {
+    fn atomic_operations_of_several_threads_are_each_executed_once() {
         let (_memory, span) = memory(16);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_on_demand_may_be_missing() {
+    fn unmapped_memory_for_on_demand_paging_is_an_error() {
         let mut bytes = vec![1_u8; 64];
         let address = bytes.as_mut_ptr().expose_provenance();
         // SAFETY: no references to the bytes exist while the span does.

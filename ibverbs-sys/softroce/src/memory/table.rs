@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_finds_its_own_and_a_stale_one_nothing() {
+    fn a_key_finds_its_object_and_a_stale_key_finds_none() {
         let mut table = Table::new();
         let first = table.insert('a').unwrap();
         let second = table.insert('b').unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_again_has_another_key() {
+    fn a_reused_slot_has_a_different_key() {
         let mut table = Table::new();
         let mut keys = std::collections::HashSet::new();
         for _ in 0..10_000 {
@@ -226,7 +226,7 @@ mod tests {
 
     /// Checks that memory keys look random. Truly random keys would fail this test with a probability below 2^-60.
     #[test]
-    fn keys_cannot_be_foreseen() {
+    fn keys_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {
             let mut table = Table::new();
             let keys = (0..4096).map(|_| {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_ones_go_together_and_a_shorter_one_ends_them() {
+    fn packets_of_equal_length_form_a_burst_that_a_shorter_packet_ends() {
         assert_eq!(together([]), 0);
         assert_eq!(together([100]), 1);
         assert_eq!(together([100, 100, 100]), 3);
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_of_a_write_is_longer_than_those_behind_it() {
+    fn the_longer_first_packet_of_a_write_forms_a_burst_of_two() {
         // RETH has 16 bytes; the last packet has immediate data.
         let write = [4128, 4112, 4112, 4112, 4112, 4116];
         assert_eq!(together(write), 2);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_the_system_takes() {
+    fn a_burst_has_at_most_the_kernels_limits() {
         assert_eq!(together([64; 200]), MAX_BURST_DATAGRAMS);
         assert_eq!(together([4112; 64]), MAX_BURST_BYTES / 4112);
         assert_eq!(together([MAX_BURST_BYTES, 1]), 1);
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_system_takes_apart_what_was_put_together(
+        fn the_kernel_splits_a_burst_into_its_packets(
             sizes in proptest::collection::vec(prop_oneof![Just(1060_usize), Just(1044), 0_usize..2000], 1..200),
         ) {
             let mut rest = &sizes[..];

@@ -158,7 +158,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(1000);
 
     #[test]
-    fn held_for_a_time_they_keep_their_order() {
+    fn delayed_packets_keep_their_order() {
         let delay = Delay::new();
         for number in 0..3 {
             assert!(delay.hold(packet(number), 0, NOW, Duration::from_nanos(50)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_passed_go_behind_the_last_that_passes() {
+    fn an_overtaken_packet_follows_the_last_packet_that_overtakes() {
         let delay = Delay::new();
         delay.hold(packet(1), 1, NOW, Duration::ZERO);
         delay.hold(packet(2), 2, NOW, Duration::ZERO);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_passes_goes_when_its_time_has_come() {
+    fn a_packet_that_is_not_overtaken_is_sent_at_its_deadline() {
         let delay = Delay::new();
         delay.hold(packet(1), 3, NOW, Duration::ZERO);
         assert_eq!(numbers(delay.take_due(NOW)), []);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound() {
+    fn the_number_of_delayed_packets_is_limited() {
         let delay = Delay::new();
         assert!((0..MAX_HELD_PACKETS).all(|_| delay.hold(packet(0), 0, NOW, MAX_WAIT)));
         assert!(!delay.hold(packet(0), 0, NOW, MAX_WAIT));

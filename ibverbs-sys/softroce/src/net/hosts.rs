@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_packets_of_a_host_tell_its_ports() {
+    fn the_ports_of_a_host_follow_from_its_packets() {
         let hosts = Hosts::default();
         let host: IpAddr = "10.1.2.3".parse().unwrap();
         let at = |millis| move || Time::default() + Duration::from_millis(millis);

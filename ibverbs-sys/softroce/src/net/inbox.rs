@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identification_of_a_sender_elsewhere_is_not_known() {
+    fn the_identification_of_a_remote_sender_is_unknown() {
         let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
         assert!(excused(elsewhere, 0x1234, 0));
         assert!(!excused(elsewhere, 0x1234, 1));

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_tells_what_may_go_together() {
+    fn the_route_determines_which_packets_may_form_a_burst() {
         let v4 = |ip: [u8; 4]| Ipv4Addr::from(ip).to_ipv6_mapped();
         let tunnel = address::unique_local("10.0.0.2:4791".parse().unwrap());
         let host: SocketAddr = "10.0.0.1:4791".parse().unwrap();

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_with_every_traffic_class() {
+    fn headers_of_every_traffic_class_are_decoded_as_encoded() {
         for traffic_class in 0..=255 {
             let headers = route(traffic_class).headers(12);
             let mut datagram = Vec::new();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_the_transport_is_no_tunnel() {
+    fn a_datagram_without_a_tunnel_header_is_refused() {
         for acknowledge in [false, true] {
             let mut packet = Vec::new();
             let opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_does_not_open() {
+    fn a_truncated_datagram_is_refused() {
         let mut datagram = Vec::new();
         route(0).headers(12).emit(&mut datagram);
         assert!(open(&datagram).is_none());

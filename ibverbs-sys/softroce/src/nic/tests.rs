@@ -257,7 +257,7 @@ fn nobody_polls() {
 }
 
 #[test]
-fn messages_go_over_both_gids_while_nobody_polls() {
+fn messages_are_transferred_over_both_gids_without_polling() {
     for gid in 0..2 {
         let (a, b) = connected(gid, Service::ReliableConnection);
         b.post_receives(100);
@@ -274,7 +274,7 @@ fn messages_go_over_both_gids_while_nobody_polls() {
 }
 
 #[test]
-fn messages_go_while_both_sides_poll() {
+fn messages_are_transferred_while_both_sides_poll() {
     let (a, b) = connected(0, Service::ReliableConnection);
     for number in 0..1000 {
         let (from, to) = if number % 2 == 0 { (&a, &b) } else { (&b, &a) };
@@ -290,7 +290,7 @@ fn messages_go_while_both_sides_poll() {
 }
 
 #[test]
-fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
+fn a_queue_pair_that_is_connected_to_itself_receives_its_messages() {
     let nic = open(Config::default());
     let host = Host::new(&nic, Service::ReliableConnection, 1);
     host.connect(&host);
@@ -306,7 +306,7 @@ fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
 }
 
 #[test]
-fn an_answer_that_waits_for_a_program_goes_without_it() {
+fn a_delayed_acknowledgement_is_sent_without_a_message_of_the_program() {
     let (a, b) = (open(Config::default()), open(Config::default()));
     let [a, b] = [&a, &b].map(|nic| Host::new(nic, Service::ReliableConnection, 0));
     // With timeout code 0, no packet is ever sent again.
@@ -331,7 +331,7 @@ fn an_answer_that_waits_for_a_program_goes_without_it() {
 }
 
 #[test]
-fn an_answer_goes_with_what_the_program_says() {
+fn an_acknowledgement_is_sent_with_the_next_message_of_the_program() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let poll = || {
         a.nic.progress();
@@ -352,7 +352,7 @@ fn an_answer_goes_with_what_the_program_says() {
 }
 
 #[test]
-fn where_no_answer_is_left_none_is_owed() {
+fn the_due_flag_is_cleared_if_no_acknowledgement_is_left() {
     let (a, _b) = connected(0, Service::ReliableConnection);
     // This state arises if an earlier attempt delayed a response, which was then sent with a message of the program.
     let _receiver = a.nic.receiver.lock();
@@ -365,7 +365,7 @@ fn where_no_answer_is_left_none_is_owed() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_by_timers_alone() {
+fn timers_alone_send_lost_packets_again() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let faults = NetworkFaults {
         loss: 0.05,
@@ -389,7 +389,7 @@ fn what_is_lost_is_sent_again_by_timers_alone() {
 }
 
 #[test]
-fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
+fn timers_alone_retry_a_receiver_that_is_not_ready() {
     let (a, b) = connected(1, Service::ReliableConnection);
     a.send(5, None);
     let end = Instant::now() + LOST_TIMEOUT;
@@ -403,7 +403,7 @@ fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
 }
 
 #[test]
-fn packets_that_are_held_back_come_by_timers_alone() {
+fn timers_alone_send_delayed_packets() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let latency = Duration::from_millis(1);
     a.nic.faults.set_network(NetworkFaults {
@@ -423,7 +423,7 @@ fn packets_that_are_held_back_come_by_timers_alone() {
 }
 
 #[test]
-fn every_member_of_a_group_gets_its_datagrams() {
+fn every_member_of_a_group_receives_its_datagrams() {
     let group: Ipv6Addr = "ff0e::ffff:239.192.7.3".parse().unwrap();
     for gid in 0..2 {
         let (a, b) = connected(gid, Service::UnreliableDatagram);
@@ -486,7 +486,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
 }
 
 #[test]
-fn the_schedule_takes_the_link_down_and_up() {
+fn scheduled_events_take_the_link_down_and_up() {
     let millisecond = Duration::from_millis(1);
     let schedule = vec![
         (millisecond * 2, Scheduled::Link { up: true }),
@@ -508,7 +508,7 @@ fn the_schedule_takes_the_link_down_and_up() {
 }
 
 #[test]
-fn a_moderated_event_comes_in_time_while_nobody_polls() {
+fn a_moderated_event_is_raised_in_time_without_polling() {
     let nic = open(Config::default());
     let channel = CompletionChannel::new().unwrap();
     let attributes = CompletionQueueAttributes {
@@ -541,7 +541,7 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
 }
 
 #[test]
-fn progress_waits_for_nobody() {
+fn progress_does_not_wait_for_other_threads() {
     let nic = open(Config::default());
     let receiver = nic.receiver.lock();
     assert!(!nic.progress());
@@ -562,7 +562,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
+fn arrived_packets_are_handled_before_a_late_timer() {
     let (a, b) = connected(0, Service::ReliableConnection);
     // While the test holds the lock, the engine cannot receive.
     let receiver = a.nic.receiver.lock();
@@ -615,7 +615,7 @@ fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
 }
 
 #[test]
-fn what_came_while_the_engine_was_refused_is_fetched() {
+fn packets_that_arrive_while_the_engine_is_refused_are_fetched() {
     let (_a, b) = flooded(100, |_| {});
     b.nic.progress();
     let received = || b.nic.counters.value(Counter::ReceivedPackets);
@@ -623,7 +623,7 @@ fn what_came_while_the_engine_was_refused_is_fetched() {
 }
 
 #[test]
-fn who_polls_comes_back_however_much_there_is() {
+fn a_poll_returns_in_bounded_time_under_constant_load() {
     // The result must not depend on whether a timer has expired.
     for late in [false, true] {
         let (_a, b) = flooded(200, |nic| {
@@ -648,7 +648,7 @@ fn who_polls_comes_back_however_much_there_is() {
 }
 
 #[test]
-fn a_nic_says_who_it_is() {
+fn a_nic_reports_its_identity() {
     let nic = open(Config::default());
     assert_eq!(nic.gids().count(), 2);
     assert_eq!(nic.interface(2), 0);
@@ -658,7 +658,7 @@ fn a_nic_says_who_it_is() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_found_out_by_timers_alone() {
+fn timers_alone_detect_a_missing_peer() {
     let (a, b) = connected(0, Service::ReliableConnection);
     b.nic.faults.set_link(false);
     a.send(1, None);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_arrives_behind_its_route() {
+    fn a_datagram_is_received_after_its_global_routing_header() {
         let mut pair = Pair::new(UD);
         let key = pair.b.machine.post_receive(1, 296);
         post(&mut pair.a, 1, 256, datagram(2, 0x1234));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_that_of_the_request() {
+    fn a_datagram_is_sent_to_the_address_of_the_request() {
         let mut node = Node::ready_to_send(1, UD);
         let other = Path {
             flow_label: 77,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_and_a_missing_receive_drop_it() {
+    fn a_datagram_with_a_wrong_queue_key_or_without_a_receive_is_dropped() {
         let mut pair = Pair::new(UD);
         post(&mut pair.a, 1, 8, datagram(2, 0x1234));
         pair.run();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_go_as_fast_as_their_receiver_takes_them() {
+    fn datagrams_are_sent_at_the_rate_of_their_receiver() {
         let mut pair = Pair::new(UD);
         for id in 0..1000 {
             pair.b.machine.post_receive(id, 100);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_strangers_are_asked_nothing_and_told_nothing() {
+    fn no_receipts_are_exchanged_with_groups_and_other_devices() {
         let mut node = Node::ready_to_send(1, UD);
         for id in 0..500 {
             post(&mut node, id, 8, datagram(0xff_ffff, 0x1234));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_without_room_for_the_route_too_is_too_small() {
+    fn a_receive_must_have_space_for_the_global_routing_header() {
         for length in [39, 47] {
             let mut pair = Pair::new(UD);
             pair.b.machine.post_receive(1, length);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_one_packet() {
+    fn a_datagram_longer_than_the_mtu_is_refused() {
         let mut node = Node::ready_to_send(1, UD);
         post(&mut node, 1, 257, datagram(2, 0x1234));
         assert!(node.transmit(Time::default()).is_none());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_the_same_with_one_full_member() {
+    fn partition_keys_match_if_at_least_one_is_a_full_member() {
         let mut endpoint = endpoint();
         let cases = [
             (0xffff, 0xffff, true),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_is_a_packet() {
+    fn an_empty_message_has_one_packet() {
         let mut endpoint = endpoint();
         endpoint.attributes.path_mtu = Mtu::Mtu256;
         let lengths = [0, 1, 256, 257, 1 << 30];

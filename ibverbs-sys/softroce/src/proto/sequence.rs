@@ -48,7 +48,7 @@ mod tests {
     use super::Sequence;
 
     #[test]
-    fn wraps_and_is_compared_within_a_half_circle() {
+    fn sequence_numbers_wrap_and_are_compared_within_half_of_their_range() {
         let last = Sequence::new(0xff_ffff);
         assert_eq!(last.next(), Sequence::new(0));
         assert_eq!(last.next().distance(last), 1);

@@ -95,7 +95,7 @@ mod tests {
     use crate::proto::Time;
 
     #[test]
-    fn the_table_is_the_specification_s() {
+    fn timer_values_agree_with_the_table_of_the_specification() {
         assert_eq!(rnr_wait(0), Duration::from_micros(655_360));
         assert_eq!(rnr_wait(1), Duration::from_micros(10));
         assert_eq!(rnr_wait(14), Duration::from_micros(1_280));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_keep_to_their_rate() {
+    fn bursts_do_not_exceed_the_configured_rate() {
         let mut pacer = Pacer::default();
         let interval = Duration::from_micros(1);
         let mut now = Time::from_nanos(0);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_in_order_with_what_was_set() {
+    fn requests_are_posted_in_order_with_their_attributes() {
         let rules = rules(Service::ReliableConnection);
         let batch = Batch::default();
         batch.start();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn one_error_fails_all_and_the_next_batch_is_clean() {
+    fn an_error_fails_the_whole_batch_and_not_the_next_batch() {
         let rules = rules(Service::UnreliableDatagram);
         let batch = Batch::default();
         batch.start();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_batch_leaves_nothing() {
+    fn an_aborted_batch_posts_no_request() {
         let rules = rules(Service::ReliableConnection);
         let batch = Batch::default();
         batch.start();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_at_a_time() {
+    fn only_one_thread_builds_a_batch_at_a_time() {
         let batch = Arc::new(Batch::default());
         let inside = Arc::new(AtomicBool::new(false));
         let threads: Vec<_> = (0..4)

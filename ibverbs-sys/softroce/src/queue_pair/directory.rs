@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_of_the_slot_and_never_reserved() {
+    fn numbers_contain_the_slot_and_are_never_reserved_numbers() {
         for (slot, reserved) in [(0, 2), (15, 1), (7, 0)] {
             let directory = QueuePairDirectory::new(slot);
             let mut seen = vec![false; number::COUNT as usize];
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_again_only_after_all_others() {
+    fn a_number_is_reused_only_after_all_other_numbers() {
         let directory = QueuePairDirectory::new(2);
         let first = insert(&directory).unwrap();
         assert_eq!(directory.find(first).as_deref(), Some(&first));
@@ -263,7 +263,7 @@ mod tests {
     /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a probability below
     /// 2^-60.
     #[test]
-    fn numbers_cannot_be_foreseen() {
+    fn numbers_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {
             let directory = QueuePairDirectory::new(3);
             one_by_one(&directory, 4096).collect::<Vec<_>>()
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_differ_in_their_low_bits() {
+    fn successive_numbers_differ_in_their_low_bits() {
         let directory = QueuePairDirectory::new(5);
         for _ in 0..100 {
             let mut low: Vec<u32> = one_by_one(&directory, 32)
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_that_are_there_have_records_of_their_own() {
+    fn each_existing_queue_pair_has_its_own_record() {
         let directory = QueuePairDirectory::new(4);
         let kept: Vec<u32> = (0..100).map(|_| insert(&directory).unwrap()).collect();
         for number in one_by_one(&directory, number::COUNT) {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_last_is_found_again_until_something_changes() {
+    fn the_last_found_queue_pair_is_cached_until_the_directory_changes() {
         let directory = QueuePairDirectory::new(3);
         let (one, other) = (insert(&directory).unwrap(), insert(&directory).unwrap());
         let mut recent = Recent::default();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit_and_what_was_not_made_is_not_listed() {
+    fn the_number_of_queue_pairs_is_limited_and_a_failed_creation_is_not_listed() {
         let directory = QueuePairDirectory::new(1);
         assert!(directory.insert(|_| Err::<Arc<u32>, _>(Exhausted)).is_err());
         assert!(directory.is_empty());

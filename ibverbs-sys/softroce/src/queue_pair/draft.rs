@@ -332,7 +332,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_type_has_the_operations_of_the_manual() {
+    fn each_queue_pair_type_accepts_the_operations_of_the_manual_page() {
         //              s  si w  wi r  cs fa li b  sinv
         let table = [
             [true, true, true, true, true, true, true, true, true, true], // RC
@@ -381,7 +381,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_xrc_request_needs_the_queue_at_the_target() {
+    fn an_xrc_request_needs_the_receive_queue_of_the_target() {
         let rules = rules(Service::XrcInitiator);
         let bare = Draft::new(1, 0, send());
         assert_eq!(bare.finish(&rules), Err(PostError::Order));
@@ -391,7 +391,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn atomics_are_eight_bytes() {
+    fn atomic_operations_have_eight_bytes() {
         let rules = rules(Service::ReliableConnection);
         let operation = SendOperation::FetchAdd {
             remote: REMOTE,
@@ -429,7 +429,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pieces_have_a_limit_and_their_sum_is_told() {
+    fn the_number_of_segments_is_limited_and_their_total_length_is_returned() {
         let rules = rules(Service::ReliableConnection);
         for (lengths, sum) in [([1, 2], 3), ([u32::MAX, 1], u32::MAX)] {
             let mut draft = Draft::new(1, 0, send());
@@ -442,7 +442,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flags_are_taken_where_they_mean_something() {
+    fn flags_are_accepted_only_for_operations_that_define_them() {
         let rules = rules(Service::ReliableConnection);
         let all = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;
         for (name, operation) in operations() {

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_and_states_that_are_none() {
+    fn unknown_mask_bits_and_states_are_refused() {
         let rts = present(Service::ReliableConnection, State::ReadyToSend);
         let error = checked(
             rts,
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_current_state_has_to_be_right() {
+    fn a_wrong_current_state_is_refused() {
         for service in SERVICES {
             for state in [State::ReadyToSend, State::SendQueueDrained] {
                 for told in STATES {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_ranges() {
+    fn values_outside_their_ranges_are_refused() {
         type Change = fn(&mut ibv_qp_attr);
         let init = (State::Reset, State::Init);
         let receive = (State::Init, State::ReadyToReceive);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_route_to_one_peer() {
+    fn an_address_without_a_route_to_one_peer_is_refused() {
         let service = Service::UnreliableConnection;
         let (from, to) = (State::Init, State::ReadyToReceive);
         let mask = Mask::STATE | rule(service, from, to).unwrap().required;
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_do_not_migrate() {
+    fn path_migration_is_refused() {
         let rts = present(Service::ReliableConnection, State::ReadyToSend);
         let state = State::ReadyToSend;
         for (migration, right) in [
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_queue_is_left_alone_or_given_up() {
+    fn a_draining_send_queue_accepts_only_the_error_and_reset_transitions() {
         for service in SERVICES {
             let draining = PresentState {
                 draining: true,
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_checked_is_applied_and_remembered() {
+    fn checked_attributes_are_applied_and_returned_by_a_query() {
         let service = Service::ReliableConnection;
         let given = values();
         let (mut attributes, mut as_set) = (Attributes::default(), ibv_qp_attr::default());

@@ -301,7 +301,7 @@ const OK: CompletionStatus = CompletionStatus::Success;
 const FLUSHED: CompletionStatus = CompletionStatus::Flushed;
 
 #[test]
-fn each_type_needs_its_own() {
+fn each_queue_pair_type_requires_its_attributes() {
     use Service::{
         ReliableConnection, UnreliableConnection, UnreliableDatagram, XrcInitiator, XrcTarget,
     };
@@ -335,7 +335,7 @@ fn each_type_needs_its_own() {
 }
 
 #[test]
-fn shared_queues_are_for_reliable_connections_and_datagrams() {
+fn shared_receive_queues_are_accepted_for_reliable_connections_and_datagrams() {
     let bench = bench(8);
     let (plain, xrc) = (bench.shared_queue(false), bench.shared_queue(true));
     let with = |service, queue| {
@@ -357,7 +357,7 @@ fn shared_queues_are_for_reliable_connections_and_datagrams() {
 }
 
 #[test]
-fn capabilities_have_limits_and_are_what_was_asked_for() {
+fn capabilities_are_limited_and_granted_as_requested() {
     type Change = fn(&mut ibv_qp_cap);
     let bench = bench(8);
     let with = |change: Change| {
@@ -385,7 +385,7 @@ fn capabilities_have_limits_and_are_what_was_asked_for() {
 }
 
 #[test]
-fn messages_go_from_one_to_the_other() {
+fn messages_are_transferred_between_queue_pairs() {
     for service in [Service::ReliableConnection, Service::UnreliableConnection] {
         let bench = bench(8);
         let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
@@ -455,7 +455,7 @@ fn what_can_be_posted_depends_on_the_state() {
 }
 
 #[test]
-fn queues_are_as_long_as_they_were_asked_for() {
+fn queues_have_the_requested_capacities() {
     let bench = bench(32);
     let one = bench.queue_pair(7, Service::ReliableConnection);
     move_to_state(&one, 8, State::ReadyToSend);
@@ -481,7 +481,7 @@ fn queues_are_as_long_as_they_were_asked_for() {
 }
 
 #[test]
-fn a_query_tells_what_was_set_and_a_reset_forgets_it() {
+fn a_query_returns_the_attributes_that_were_set_until_reset() {
     let bench = bench(8);
     let one = bench.queue_pair(7, Service::ReliableConnection);
     move_to_state(&one, 8, State::ReadyToSend);
@@ -532,7 +532,7 @@ fn a_refused_modification_changes_nothing() {
 }
 
 #[test]
-fn draining_is_told_to_who_asked() {
+fn the_drained_event_is_raised_only_if_requested() {
     for asked in [false, true] {
         let bench = bench(8);
         let service = Service::ReliableConnection;
@@ -574,7 +574,7 @@ fn draining_is_told_to_who_asked() {
 }
 
 #[test]
-fn a_connection_listens_to_its_peer_alone() {
+fn a_connection_accepts_packets_only_from_its_peer() {
     let bench = bench(8);
     let service = Service::ReliableConnection;
     let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
@@ -621,7 +621,7 @@ fn a_lost_completion_is_an_error_of_the_queue_pair() {
 }
 
 #[test]
-fn a_destroyed_queue_pair_is_dead_at_once() {
+fn a_destroyed_queue_pair_handles_no_packets() {
     let bench = bench(8);
     let service = Service::ReliableConnection;
     let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
@@ -659,7 +659,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
 }
 
 #[test]
-fn xrc_targets_take_from_the_queues_of_their_domain() {
+fn xrc_targets_consume_receives_of_queues_in_their_domain() {
     let bench = bench(8);
     let queue = bench.shared_queue(true);
     assert_eq!(queue.number(), 1);
@@ -688,7 +688,7 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
 }
 
 #[test]
-fn an_xrc_request_s_keys_are_of_the_queue_that_it_names() {
+fn the_keys_of_an_xrc_request_are_checked_in_the_domain_of_its_queue() {
     let mut bench = bench(8);
     let first = bench.shared_queue(true);
     let (key, domain) = (bench.key, Arc::clone(&bench.domain));
@@ -746,7 +746,7 @@ fn a_queue_of_another_xrc_domain_does_not_exist() {
 }
 
 #[test]
-fn all_who_opened_an_xrc_target_hear_of_it_and_the_last_ends_it() {
+fn all_openers_of_an_xrc_target_get_its_events_and_the_last_close_ends_it() {
     let bench = bench(8);
     let first = bench.handle();
     let mut creation = bench.creation(Service::XrcTarget);

@@ -211,7 +211,7 @@ pub(super) mod tests {
 
     /// Checks that the legal transitions are those of a table that was copied from the diagram of IBTA 10.3.1.
     #[test]
-    fn the_transitions_are_those_of_the_diagram() {
+    fn transitions_agree_with_the_state_diagram() {
         let diagram = [
             //  to: RESET  INIT   RTR    RTS    SQD    SQE    ERR
             [true, true, false, false, false, false, false], // RESET
@@ -240,7 +240,7 @@ pub(super) mod tests {
 
     /// Checks that the required attributes are those that `ibv_modify_qp(3)` lists.
     #[test]
-    fn the_required_attributes_are_those_of_the_manual() {
+    fn required_attributes_agree_with_the_manual_page() {
         let required = |service, from, to| {
             let mask: Mask = rule(service, from, to).unwrap().required;
             mask.bits()
@@ -274,7 +274,7 @@ pub(super) mod tests {
 
     /// Checks that the optional attributes are those of IBTA table 91, by their numbers in `ibv_qp_attr_mask`.
     #[test]
-    fn the_optional_attributes_are_those_of_the_specification() {
+    fn optional_attributes_agree_with_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};
         let init = |key: u32| 0x30 | key;
         let steps = [
@@ -326,7 +326,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_both_required_and_optional() {
+    fn no_attribute_is_both_required_and_optional() {
         for service in SERVICES {
             for from in STATES {
                 for to in STATES {

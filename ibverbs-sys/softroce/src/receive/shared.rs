@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_made_with_is_checked() {
+    fn invalid_capacities_are_refused() {
         let domain = domain();
         let new = |capacity, segments| {
             SharedReceiveQueue::new(1, &domain, capacity, segments, None).map(drop)
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn is_a_bounded_queue() {
+    fn receives_are_taken_in_order_and_limited() {
         let queue = queue(2);
         queue.post(request(1)).unwrap();
         queue.post(request(2)).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_told_once_when_fewer_are_left() {
+    fn the_limit_event_is_raised_once() {
         let queue = queue(8);
         for id in 0..5 {
             queue.post(request(id)).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_made_whole_or_not_at_all() {
+    fn a_refused_modification_changes_nothing() {
         let queue = queue(4);
         for id in 0..3 {
             queue.post(request(id)).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_in_use_is_not_closed() {
+    fn a_queue_in_use_cannot_be_closed() {
         let queue = queue(4);
         queue.usage().acquire().unwrap();
         assert_eq!(queue.close(), Err(Refusal::Busy));

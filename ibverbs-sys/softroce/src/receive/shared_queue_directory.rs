@@ -75,7 +75,7 @@ mod tests {
     use crate::context::{Context, ProtectionDomain};
 
     #[test]
-    fn finds_queues_by_their_numbers_and_gives_numbers_again_late() {
+    fn queues_are_found_by_number_and_numbers_are_reused_late() {
         let domain = ProtectionDomain::new(&Context::new().unwrap());
         let directory = SharedQueueDirectory::default();
         let make = |number| SharedReceiveQueue::new(number, &domain, 1, 1, None);

@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_inside_is_inside() {
+    fn ranges_that_leave_a_region_are_refused() {
         let extent = CachedRegion {
             slot: 0,
             version: 2,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_one_is_allowed_when_it_is_said_to_be() {
+    fn the_next_request_is_allowed_at_the_returned_time() {
         let start = Instant::now();
         let mut limit = RateLimit::new(1000, start);
         (0..MAX_BURST).for_each(|_| limit.count(start));

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copying_peer_is_known_before_it_is_told() {
+    fn a_copying_peer_is_recorded_before_its_permission_is_sent() {
         let admitted = Admitted::new();
         assert_eq!(admitted.all(), []);
         let known = admitted.add(7, || admitted.all());
@@ -92,7 +92,7 @@ mod models {
     /// Checks that a peer that gets the permission to copy while memory is being retracted either does not copy from
     /// the memory, or is waited for.
     #[test]
-    fn a_peer_that_is_admitted_meanwhile_is_waited_for() {
+    fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {
             let world = Arc::new(World {
                 lines: vec![Line::here()],

@@ -169,7 +169,7 @@ mod tests {
     use super::Waiting;
 
     #[test]
-    fn who_waits_for_room_takes_turns() {
+    fn queue_pairs_that_wait_for_space_take_turns() {
         let mut waiting = Waiting::default();
         (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
         let mut sent = [0; 5];

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_read_until_it_is_taken_back() {
+    fn a_published_record_is_read_until_withdrawn() {
         let board = Board(records(3));
         assert_eq!(board.read(1), None);
         for round in 0..10 {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_wrap_and_are_never_none() {
+    fn versions_wrap_and_are_never_zero() {
         let board = Board(records(1));
         board.0[0].0[0].store(u64::MAX - 1, Ordering::Relaxed);
         for round in 0..3 {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_half_of_a_record() {
+    fn no_reader_sees_a_partly_written_record() {
         let board = Board(records(1));
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -159,7 +159,7 @@ mod models {
     use super::*;
 
     #[test]
-    fn nobody_reads_half_of_a_record() {
+    fn no_reader_sees_a_partly_written_record() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_message_comes_with_its_descriptors() {
+    fn a_handshake_message_is_received_with_its_descriptors() {
         let (here, there) = pair();
         let (_, passed) = pair();
         handshake_message()
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_address_is_the_one_that_arrives() {
+    fn listed_addresses_are_received_unchanged() {
         let link_local = SocketAddrV6::new("fe80::1".parse().unwrap(), 4791, 0, 2);
         let sent = HandshakeMessage {
             addresses: vec![without_interface(link_local.into())],
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nonsense_is_no_handshake_message(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+        fn invalid_bytes_are_no_handshake_message(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
             let _ = HandshakeMessage::decode(&bytes);
             let mut right = handshake_message().encode();
             right.truncate(cut % right.len());

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_with_messages_stays_until_they_are_taken() {
+    fn a_link_with_messages_stays_until_the_messages_are_received() {
         let (here, there, _) = testing::links().unwrap();
         let mut links = Links::default();
         links.add(&here, &[]);

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_eventfds_are_wake_eventfds() {
+    fn only_eventfds_are_accepted_as_wake_eventfds() {
         assert!(WakeEventfds::new().unwrap().all().all(is_eventfd));
         let other = fs::File::open("/dev/null").unwrap();
         assert!(!is_eventfd(other.as_fd()));

@@ -170,7 +170,7 @@ impl Receiver {
 }
 
 #[test]
-fn no_message_is_lost_while_nobody_fails() {
+fn no_message_is_lost_while_both_sides_run() {
     loom::model(|| {
         let (mut sender, mut receiver) = connect();
         let other = thread::spawn(move || {

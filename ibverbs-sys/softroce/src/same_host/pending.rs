@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_connection_without_a_message_makes_room() {
+    fn only_a_connection_without_a_message_is_closed_for_a_new_one() {
         let start = Instant::now();
         let mut handshakes = Handshakes::new(start);
         let second = start + Duration::from_millis(1);

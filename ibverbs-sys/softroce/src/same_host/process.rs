@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_go_from_one_process_to_another() {
+    fn pieces_are_copied_between_processes() {
         for length in 0..40 {
             for skip in 0..9 {
                 let mut target = [0_u8; 64];
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_is_a_part_of_its_own() {
+    fn the_last_word_is_copied_separately() {
         let split = |address, length| {
             let (parts, count) = RemoteRange { address, length }.split_last_word();
             let parts = parts.map(|part| (part.address, part.length));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn a_copy_of_unmapped_memory_fails() {
         let bytes = [7_u8; 8];
         let nowhere = RemoteRange {
             address: 8,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_found_only_where_memory_is() {
+    fn a_word_of_unmapped_memory_is_not_found() {
         assert_eq!(probe(this(), word()), Ok(true));
         for wrong in [0, 8, u64::MAX, u64::MAX - 15] {
             assert_ne!(probe(this(), wrong), Ok(true));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_reached_by_a_thread_that_is_not_the_first() {
+    fn memory_is_accessible_through_a_thread_other_than_the_main_thread() {
         let first = this().as_raw_pid();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_reads_what_is_published_until_it_is_taken_back() {
+    fn a_peer_reads_a_published_region_until_withdrawn() {
         let publication = Publication::new(0).unwrap();
         let tables = Tables::map(publication.as_fd()).unwrap();
         let region_in = |slot| tables.region(slot).map(|(_, region)| region);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_is_gone_gives_its_place_to_another() {
+    fn the_record_of_a_destroyed_queue_pair_is_reused() {
         let publication = Publication::new(0).unwrap();
         let (first, second) = (queue_pair(0x10_0007), queue_pair(0x11_0007));
         let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);

@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_heard(
+        fn a_message_is_decoded_as_encoded(
             destination in 0..1_u32 << 24,
             partition_key: u16,
             acknowledged in proptest::option::of(0..1_u32 << 24),
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_harmless(words: [u64; WORDS]) {
+        fn invalid_words_are_decoded_without_a_panic(words: [u64; WORDS]) {
             let mut room = [0; SHORT];
             if let Some(message) = decode(&words, &mut room).and_then(|ring_message| ring_message.message) {
                 prop_assert!(message.payload.len() <= SHORT);

@@ -134,7 +134,7 @@ mod tests {
     use crate::epoch::Lanes;
 
     #[test]
-    fn the_two_sides_are_each_others() {
+    fn each_side_reads_what_the_other_side_writes() {
         let (file, mut here) = create().unwrap();
         let mut there = map(file.as_fd()).unwrap();
         let fill = |_: super::super::ring::MessageChunks<'_>| Ok::<(), ()>(());

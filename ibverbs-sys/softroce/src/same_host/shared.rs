@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn others_only_read_what_is_kept() {
+    fn other_processes_cannot_write_to_a_read_only_file() {
         let (file, map) = create("test", PAGE as usize, true).unwrap();
         assert!(Map::of(file.as_fd(), 0..PAGE, Rights::Write).is_err());
         let theirs = Map::of(file.as_fd(), 0..PAGE, Rights::Read).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_could_vanish_is_not_mapped() {
+    fn a_file_that_can_shrink_is_not_mapped() {
         let (file, _map) = create("test", PAGE as usize, false).unwrap();
         for range in [0..2 * PAGE, PAGE..2 * PAGE, 0..0] {
             assert!(Map::of(file.as_fd(), range, Rights::Read).is_err());

@@ -69,7 +69,7 @@ fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
 }
 
 #[test]
-fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
+fn bytes_in_chunks_that_wrap_around_the_ring_are_received() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     for round in 0..200_u32 {
@@ -127,7 +127,7 @@ fn a_part_that_is_longer_than_its_chunks_ends_the_link() {
 }
 
 #[test]
-fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() {
+fn messages_before_an_invalid_message_are_received_and_later_ones_are_not() {
     let (here, there, _) = testing::links().unwrap();
     ["a", "b", "c"].iter().for_each(|text| send(&there, text));
     violate(&there);

@@ -143,7 +143,7 @@ mod tests {
     const CHANNEL: Sleeper = Sleeper::Channel(1);
 
     #[test]
-    fn only_the_first_who_finds_a_sleeper_rings() {
+    fn only_the_first_sender_wakes_a_sleeping_thread() {
         let word = AtomicU64::new(0);
         let sleep = SleepWord(&word);
         for sleeper in [ENGINE, CHANNEL] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_channel_is_woken_and_not_the_engine() {
+    fn the_thread_at_a_channel_is_woken_instead_of_the_engine() {
         let word = AtomicU64::new(0);
         let sleep = SleepWord(&word);
         sleep.declare(ENGINE);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_forgotten_after_an_interval_without_arming() {
+    fn a_channel_is_removed_after_an_interval_without_arming() {
         let armed = Armed::default();
         assert!(!armed.end_interval());
         assert!(armed.arm());
@@ -209,7 +209,7 @@ mod models {
     /// Checks that either the thread that goes to sleep finds the work, or the thread that has added the work finds
     /// that the other one sleeps.
     #[test]
-    fn no_work_is_missed_by_a_sleeping_thread() {
+    fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {
             loom::model(move || {
                 let (word, task) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -230,7 +230,7 @@ mod models {
 
     /// Checks that if two threads of the peer try to wake a sleeping thread at the same time, exactly one of them does.
     #[test]
-    fn one_of_two_rings() {
+    fn only_one_of_two_senders_wakes_the_thread() {
         loom::model(|| {
             let word = Arc::new(AtomicU64::new(0));
             SleepWord(&word).declare(ENGINE);
@@ -246,7 +246,7 @@ mod models {
     /// Checks that no message is missed if a thread stops waiting at a channel while the engine (background thread)
     /// falls asleep and a message arrives: one of the two threads finds the message, or the engine is woken.
     #[test]
-    fn who_goes_leaves_somebody_on_duty() {
+    fn no_message_is_missed_when_a_thread_leaves_the_channel() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
@@ -284,7 +284,7 @@ mod models {
     /// interval and a message arrives: a thread finds the message or is woken, or the engine looks at the end of its
     /// next interval.
     #[test]
-    fn an_armed_channel_leaves_no_message_behind() {
+    fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {
             let mut model = loom::model::Builder::new();
             model.preemption_bound = Some(3);

@@ -36,7 +36,7 @@ mod tests {
     use super::{difference, message};
 
     #[test]
-    fn a_message_is_its_own() {
+    fn messages_differ_and_the_first_difference_is_found() {
         assert_eq!(message(5, 100), message(5, 200)[..100]);
         assert_eq!(difference(&message(5, 64), &message(6, 64)), Some(0));
         let mut other = message(5, 64);

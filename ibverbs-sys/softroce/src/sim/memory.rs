@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_scattered_and_gathered_from_any_offset() {
+    fn messages_are_scattered_and_gathered_at_every_offset() {
         let memory = Memory::default();
         let key = memory.register(vec![0; 100], BASE, all());
         let at = |address, length| Segment {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_good_for_its_queue_pair_until_it_is_invalid() {
+    fn a_window_is_valid_for_its_queue_pair_until_invalidated() {
         let memory = Memory::default();
         let region = memory.register(vec![0; 100], BASE, all());
         let window = memory.allocate_window();

@@ -87,7 +87,7 @@ mod tests {
 
     /// Checks that the generators return the values that their authors published.
     #[test]
-    fn a_seed_is_a_stream_for_ever() {
+    fn a_seed_always_gives_the_same_numbers() {
         let mut state = 1_234_567;
         let numbers: [u64; 2] = std::array::from_fn(|_| splitmix(&mut state));
         assert_eq!(
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ() {
+    fn different_seeds_give_different_numbers() {
         let first = Random::new(1, 2).bits();
         assert_eq!(Random::new(1, 2).bits(), first);
         assert_ne!(Random::new(1, 3).bits(), first);

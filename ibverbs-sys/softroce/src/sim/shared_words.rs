@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn additions_lie_side_by_side() {
+    fn concurrent_additions_have_disjoint_results() {
         let added = |done: &[(u64, u64)], maybe, end| {
             let done = done.to_vec();
             Added { done, maybe }.check(end).is_ok()
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn swaps_make_a_chain() {
+    fn swaps_form_a_chain() {
         let swapped = |done: &[(u64, u64)], maybe: &[(u64, u64)], refused: &[u64], end| {
             let mut word = Swapped {
                 done: done.iter().copied().collect(),

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_about_the_present_is_rather_later() {
+    fn the_coarse_time_exceeds_the_precise_time_by_at_most_the_lag() {
         let clock = Clock::new();
         let (mut last, mut later) = (Time::default(), 0);
         for _ in 0..1000 {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn they_come_in_order_and_once() {
+    fn due_timers_are_returned_once_and_in_order() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 3]);
         for (key, deadline) in [(0, 300), (1, 100), (2, 200)] {
             timers.schedule(key, &alarms[key as usize], at(deadline));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sooner_deadline_replaces_and_a_later_one_waits() {
+    fn an_earlier_deadline_replaces_the_entry_and_a_later_deadline_does_not() {
         let (timers, alarm) = (timers(), Alarm::new());
         timers.schedule(7, &alarm, at(200));
         timers.schedule(7, &alarm, at(300));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_for_each_however_often_it_changes() {
+    fn each_timer_has_at_most_one_entry() {
         let (timers, alarm) = (timers(), Alarm::new());
         for deadline in (1..1000).rev() {
             timers.schedule(7, &alarm, at(deadline));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_now_is_taken_next() {
+    fn timers_beyond_the_limit_are_returned_by_the_next_call() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 6]);
         for (key, alarm) in alarms.iter().enumerate() {
             timers.schedule(key as u32, alarm, at(10 + key as u64));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_taken_off_late_does_not_disturb_its_successor() {
+    fn a_late_removal_does_not_affect_the_next_timer_of_the_same_key() {
         let (timers, old, new) = (timers(), Alarm::new(), Alarm::new());
         timers.schedule(7, &old, at(100));
         let taken = due(&timers, 100);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overtakes_what_is_on_the_way() {
+    fn no_message_overtakes_a_message_in_flight() {
         for (kind, length, expected) in [
             (Kind::OneSided, 8, Transfer::Packets),
             (Kind::OneSided, MIN_WAIT, Transfer::Later),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn unreliable_connections_use_all_ways_but_those_that_need_an_acknowledgement() {
+    fn unreliable_connections_use_all_paths_without_acknowledgements() {
         for (kind, length, expected, behind_messages) in [
             (
                 Kind::OneSided,

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sided_work_is_copied_once_per_stride_and_without_bytes_not_at_all() {
+    fn one_sided_operations_are_copied_in_parts_and_empty_ones_are_not_copied() {
         for (length, copies) in [(0, 0), (1, 1), (MAX_COPY, 1), (MAX_COPY + 1, 2)] {
             let mut volume = Volume::default();
             volume.add_one_sided(length);

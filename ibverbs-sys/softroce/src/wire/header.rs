@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stand_where_the_specification_has_them() {
+    fn fields_are_encoded_at_the_offsets_of_the_specification() {
         // An XRC packet, the last of a write with immediate data: BTH, XRCETH, ImmDt.
         let mut header = Header::new(Bth {
             opcode: Opcode::from_byte(0xa9).unwrap(),
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn syndromes_are_those_of_the_specification() {
+    fn syndromes_agree_with_the_specification() {
         let mut known = 0;
         for byte in 0..=u8::MAX {
             if let Some(syndrome) = Syndrome::from_byte(byte) {
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn pads_fill_the_last_word() {
+    fn padding_fills_the_last_word() {
         assert_eq!(
             [0, 1, 2, 3, 4, 4096].map(Header::pad_for),
             [0, 3, 2, 1, 0, 0]
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn the_error_of_an_invalid_packet_names_the_cause() {
         let good = emitted(&acknowledge(), &[]);
         let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = good.clone();
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bits_and_pads_are_not_looked_at() {
+    fn reserved_bits_and_padding_are_ignored() {
         let header = send(3);
         let mut bytes = emitted(&header, &[1]);
         bytes[4] = 0xff;
@@ -722,7 +722,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_packet_comes_back((header, payload) in packet()) {
+        fn every_packet_is_decoded_as_encoded((header, payload) in packet()) {
             let bytes = emitted(&header, &payload);
             prop_assert_eq!(bytes.len(), header.len() + payload.len() + usize::from(header.bth.pad));
             let packet = Packet::parse(&bytes);
@@ -730,7 +730,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shorter_packet_is_never_mistaken((header, payload) in packet(), cut in any::<prop::sample::Index>()) {
+        fn a_truncated_packet_is_never_decoded_as_the_original((header, payload) in packet(), cut in any::<prop::sample::Index>()) {
             let bytes = emitted(&header, &payload);
             let short = &bytes[..cut.index(bytes.len())];
             if let Ok(packet) = Packet::parse(short) {
@@ -740,7 +740,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn arbitrary_bytes_do_not_cause_a_panic(
             opcode in opcode(), bytes in proptest::collection::vec(any::<u8>(), 0..100), known in any::<bool>(),
         ) {
             let mut bytes = bytes;

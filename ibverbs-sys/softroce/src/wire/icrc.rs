@@ -331,7 +331,7 @@ mod tests {
         0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";
 
     #[test]
-    fn packets_from_elsewhere_have_the_icrc_that_they_carry() {
+    fn recorded_packets_have_the_calculated_icrc() {
         for packet in [CONNECT_X, UC_SEND] {
             let packet = hex(packet);
             let (ip, udp, transport, icrc) = cut(&packet);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_for_an_icrc() {
+    fn a_packet_too_short_for_an_icrc_is_refused() {
         assert_eq!(split(&[1, 2, 3]), None);
         assert_eq!(split(&[1, 2, 3, 4]), Some((&[][..], 0x0403_0201)));
     }
@@ -379,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_specification_says_bit_by_bit(
+        fn the_icrc_agrees_with_a_bitwise_calculation(
             v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(), transport in transport(),
         ) {
             let packet = [&v4[..], &udp, &transport].concat();
@@ -389,7 +389,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_changes_it_unless_masked(
+        fn a_flipped_bit_changes_the_icrc_unless_masked(
             v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(),
             transport in proptest::collection::vec(any::<u8>(), 12..200), place in any::<prop::sample::Index>(), bit in 0..8_u8,
         ) {
@@ -424,7 +424,7 @@ mod tests {
         }
 
         #[test]
-        fn what_no_identification_explains_is_refused(
+        fn an_icrc_that_no_identification_gives_is_refused(
             mut v4 in array::<20>(), udp in array::<8>(), transport in transport(), id in any::<u16>(), other in 1..=u16::MAX,
         ) {
             let assumed = v4;

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tables_agree_with_the_calculation(
+        fn tables_agree_with_the_direct_calculation(
             packets in proptest::collection::vec(
                 (any::<u16>(), any::<u32>(), prop_oneof![Just(1036_usize), Just(1052), 12..4200_usize]),
                 1..40,

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_byte_by_byte() {
+    fn ipv4_headers_have_the_specified_bytes() {
         let Headers::V4 { ip, udp } = v4().headers(28) else {
             panic!("IPv4")
         };
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_byte_by_byte() {
+    fn ipv6_headers_have_the_specified_bytes() {
         let Headers::V6 { ip, udp } = v6().headers(20) else {
             panic!("IPv6")
         };
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_of_datagrams_finds_the_header_at_the_end() {
+    fn an_ipv4_header_is_at_the_end_of_the_global_routing_header() {
         let headers = v4().headers(20);
         assert_eq!(headers.global_route()[20..], *headers.ip());
         let headers = v6().headers(20);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_udp_packet_is_refused() {
+    fn an_incomplete_udp_packet_is_refused() {
         for route in [v4(), v6()] {
             let mut packet = Vec::new();
             route.headers(12).emit(&mut packet);
@@ -336,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(
+        fn headers_are_decoded_as_encoded(
             mapped in any::<bool>(), source in any::<u128>(), destination in any::<u128>(),
             ports in any::<(u16, u16)>(), traffic_class in any::<u8>(), hop_limit in any::<u8>(),
             flow_label in 0..1_u32 << 20, payload in proptest::collection::vec(any::<u8>(), 12..80),
@@ -367,7 +367,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_do_not_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             if let Some((headers, rest)) = Headers::parse(&bytes) {
                 prop_assert_eq!(headers.ip().len() + 8 + rest.len(), bytes.len());
                 let _ = headers.route();

@@ -383,7 +383,7 @@ mod tests {
     use super::{Opcode, Operation, Transport};
 
     #[test]
-    fn a_byte_is_an_opcode_or_none_and_comes_back() {
+    fn every_opcode_is_decoded_as_encoded() {
         for byte in 0..=u8::MAX {
             if let Some(opcode) = Opcode::from_byte(byte) {
                 assert_eq!(opcode.to_byte(), byte);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_as_long_as_the_specification_says() {
+    fn header_lengths_agree_with_the_specification() {
         // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4,
         // IETH 4, XRCETH 4.
         let lengths: [(u8, usize); 48] = [
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn every_opcode_has_one_place_in_its_message() {
+    fn every_opcode_has_one_position_in_its_message() {
         for opcode in Opcode::all() {
             let places = [
                 opcode.is_first(),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_the_middle_are_a_run_and_come_back_one_by_one() {
+    fn middle_packets_form_a_run_and_are_decoded_one_by_one() {
         use Operation::WriteMiddle as M;
         let packets = [
             (M, 0xff_fffe, false),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_ends_a_run() {
+    fn a_packet_with_a_different_header_ends_a_run() {
         use Operation::{SendMiddle, WriteMiddle as M};
         for (other, number) in [(M, 7), (M, 9), (SendMiddle, 8)] {
             let bytes = datagrams(&[(M, 6, false), (M, 7, false), (other, number, false)]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn others_go_alone() {
+    fn other_packets_are_not_in_a_run() {
         for operation in [Operation::WriteLast, Operation::SendOnly] {
             let bytes = datagrams(&[(operation, 1, false), (operation, 2, false)]);
             let run = gathered(&bytes);

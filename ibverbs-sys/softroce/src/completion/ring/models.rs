@@ -26,7 +26,7 @@ impl Ring<u64> {
 
 /// Checks that a slot is not overwritten before it was read, and not read before it was written.
 #[test]
-fn entries_come_in_order_and_whole() {
+fn entries_are_removed_in_order_and_complete() {
     loom::model(|| {
         let ring = ring(2, 2);
         let other = Arc::clone(&ring);

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_follow_each_other_lap_after_lap() {
+    fn positions_are_consecutive_across_laps() {
         for length in [1, 2, 3, Lap::MAX] {
             let lap = Lap::of(length);
             assert_eq!(lap.length(), length);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slot_says_that_it_is_in_turn_for_a_place_that_is_held() {
+    fn no_slot_is_ready_for_a_position_that_is_held() {
         let place = Position::START.next_lap().nth(7, Lap::of(9));
         assert_eq!(place.with(Position::MARKS).free(), place.free());
         for flag in [Position::HELD, Position::CLOSED] {

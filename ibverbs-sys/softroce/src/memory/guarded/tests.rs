@@ -51,7 +51,7 @@ fn cases() -> impl Iterator<Item = (usize, usize)> {
 }
 
 #[test]
-fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
+fn a_copy_ends_at_unmapped_memory_and_the_error_names_the_side() {
     let (lost, good) = (Pages::new(libc::PROT_NONE), Pages::new(libc::PROT_READ));
     for (length, there) in cases() {
         let is_missing = there < length;
@@ -76,7 +76,7 @@ fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
 }
 
 #[test]
-fn what_may_be_read_and_not_written_is_read() {
+fn read_only_memory_is_read_and_not_written() {
     let border = Pages::new(libc::PROT_READ);
     for (length, there) in cases() {
         let mut out = vec![1; length];
@@ -94,7 +94,7 @@ fn what_may_be_read_and_not_written_is_read() {
 }
 
 #[test]
-fn an_atomic_operation_is_done_or_not() {
+fn an_atomic_operation_is_executed_completely_or_not_at_all() {
     let border = Pages::new(libc::PROT_READ);
     // SAFETY: aligned words of the mapping, to which no references exist.
     unsafe {
@@ -111,7 +111,7 @@ fn an_atomic_operation_is_done_or_not() {
 
 /// Checks that a copy that reaches beyond the border copies all bytes before the border, in order.
 #[test]
-fn the_bytes_before_the_border_are_copied() {
+fn the_bytes_before_unmapped_memory_are_copied() {
     let border = Pages::new(libc::PROT_NONE);
     let data: Vec<u8> = (0..600).map(|at| (at % 251) as u8 + 1).collect();
     for there in [8, 64, 520] {

@@ -239,7 +239,7 @@ mod tests {
     use crate::wire::BASE;
 
     #[test]
-    fn payloads_are_where_they_are_copied_fast() {
+    fn payloads_are_aligned_for_copying() {
         const RETH: usize = 16;
         let mut begin = next_offset(0);
         for length in [BASE + RETH + 4096, BASE + 4096, BASE + 1024, BASE + 13, 1] {

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_known() {
+    fn the_loopback_interface_is_found() {
         let interface = Interface::of(IpAddr::from([127, 7, 7, 7])).unwrap();
         assert!(Interface::exists(&interface.name) && !Interface::exists("no-such-one"));
         assert!(interface.mtu().unwrap() >= 1500);

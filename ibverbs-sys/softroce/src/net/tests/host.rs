@@ -54,8 +54,8 @@ fn exchange(from: &Network, path: &Path, to: &Network) -> Arrival {
 }
 
 #[test]
-fn the_loopback_address_is_first_and_the_host_s_follow() {
-    if !is_inside("net::tests::host::the_loopback_address_is_first_and_the_host_s_follow") {
+fn the_loopback_address_precedes_the_addresses_of_the_host() {
+    if !is_inside("net::tests::host::the_loopback_address_precedes_the_addresses_of_the_host") {
         return;
     }
     add_interface();
@@ -84,8 +84,8 @@ fn the_loopback_address_is_first_and_the_host_s_follow() {
 }
 
 #[test]
-fn an_address_gets_its_socket_when_it_is_used() {
-    if !is_inside("net::tests::host::an_address_gets_its_socket_when_it_is_used") {
+fn an_address_gets_a_socket_at_its_first_use() {
+    if !is_inside("net::tests::host::an_address_gets_a_socket_at_its_first_use") {
         return;
     }
     add_interface();
@@ -115,8 +115,8 @@ fn an_address_gets_its_socket_when_it_is_used() {
 }
 
 #[test]
-fn a_port_in_use_concerns_its_address_only() {
-    if !is_inside("net::tests::host::a_port_in_use_concerns_its_address_only") {
+fn a_port_in_use_affects_only_its_address() {
+    if !is_inside("net::tests::host::a_port_in_use_affects_only_its_address") {
         return;
     }
     add_interface();
@@ -150,8 +150,8 @@ fn a_port_in_use_concerns_its_address_only() {
 }
 
 #[test]
-fn the_table_follows_the_host() {
-    if !is_inside("net::tests::host::the_table_follows_the_host") {
+fn the_gid_table_follows_changes_of_the_host_addresses() {
+    if !is_inside("net::tests::host::the_gid_table_follows_changes_of_the_host_addresses") {
         return;
     }
     ip("link set lo up");

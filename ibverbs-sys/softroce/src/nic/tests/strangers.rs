@@ -68,7 +68,7 @@ fn message(transport: Transport, to: &Host, number: u32) -> Header {
 }
 
 #[test]
-fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
+fn a_packet_of_another_socket_is_not_accepted_as_the_peers() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(8);
     // The kernel would drop these packets, so its filter is disabled to test the receiver's checks.
@@ -88,7 +88,7 @@ fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
 }
 
 #[test]
-fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
+fn a_datagram_does_not_reach_a_queue_pair_of_another_device() {
     let (a, b) = connected(Service::UnreliableDatagram);
     let taken = port(number::slot(a.queue_pair.number()));
     let free = (0..15).map(port).find(|&port| port != taken).unwrap();
@@ -109,7 +109,7 @@ fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
 }
 
 #[test]
-fn numbers_are_skipped_for_who_shares_memory_alone() {
+fn sequence_numbers_are_skipped_only_for_a_peer_with_shared_memory() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(1);
     let mut skip = Header::new(Bth::new(Opcode::SKIP, b.queue_pair.number(), 5));

@@ -109,7 +109,7 @@ impl Pairs {
 }
 
 #[test]
-fn a_copy_delays_a_local_invalidation_and_nobody_else() {
+fn a_copy_delays_only_the_local_invalidation() {
     let pairs = pairs();
     let (a, b) = (&pairs.a, &pairs.b);
     let key = a.bind();
@@ -140,7 +140,7 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
 }
 
 #[test]
-fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
+fn a_copy_delays_only_the_invalidation_of_the_peer() {
     let pairs = pairs();
     let (a, b) = (&pairs.a, &pairs.b);
     let key = a.bind();
@@ -168,7 +168,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
 
 /// Checks that a window stays bound if its invalidation is flushed before it was executed.
 #[test]
-fn an_invalidation_that_is_flushed_is_none() {
+fn a_flushed_invalidation_has_no_effect() {
     let pairs = pairs();
     let a = &pairs.a;
     let key = a.bind();

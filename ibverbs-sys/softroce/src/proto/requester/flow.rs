@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_goes_and_what_was_taken() {
+    fn packets_are_sent_up_to_the_window_and_as_received_packets_allow() {
         let mut flow = Flow::new(Sequence::new(0xff_fffe));
         let now = Time::default();
         assert_eq!(send(&mut flow, now), 8);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_packets_need_a_receipt_but_are_not_packets_on_the_way() {
+    fn messages_without_packets_need_a_receipt_but_do_not_count_as_packets_in_flight() {
         let mut flow = Flow::new(Sequence::new(0xff_fff0));
         flow.sent_without_packets(Sequence::new(0xff_fff4));
         assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_never_tells_gets_bursts() {
+    fn a_peer_that_never_sends_receipts_gets_bursts() {
         let mut flow = Flow::new(Sequence::new(0));
         let mut now = Time::default();
         assert_eq!(send(&mut flow, now), 8);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_to_what_the_path_holds_and_not_further() {
+    fn the_estimate_grows_to_the_capacity_of_the_path() {
         let windows = windows(2000, 100, 100);
         let full = windows.iter().position(|&window| window >= 2000).unwrap();
         assert!(full < 12, "{windows:?}");
@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_needs_little() {
+    fn the_estimate_of_a_short_path_is_low() {
         let windows = windows(30, 100, 100);
         assert!(windows.iter().all(|&window| window < 180), "{windows:?}");
     }
 
     #[test]
-    fn shrinks_when_the_path_does_and_forgets_the_shortest_time() {
+    fn the_estimate_shrinks_with_the_path_and_the_minimum_round_trip_expires() {
         let mut pipe = Pipe::default();
         for round in 0..10 {
             pipe.measured(ROUND_TRIP, 1000, at(round));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_some_round_trips_once_it_knows_them() {
+    fn the_probe_timeout_is_a_multiple_of_the_measured_round_trip() {
         let mut probe = Probe::default();
         probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         assert_eq!(probe.at(), None);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_gets_few() {
+    fn a_peer_that_does_not_answer_gets_few_probes() {
         let mut probe = Probe::default();
         probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         probe.progress(Sequence::new(1), false, at(10), TIMEOUT);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_says_of_nothing_else_is_recognised() {
+    fn an_answer_that_only_the_probe_can_have_caused_is_recognized() {
         let mut probe = Probe::default();
         probe.probe_sent(Sequence::new(5), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_with_what_gets_through() {
+    fn the_window_grows_with_each_acknowledged_packet() {
         let mut window = Window::new(64, 64);
         assert_eq!(window.size(), 16);
         window.progress(16, Sequence::new(16));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_once_for_all_losses_of_a_window_and_grows_again() {
+    fn all_losses_within_a_window_halve_the_window_once() {
         let mut window = open();
         window.loss(Sequence::new(100));
         window.loss(Sequence::new(100));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn is_as_it_was_when_nothing_was_lost() {
+    fn a_window_that_was_halved_without_a_loss_is_restored() {
         let mut window = open();
         window.loss(Sequence::new(100));
         window.progress(10, Sequence::new(60));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_beyond_its_limit_on_a_path_that_holds_more() {
+    fn the_window_exceeds_its_limit_on_a_path_of_higher_capacity() {
         let sample = Sample {
             time: Duration::from_millis(2),
             packets: 64,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_at_each_silence() {
+    fn each_timeout_halves_the_window() {
         let mut window = open();
         for size in [32, 16, 8, 4, 4] {
             window.timeout(Sequence::new(100));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_open() {
+    fn the_window_never_closes() {
         let mut window = Window::new(0, 0);
         window.loss(Sequence::new(1));
         assert_eq!(window.size(), 1);

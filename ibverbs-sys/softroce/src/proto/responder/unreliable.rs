@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_a_gap_is_dropped_and_its_receive_is_the_next_one_s() {
+    fn a_message_with_a_missing_packet_is_dropped_and_its_receive_is_used_for_the_next_message() {
         for lost in 0..3 {
             let mut pair = Pair::new(UC);
             let key = pair.b.machine.post_receive(1, 1000);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_and_late_packets_are_not_taken_for_new_ones() {
+    fn duplicates_and_late_packets_are_dropped() {
         let mut pair = Pair::new(UC);
         for id in 0..4 {
             pair.b.machine.post_receive(id, 1000);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_or_has_no_receive_is_dropped() {
+    fn messages_without_permission_or_without_a_receive_are_dropped() {
         let mut pair = Pair::new(UC);
         let here = pair.a.machine.register(pattern(1000));
         let list = [pair.a.machine.segment(here, 0, 1000)];
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_error_stops_sending_alone() {
+    fn a_local_error_stops_only_sending() {
         let mut node = Node::ready_to_send(1, UC);
         node.machine.post_receive(5, 8);
         let list = [node.machine.segment(99, 0, 8)];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_not_of_this_service() {
+    fn reads_are_refused_on_this_service() {
         let mut node = Node::ready_to_send(1, UC);
         let remote = node.machine.remote(1, 0);
         node.post(request(1, SendOperation::Read { remote }, &[]));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_to_a_peer_that_tells_nothing_goes_in_bursts() {
+    fn a_long_message_to_a_peer_without_receipts_is_sent_in_bursts() {
         let mut node = Node::ready_to_send(1, UC);
         node.post_send(1, pattern(256 * 5000));
         let mut now = Time::default();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_goes_as_fast_as_the_peer_takes_it() {
+    fn a_long_message_is_sent_at_the_rate_of_the_peer() {
         let mut pair = Pair::new(UC);
         let key = pair.b.machine.post_receive(1, 256 * 5000);
         pair.a.post_send(1, pattern(256 * 5000));

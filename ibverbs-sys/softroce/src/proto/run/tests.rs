@@ -195,7 +195,7 @@ fn message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn runs_say_and_do_what_packets_would(
+    fn a_run_has_the_same_effects_as_its_packets(
         messages in proptest::collection::vec(message(), 1..5),
         window in 1_u32..100,
         fates in proptest::collection::vec(proptest::bool::weighted(0.95), 0..200),
@@ -211,7 +211,7 @@ proptest! {
 }
 
 #[test]
-fn the_middle_of_a_message_is_a_run() {
+fn the_middle_packets_of_a_message_form_a_run() {
     let mut node = Node::ready_to_receive(1, Service::ReliableConnection);
     node.queue_pair.attributes_mut().window = 16;
     node.enter(State::ReadyToSend);

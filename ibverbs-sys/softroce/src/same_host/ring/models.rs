@@ -44,7 +44,7 @@ fn fill(number: u64) -> impl FnOnce(MessageChunks<'_>) -> Result<(), ()> {
 /// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were read, and not read
 /// before they were written.
 #[test]
-fn a_message_is_all_there_or_not_at_all() {
+fn a_message_is_received_completely_or_not_at_all() {
     loom::model(|| {
         let (here, there) = memory(1, 1);
         let mut consumer = Consumer::new(there);

@@ -9,7 +9,7 @@ fn no_content(_: MessageChunks<'_>) -> Result<(), ()> {
 }
 
 #[test]
-fn messages_come_in_order_with_their_bytes() {
+fn messages_are_received_in_order_with_their_bytes() {
     let (here, there) = memory(4, 8);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     assert!(consumer.is_empty());
@@ -50,7 +50,7 @@ fn messages_come_in_order_with_their_bytes() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_there_is_room() {
+fn a_full_ring_accepts_no_message_until_space_is_freed() {
     let (here, there) = memory(4, 4);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     for _ in 0..3 {
@@ -79,7 +79,7 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
 }
 
 #[test]
-fn what_could_not_be_filled_is_not_there() {
+fn a_message_that_cannot_be_filled_is_not_received() {
     let (here, there) = memory(4, 4);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     let failed = producer.push(1, &[], 2, |_| Err("fault"));
@@ -119,7 +119,7 @@ fn positions_wrap() {
 }
 
 #[test]
-fn nonsense_is_the_end() {
+fn an_invalid_record_ends_the_ring() {
     let (here, there) = memory(4, 4);
     let memory = Memory {
         slots: std::sync::Arc::clone(&there.slots),
@@ -143,7 +143,7 @@ fn nonsense_is_the_end() {
 }
 
 #[test]
-fn threads_share_a_ring() {
+fn several_threads_send_through_one_ring() {
     const EACH: u64 = 2_000;
     let (here, there) = memory(16, 32);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));

@@ -61,7 +61,7 @@ fn a_message_without_a_receive_is_dropped_and_the_next_one_arrives() {
 }
 
 #[test]
-fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_the_next_one_s() {
+fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_used_for_the_next_message() {
     for lost in 0..PARTS {
         let (mut a, mut b) = two_of(UC);
         let key = b.machine.post_receive(5, 1 << 20);
@@ -76,7 +76,7 @@ fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_the_next_one_s() 
 }
 
 #[test]
-fn a_receive_that_is_too_small_fails_the_receiver_alone() {
+fn a_receive_that_is_too_small_fails_only_the_receiver() {
     let (mut a, mut b) = two_of(UC);
     b.machine.post_receive(5, 100);
     a.post_send(1, pattern(101));

@@ -50,7 +50,7 @@ static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
 /// In a child of `fork`, replaces the counters by new ones with the value zero. The parent's counters do not change.
 pub(crate) fn reset_in_child() {
-    COUNTERS.forget();
+    COUNTERS.reset_in_child();
 }
 
 /// Counters of a device. Each only grows, and wraps to zero at 2^64.

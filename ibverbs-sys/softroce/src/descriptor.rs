@@ -107,10 +107,10 @@ impl Opening {
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
         // If no high number is free, the file keeps its number.
         let file = fcntl_dupfd_cloexec(&file, first).unwrap_or(file);
-        self.note(file)
+        self.record(file)
     }
 
-    fn note(&self, file: OwnedFd) -> Descriptor {
+    fn record(&self, file: OwnedFd) -> Descriptor {
         // SAFETY: the call takes no pointers, and only changes a number of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK_SIGNAL) };
         if let Some((word, bit)) = word_and_bit(&OWN_NUMBERS, file.as_raw_fd()) {
@@ -139,7 +139,7 @@ impl Descriptor {
     /// Duplicates a descriptor for use by the program. The device itself does not use the duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
-        let descriptor = opening.note(fcntl_dupfd_cloexec(file, 0)?);
+        let descriptor = opening.record(fcntl_dupfd_cloexec(file, 0)?);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }

@@ -83,11 +83,11 @@ pub(crate) struct Nic {
 /// The NIC that all verbs of this process use, once it is open.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, makes the next use of the device create a new NIC and a new fault injector. Those of the
-/// parent are neither used nor dropped.
-pub(crate) fn forget() {
-    NIC.forget();
-    faults::forget();
+/// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The next use of the device
+/// creates new ones.
+pub(crate) fn reset_in_child() {
+    NIC.reset_in_child();
+    faults::reset_in_child();
 }
 
 /// Key of the timer for completion events that moderation delays. Differs from the keys of queue pairs' timers, which
@@ -116,7 +116,7 @@ impl Nic {
     }
 
     /// Sends all delayed responses. Called when the process is about to end.
-    pub(crate) fn farewell() {
+    pub(crate) fn send_delayed_responses() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
@@ -266,7 +266,7 @@ impl Nic {
 
     /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host. After the
     /// handshake, the two processes share memory.
-    pub(crate) fn meet(&self, queue_pair: &QueuePair) {
+    pub(crate) fn begin_handshake(&self, queue_pair: &QueuePair) {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
         {
@@ -297,9 +297,9 @@ impl Nic {
 
     /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends the packets that an
     /// injected delay holds back, because the peer may wait for these packets and the process may be about to end.
-    pub(crate) fn forget(&self, queue_pair: &QueuePair) {
+    pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
-        self.forget_recent();
+        self.clear_recent();
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 

@@ -55,7 +55,7 @@ pub fn objects(kind: Kind) -> u64 {
 }
 
 /// In a child of `fork`, sets all counts to zero: the child has none of its parent's objects.
-pub(crate) fn forget() {
+pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }

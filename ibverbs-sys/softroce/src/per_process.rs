@@ -54,7 +54,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
 
     /// Discards the value without dropping it, so that the next use creates a new value. Takes no lock. Must be called
     /// in a child of `fork`.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn reset_in_child(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }
 }
@@ -75,7 +75,7 @@ mod tests {
             }
         });
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 8);
-        VALUE.forget();
+        VALUE.reset_in_child();
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 0);
     }
 }

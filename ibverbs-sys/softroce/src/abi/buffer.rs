@@ -34,8 +34,8 @@ struct Buffer {
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
 /// In a child of `fork`, discards the parent's buffers without freeing them, because they are not mapped in the child.
-pub(super) fn forget() {
-    BUFFERS.forget();
+pub(super) fn reset_in_child() {
+    BUFFERS.reset_in_child();
 }
 
 /// Bit that is set in all buffer numbers of this device, and not set in any address of user space.

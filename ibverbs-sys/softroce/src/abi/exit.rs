@@ -16,5 +16,5 @@ pub(crate) fn register_handler() {
 }
 
 extern "C" fn at_exit() {
-    guard((), Nic::farewell);
+    guard((), Nic::send_delayed_responses);
 }

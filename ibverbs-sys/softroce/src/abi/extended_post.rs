@@ -33,7 +33,7 @@ bitflags! {
 impl Operations {
     /// Returns whether queue pairs of the transport service `service` support all operations in the set, by the table
     /// of `ibv_wr_post(3)`.
-    pub(super) fn fit(self, service: Service) -> bool {
+    pub(super) fn are_supported_by(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
             Service::ReliableConnection | Service::XrcInitiator => Self::all(),

@@ -64,12 +64,12 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     open::refuse_all();
-    nic::forget();
+    nic::reset_in_child();
     counters::reset_in_child();
-    object_counts::forget();
-    memory::forget();
-    buffer::forget();
-    xrc::forget();
+    object_counts::reset_in_child();
+    memory::reset_in_child();
+    buffer::reset_in_child();
+    xrc::reset_in_child();
     // This is the last step, because from here on other threads of the child may open files.
     descriptor::after_fork_in_child();
     // SAFETY: `prepare` was called before the fork, in the thread that this thread is a copy of.

@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
                 let _ = queue_pair.vacate();
                 opened.nic.queue_pairs.remove(queue_pair.number());
                 queue_pair.close();
-                opened.nic.forget(&queue_pair);
+                opened.nic.remove(&queue_pair);
             }
         }
         if Arc::strong_count(&opened.context) > 1 {

@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
-            nic.forget(queue_pair);
+            nic.remove(queue_pair);
         }
         handle.context.withdraw(&handle.element);
         // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use after this call.
@@ -252,7 +252,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 // SAFETY: only the owner of the queue pair may read the field `state`, and the owner is in this call.
                 unsafe { (*qp).state = number_of(state) };
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
-                    object.nic.meet(&object.queue_pair);
+                    object.nic.begin_handshake(&object.queue_pair);
                 }
                 object.nic.transmit(&object.queue_pair);
                 0
@@ -406,7 +406,7 @@ unsafe fn checked(
         let operations = if has(OPERATIONS) {
             let operations = Operations::from_bits((*given).send_ops_flags)
                 .ok_or(CreateError::Unsupported("an operation of send_ops_flags"))?;
-            if !operations.fit(service_of((*given).qp_type)?) {
+            if !operations.are_supported_by(service_of((*given).qp_type)?) {
                 return Err(CreateError::Unsupported("an operation of send_ops_flags"));
             }
             Some(operations)

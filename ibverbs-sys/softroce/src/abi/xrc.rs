@@ -23,8 +23,8 @@ struct XrcDomainHandle {
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
 /// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has none.
-pub(super) fn forget() {
-    DOMAINS.forget();
+pub(super) fn reset_in_child() {
+    DOMAINS.reset_in_child();
 }
 
 /// Returns the [`XrcDomain`] that is stored in the C object `xrcd`.

@@ -44,16 +44,16 @@ impl CompletionChannel {
     /// Creates a completion channel without queued events. Only this process can wake threads that wait on it.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
-        Self::behind(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
+        Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
     /// Creates a completion channel without queued events. Peers on the same host can wake threads that wait on it by
     /// `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
-        Self::behind(EventFile::WakeEventfd(wake_eventfd))
+        Self::of_descriptor(EventFile::WakeEventfd(wake_eventfd))
     }
 
-    fn behind(descriptor: EventFile) -> io::Result<Arc<Self>> {
+    fn of_descriptor(descriptor: EventFile) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             program_descriptor: Descriptor::for_program(descriptor.as_fd())?,
             events: EventQueue::with(descriptor),
@@ -62,7 +62,7 @@ impl CompletionChannel {
         }))
     }
 
-    /// Returns the number of the file descriptor on which the program waits.
+    /// Returns the number of the channel's file descriptor, on which the program waits for events.
     pub(crate) fn number(&self) -> RawFd {
         self.program_descriptor.as_raw_fd()
     }

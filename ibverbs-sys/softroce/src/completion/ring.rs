@@ -119,13 +119,13 @@ impl<T: Copy + Send> Ring<T> {
         let tail = self.tail();
         let slots = self.table.slots();
         let slot = slots.of(tail);
-        if !slot.says(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
+        if !slot.has_turn(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
             return None;
         }
         // SAFETY: the slot was free for this position when the position was the tail, and stays free until the position is
         // claimed. This thread has just claimed it, because the compare-and-swap succeeded.
         unsafe { slot.write(entry) };
-        slot.say(tail.full());
+        slot.set_turn(tail.full());
         Some(Added(tail))
     }
 
@@ -137,7 +137,7 @@ impl<T: Copy + Send> Ring<T> {
             let tail = self.tail();
             let slots = self.table.slots();
             let (mut end, mut count) = (tail, 0);
-            while count < entries.len() && slots.of(end).says(end.free()) {
+            while count < entries.len() && slots.of(end).has_turn(end.free()) {
                 end = end.next(slots.lap);
                 count += 1;
             }
@@ -150,7 +150,7 @@ impl<T: Copy + Send> Ring<T> {
                     // SAFETY: the slot was free for this position when the position was at or behind the tail, and stays free
                     // until the position is claimed. This thread claimed it together with the tail.
                     unsafe { slot.write(entry) };
-                    slot.say(place.full());
+                    slot.set_turn(place.full());
                     place = place.next(slots.lap);
                 }
                 return Ok((count, Added(tail)));
@@ -189,7 +189,7 @@ impl<T: Copy + Send> Ring<T> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
-        self.table.slots().of(head).says(head.free())
+        self.table.slots().of(head).has_turn(head.free())
     }
 
     /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the number of removed
@@ -201,12 +201,12 @@ impl<T: Copy + Send> Ring<T> {
             let head = self.head();
             let slots = self.table.slots();
             let (mut end, mut count) = (head, 0);
-            while count < limit && slots.of(end).says(end.full()) {
+            while count < limit && slots.of(end).has_turn(end.full()) {
                 end = end.next(slots.lap);
                 count += 1;
             }
             if count == 0 {
-                if limit == 0 || slots.of(head).says(head.free()) {
+                if limit == 0 || slots.of(head).has_turn(head.free()) {
                     return 0;
                 }
                 // An entry was just added, another thread has just changed the head, or a thread has exclusive control of the head.
@@ -249,7 +249,7 @@ impl<T: Copy + Send> Ring<T> {
             let slots = self.table.slots();
             let mut place = head;
             while place.is_before(end) {
-                if slots.of(place).says(place.full()) {
+                if slots.of(place).has_turn(place.full()) {
                     place = place.next(slots.lap);
                 } else if self.head() == head {
                     relax(&mut attempt);
@@ -306,7 +306,7 @@ impl<T: Copy> ClaimedEntries<'_, T> {
         // SAFETY: the slot was full for this position when the position was at or behind the head, and stays full until the
         // position is claimed. This thread claimed it, because the compare-and-swap on the head succeeded.
         unsafe { slot.read(out) };
-        slot.say(place.next_lap().free());
+        slot.set_turn(place.next_lap().free());
         self.next = place.next(self.slots.lap);
     }
 }

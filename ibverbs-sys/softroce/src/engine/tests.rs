@@ -102,8 +102,8 @@ impl Counting {
         self.engine.get().unwrap().rounds()
     }
 
-    fn is_away(&self) -> bool {
-        self.engine.get().unwrap().is_away()
+    fn is_unwatched(&self) -> bool {
+        self.engine.get().unwrap().is_unwatched()
     }
 
     /// Sends a packet to the device itself.
@@ -207,7 +207,7 @@ fn the_engine_leaves_packets_to_a_polling_program_until_the_program_sleeps() {
             device.send();
             sent += 1;
         }
-        device.is_away()
+        device.is_unwatched()
     });
     // No thread really polls. So the call of `watch`, if not an earlier wakeup, makes the engine fetch the remaining
     // packets.
@@ -218,7 +218,7 @@ fn the_engine_leaves_packets_to_a_polling_program_until_the_program_sleeps() {
     device.until("it does not come back", || {
         device.fetched.load(Ordering::SeqCst) == sent
     });
-    device.until("it does not watch", || !device.is_away());
+    device.until("it does not watch", || !device.is_unwatched());
 }
 
 #[test]

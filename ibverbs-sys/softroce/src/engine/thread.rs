@@ -150,7 +150,7 @@ impl Engine {
 
     /// Returns whether packets do not wake the engine (background thread) because threads of the program poll. The
     /// engine then only checks at intervals whether they still poll.
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_unwatched(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
 }
@@ -208,7 +208,7 @@ impl EngineState {
                 // The descriptor numbers of the sockets may now belong to files of the program.
                 device_now.run_due();
                 drop(device_now);
-                self.timers.sleeper().rest();
+                self.timers.sleeper().pause();
                 continue;
             }
             let armed_before = armed;

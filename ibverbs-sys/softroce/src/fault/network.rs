@@ -65,10 +65,10 @@ impl FaultGenerator {
     /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so
     /// that a change of one fault's probability does not affect the other faults.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
-        let lost = self.happens(self.faults.loss);
-        let doubled = self.happens(self.faults.duplicate);
-        let reordered = self.happens(self.faults.reorder);
-        let corrupted = self.happens(self.faults.corrupt);
+        let lost = self.draw(self.faults.loss);
+        let doubled = self.draw(self.faults.duplicate);
+        let reordered = self.draw(self.faults.reorder);
+        let corrupted = self.draw(self.faults.corrupt);
         let (overtaken, bit) = (self.next(), self.next());
         Fate {
             lost,
@@ -83,7 +83,7 @@ impl FaultGenerator {
         }
     }
 
-    fn happens(&mut self, part: f64) -> bool {
+    fn draw(&mut self, part: f64) -> bool {
         // A double has a mantissa of 53 bits, so `drawn` is from 0 to just below 1.
         let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < part

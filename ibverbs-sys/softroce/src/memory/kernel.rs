@@ -71,8 +71,8 @@ static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
 /// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, without closing it.
-pub(crate) fn forget() {
-    MAPS.forget();
+pub(crate) fn reset_in_child() {
+    MAPS.reset_in_child();
 }
 
 /// Error: the kernel cannot return the mapping at an address.

@@ -37,7 +37,7 @@ mod window;
 pub use access::{region_access, window_access};
 pub use arena::{Arena, ArenaLocation, Block};
 pub use device::DeviceMemory;
-pub(crate) use kernel::forget;
+pub(crate) use kernel::reset_in_child;
 pub use mapping::is_mapped;
 pub(crate) use peers::{FilePlace, Peers, Published};
 pub(crate) use piece::Piece;

@@ -204,7 +204,7 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
 /// Binds an address that need not be in `list`, the kernel's list of addresses: an address in 127/8, for example.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
-    let interface = Interface::among(list, address.ip());
+    let interface = Interface::find(list, address.ip());
     Ok(Own::new(reserved, address, interface))
 }
 

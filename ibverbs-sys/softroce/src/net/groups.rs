@@ -103,7 +103,7 @@ impl Network {
     /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter. `peers` are the devices
     /// of this host to which queue pairs are connected.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
-        socket.refuse_strangers(self.base, peers);
+        socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {
             socket.merge_received();
         }

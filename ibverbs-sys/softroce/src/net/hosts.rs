@@ -54,7 +54,7 @@ impl Hosts {
     }
 
     /// Records that a packet came from the address `from`. `base` is the first port of the devices' port range.
-    pub(super) fn heard(&self, base: u16, from: SocketAddr) {
+    pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {
             return;
@@ -98,7 +98,7 @@ mod tests {
             (4791, Ports::Slots, 2),
             (49_152, Ports::Slots, 2),
         ] {
-            hosts.heard(4791, SocketAddr::new(host, port));
+            hosts.record(4791, SocketAddr::new(host, port));
             assert_eq!(hosts.ports(host, at(40)), (ports, true));
             assert_eq!(hosts.changes(), changes);
         }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn devices_with_loopback_addresses_have_slots() {
         let hosts = Hosts::default();
-        hosts.heard(4791, "127.0.0.1:50000".parse().unwrap());
+        hosts.record(4791, "127.0.0.1:50000".parse().unwrap());
         let host: IpAddr = "127.0.0.1".parse().unwrap();
         assert_eq!(hosts.ports(host, Time::default), (Ports::Slots, true));
     }

@@ -149,7 +149,7 @@ impl<'a> Arrived<'a> {
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
         }
-        network.hosts.heard(network.base, from);
+        network.hosts.record(network.base, from);
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
         if network.receive_trial(endpoint.socket.local().ip(), &arrival, &packet.header) {
             return Err(None);
@@ -157,7 +157,7 @@ impl<'a> Arrived<'a> {
         // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged
         // either, since each has its own headers.
         if network.is_captured() || bytes.len() != self.message.segment {
-            return Ok((arrival, Run::alone(packet)));
+            return Ok((arrival, Run::of_packet(packet)));
         }
         let rest = &self.message.bytes[self.number * self.message.segment..];
         let run = Run::gather(packet, rest, self.message.segment, |datagram| {

@@ -30,7 +30,7 @@ impl Network {
         if *count == 1 {
             let listed: Vec<SocketAddrV4> = peers.keys().copied().collect();
             for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
-                socket.refuse_strangers(self.base, &listed);
+                socket.install_filter(self.base, &listed);
             }
         }
     }
@@ -53,9 +53,9 @@ impl Network {
     /// Removes the packet filters from the sockets, so that a test can check how the receiver handles packets that the
     /// filters would drop.
     #[cfg(test)]
-    pub(crate) fn pass_strangers(&self) {
+    pub(crate) fn remove_filter(&self) {
         for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
-            socket.pass_strangers();
+            socket.remove_filter();
         }
     }
 

@@ -118,7 +118,7 @@ impl Trials {
     }
 
     /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A trial is a test burst.
-    pub(super) fn answered(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
+    pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
             && sequence == trial.sequence + 1
@@ -197,7 +197,7 @@ impl Network {
         } else if opcode == ANSWER {
             let peer = arrival.source.to_canonical();
             self.trials
-                .answered(local, peer, sequence, self.timers.now());
+                .record_answer(local, peer, sequence, self.timers.now());
         }
         true
     }
@@ -237,11 +237,11 @@ mod tests {
         let first = trials.begin(LOCAL, PEER, at(0)).unwrap();
         assert!(trials.begin(LOCAL, PEER, at(19)).is_none());
         // The first packet is numbered like a packet that is sent alone.
-        trials.answered(LOCAL, PEER, first, at(1));
+        trials.record_answer(LOCAL, PEER, first, at(1));
         assert!(!trials.is_proven(LOCAL, PEER));
-        trials.answered(PEER, LOCAL, first + 1, at(1));
+        trials.record_answer(PEER, LOCAL, first + 1, at(1));
         assert!(!trials.is_proven(LOCAL, PEER));
-        trials.answered(LOCAL, PEER, first + 1, at(1));
+        trials.record_answer(LOCAL, PEER, first + 1, at(1));
         assert!(trials.is_proven(LOCAL, PEER));
 
         assert!(trials.begin(LOCAL, PEER, at(1000)).is_none());
@@ -257,7 +257,7 @@ mod tests {
         }
         assert_eq!(sent[..5], [1001, 1021, 1061, 1141, 1301]);
         // An old answer proves nothing.
-        trials.answered(LOCAL, PEER, first + 1, at(10_000));
+        trials.record_answer(LOCAL, PEER, first + 1, at(10_000));
         assert!(!trials.is_proven(LOCAL, PEER));
     }
 

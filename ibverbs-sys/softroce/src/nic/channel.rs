@@ -54,7 +54,7 @@ impl Nic {
         if waiter.leave() {
             host_peers.wake_engine();
         }
-        remind(host_peers);
+        schedule_wakeups(host_peers);
         event
     }
 
@@ -91,7 +91,7 @@ impl Nic {
             if let Some(event) = receive() {
                 // The engine sends the deferred wakeups if the thread does not, at the end of its interval at the latest.
                 if !host_peers.is_channel_armed() {
-                    remind(host_peers);
+                    schedule_wakeups(host_peers);
                 }
                 return Ok(event);
             }
@@ -120,9 +120,9 @@ impl Nic {
 
 /// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if the thread does not
 /// send them soon.
-fn remind(host_peers: &HostPeers) {
+fn schedule_wakeups(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
     if links.any(|links| links.iter().any(|link| link.must_wake())) {
-        host_peers.remind();
+        host_peers.schedule_wakeups();
     }
 }

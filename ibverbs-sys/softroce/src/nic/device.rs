@@ -192,8 +192,8 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.flush();
     }
 
-    fn is_quiet(&self) -> bool {
-        self.is_quiet()
+    fn defers_wakeups(&self) -> bool {
+        self.defers_wakeups()
     }
 
     fn share_datagrams(&mut self) {

@@ -24,6 +24,6 @@ pub(super) fn of_process() -> &'static Arc<Faults> {
 
 /// In a child of `fork`, replaces the fault injector by a new one, configured from the environment. The parent's
 /// injector does not change.
-pub(super) fn forget() {
-    FAULTS.forget();
+pub(super) fn reset_in_child() {
+    FAULTS.reset_in_child();
 }

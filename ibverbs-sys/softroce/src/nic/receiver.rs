@@ -141,7 +141,7 @@ impl Nic {
         if links.is_empty() {
             return false;
         }
-        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_quiet()) {
+        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_idle()) {
             self.receive_shared(&mut receiver, None, Caller::Poll);
         }
         drop(receiver);
@@ -191,7 +191,9 @@ impl Nic {
         }
         if receiver.host_peers.links().is_empty() {
             // Acknowledgements that were delayed are sent now, unless a message of the program has carried them.
-            receiver.touched.retain(|queue_pair| queue_pair.owes());
+            receiver
+                .touched
+                .retain(|queue_pair| queue_pair.must_acknowledge());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
         let shared = self.receive_shared(receiver, Some(now), care);
@@ -254,7 +256,7 @@ impl Nic {
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
-                    self.deliver(now(), arrival, &Run::alone(*packet), touched);
+                    self.deliver(now(), arrival, &Run::of_packet(*packet), touched);
                 }
                 Delivery::RingMessage(ring_message, chunks) => {
                     let said = (*ring_message, *chunks);
@@ -334,7 +336,7 @@ impl Nic {
             // The engine first publishes that packets wake it, and then checks whether responses are delayed.
             fence(Ordering::SeqCst);
         }
-        self.engine.get().is_some_and(Engine::is_away)
+        self.engine.get().is_some_and(Engine::is_unwatched)
     }
 
     /// Passes received packets to the queue pair with their destination number, or to all queue pairs of their
@@ -399,7 +401,7 @@ impl Nic {
     }
 
     /// Clears the cache of the queue pair that received the last message, because a queue pair is being destroyed.
-    pub(super) fn forget_recent(&self) {
+    pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();
         }

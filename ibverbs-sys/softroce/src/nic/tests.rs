@@ -314,7 +314,10 @@ fn a_delayed_acknowledgement_is_sent_without_a_message_of_the_program() {
     b.connect_with(&a, 0);
     let engine_is_away = || {
         b.nic.progress();
-        b.nic.engine.get().is_some_and(|engine| engine.is_away())
+        b.nic
+            .engine
+            .get()
+            .is_some_and(|engine| engine.is_unwatched())
     };
     for number in 0..100 {
         b.post_receives(1);
@@ -346,7 +349,7 @@ fn an_acknowledgement_is_sent_with_the_next_message_of_the_program() {
         from.send(number, None);
         assert_eq!(numbers(&to.completions(1, poll)), [number]);
         let waits = to.nic.receiver.lock().touched.len() == 1;
-        together += u32::from(waits && to.queue_pair.owes());
+        together += u32::from(waits && to.queue_pair.must_acknowledge());
         from.completions(1, poll);
     }
 }

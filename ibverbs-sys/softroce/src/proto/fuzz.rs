@@ -63,7 +63,7 @@ pub fn queue_pair(bytes: &[u8]) {
             9 | 10 => world.pass_time(),
             11 | 12 => world.enter(side, &mut input),
             13 => world.change(side, &mut input),
-            14 => world.forge(side, &mut input, None),
+            14 => world.inject(side, &mut input, None),
             _ => world.sides[side].node.queue_pair.set_peer_gone(),
         }
         world.check();
@@ -88,7 +88,7 @@ pub fn manufacturer(bytes: &[u8]) {
             5 => world.pass_time(),
             _ => {
                 let before = world.sides.each_ref().map(Half::observable_state);
-                world.forge(side, &mut input, Some(Transport::Manufacturer));
+                world.inject(side, &mut input, Some(Transport::Manufacturer));
                 assert_eq!(world.sides.each_ref().map(Half::observable_state), before);
             }
         }
@@ -309,34 +309,34 @@ impl Connection {
             }
             _ => {}
         }
-        self.hand_in(side, &packet);
+        self.deliver_bytes(side, &packet);
     }
 
     fn deliver_all(&mut self) {
         for side in [0, 1] {
             for _ in 0..self.wires[side].len() {
                 if let Some(packet) = self.wires[side].pop_front() {
-                    self.hand_in(side, &packet);
+                    self.deliver_bytes(side, &packet);
                 }
             }
         }
     }
 
-    fn hand_in(&mut self, side: usize, packet: &[u8]) {
+    fn deliver_bytes(&mut self, side: usize, packet: &[u8]) {
         self.sides[side].receive(self.now, packet);
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
     /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition key, or it consists
     /// of arbitrary bytes. `only` limits the opcodes to those of one transport.
-    fn forge(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
+    fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
             .for_each(|side| side.is_deceived = true);
         if only.is_none() && input.flag() {
             let length = input.below(120);
             let bytes = input.some(length).to_vec();
-            self.hand_in(side, &bytes);
+            self.deliver_bytes(side, &bytes);
             return;
         }
         let own = match self.sides[side].node.queue_pair.service() {
@@ -404,7 +404,7 @@ impl Connection {
         match only {
             // Delivers this packet alone, so that its effect can be checked.
             Some(_) => self.sides[side].receive(self.now, &bytes),
-            None => self.hand_in(side, &bytes),
+            None => self.deliver_bytes(side, &bytes),
         }
     }
 

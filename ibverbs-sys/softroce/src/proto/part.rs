@@ -368,7 +368,7 @@ impl QueuePair {
     /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair.
     /// [`expects`](Self::expects) must have returned `true` for the part.
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
-        self.tell_established(host);
+        self.report_established(host);
         self.responder.executed(part);
     }
 
@@ -383,7 +383,7 @@ impl QueuePair {
     ) -> Result<(), NotTaken> {
         let taken = (self.responder).take_part(part, source, &self.endpoint, host);
         if !matches!(taken, Err(NotTaken::Left)) {
-            self.tell_established(host);
+            self.report_established(host);
         }
         taken
     }
@@ -401,7 +401,7 @@ impl QueuePair {
         if self.endpoint.state == State::Error {
             return false;
         }
-        self.tell_established(host);
+        self.report_established(host);
         if self.endpoint.is_reliable() {
             let is_taken = (self.responder).receive_part(part, source, &self.endpoint, host);
             self.end_if_due(host);

@@ -151,7 +151,7 @@ impl QueuePair {
             }
         }
         self.endpoint.state = state;
-        self.tell_drained(host);
+        self.report_drained(host);
     }
 
     /// Queues a send request. In an error state the request is flushed at once. The caller must have checked that the service
@@ -187,15 +187,15 @@ impl QueuePair {
     /// that the program has received. If the program soon sends a message in response, the acknowledgement is sent
     /// together with it.
     pub fn may_rest(&self) -> bool {
-        self.is_patient() && self.requester.is_silent()
+        self.may_delay() && self.requester.is_silent()
     }
 
     /// Returns whether an acknowledgement must be sent, now or later.
-    pub fn owes(&self) -> bool {
-        self.responder.owes()
+    pub fn must_acknowledge(&self) -> bool {
+        self.responder.must_acknowledge()
     }
 
-    fn is_patient(&self) -> bool {
+    fn may_delay(&self) -> bool {
         self.endpoint.is_reliable()
             && self.endpoint.state == State::ReadyToSend
             && self.responder.may_delay()
@@ -247,7 +247,7 @@ impl QueuePair {
             }
             return;
         }
-        self.tell_established(host);
+        self.report_established(host);
         let done = match self.endpoint.service {
             Service::UnreliableDatagram => datagram::receive(&self.endpoint, arrival, packet, host),
             Service::UnreliableConnection => {
@@ -305,7 +305,7 @@ impl QueuePair {
             }
             _ => {}
         }
-        let patient = self.is_patient() && self.passed < MAX_DELAY_PACKETS;
+        let patient = self.may_delay() && self.passed < MAX_DELAY_PACKETS;
         if let (true, Some(path)) = (self.endpoint.is_reliable() && !patient, path) {
             if self.responder.poll_transmit(now, &self.endpoint, host, out) {
                 self.passed = 0;
@@ -329,7 +329,7 @@ impl QueuePair {
         let mut sent = done.ok().flatten();
         if sent.is_some() {
             self.passed = if patient { self.passed + 1 } else { 0 };
-        } else if self.is_patient() {
+        } else if self.may_delay() {
             // The acknowledgement is also sent before the queue pair fails.
             self.passed = 0;
             let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
@@ -372,7 +372,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
-            Ok(()) => self.tell_drained(host),
+            Ok(()) => self.report_drained(host),
             Err(Failed(status)) => self.fail(status, host),
         }
     }
@@ -435,7 +435,7 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(super) fn tell_established(&mut self, host: &mut impl Host) {
+    pub(super) fn report_established(&mut self, host: &mut impl Host) {
         let connected = self.endpoint.service != Service::UnreliableDatagram;
         if connected && self.endpoint.state == State::ReadyToReceive && !self.established {
             self.established = true;
@@ -444,7 +444,7 @@ impl QueuePair {
     }
 
     #[inline]
-    fn tell_drained(&mut self, host: &mut impl Host) {
+    fn report_drained(&mut self, host: &mut impl Host) {
         let draining = self.endpoint.state == State::SendQueueDrained && !self.drained;
         if draining && self.requester.is_drained() {
             self.drained = true;

@@ -127,7 +127,7 @@ pub(crate) trait Outgoing {
     fn flush(&mut self);
 
     /// Returns whether wakeups of peer processes that share memory are deferred.
-    fn is_quiet(&self) -> bool {
+    fn defers_wakeups(&self) -> bool {
         false
     }
 

@@ -319,8 +319,8 @@ impl QueuePair {
     }
 
     /// Returns whether an acknowledgement must be transmitted, now or later.
-    pub(crate) fn owes(&self) -> bool {
-        self.inner.lock().transport.owes()
+    pub(crate) fn must_acknowledge(&self) -> bool {
+        self.inner.lock().transport.must_acknowledge()
     }
 
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.

@@ -568,7 +568,7 @@ fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
 
 /// Wakes the peer process, if it sleeps, unless `outgoing` defers wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
-    if outgoing.is_quiet() {
+    if outgoing.defers_wakeups() {
         link.flush_later();
     } else {
         link.flush();

@@ -162,7 +162,7 @@ impl Bench {
             let packet = Packet::parse(&bytes).unwrap();
             let number = packet.header.bth.destination;
             let to = queue_pairs.iter().find(|to| to.number() == number).unwrap();
-            to.receive(now, &arrival(OWN_GID), &Run::alone(packet));
+            to.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
             to.transmit(|| now, wire);
         }
     }
@@ -587,17 +587,17 @@ fn a_connection_accepts_packets_only_from_its_peer() {
     let bytes = wire.0.pop_front().unwrap();
     let packet = Packet::parse(&bytes).unwrap();
     let stranger = Ipv4Addr::new(127, 9, 9, 9).to_ipv6_mapped();
-    two.receive(now, &arrival(stranger), &Run::alone(packet));
+    two.receive(now, &arrival(stranger), &Run::of_packet(packet));
     two.receive(
         now,
         &Arrival {
             local: 1,
             ..arrival(OWN_GID)
         },
-        &Run::alone(packet),
+        &Run::of_packet(packet),
     );
     assert!(bench.received().is_empty());
-    two.receive(now, &arrival(OWN_GID), &Run::alone(packet));
+    two.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
     assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
 }
 
@@ -641,7 +641,7 @@ fn a_destroyed_queue_pair_handles_no_packets() {
     let bytes = wire.0.pop_front().unwrap();
     let now = Time::from_nanos(1);
     let packet = Packet::parse(&bytes).unwrap();
-    two.receive(now, &arrival(OWN_GID), &Run::alone(packet));
+    two.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
     two.handle_timeout(now);
     two.transmit(|| now, &mut wire);
     assert!(wire.0.is_empty() && two.next_timeout().is_none());

@@ -90,7 +90,7 @@ impl CopyingPeer {
     }
 
     /// Returns the descriptors whose events report the end of the peer.
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]
             .into_iter()

@@ -156,7 +156,7 @@ pub fn handshake(bytes: &[u8]) {
         directory.handle_events();
     }
     assert!(
-        directory.is_alone(),
+        directory.has_no_peers(),
         "nothing is kept of those who are gone"
     );
 }
@@ -319,7 +319,7 @@ pub fn ring(bytes: &[u8]) {
             }
             _ => {
                 let _ = (
-                    here.is_quiet(),
+                    here.is_idle(),
                     here.may_have_messages(),
                     here.copying_peer(),
                 );

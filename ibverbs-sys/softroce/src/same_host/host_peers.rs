@@ -178,8 +178,8 @@ impl HostPeers {
 
     /// Makes the engine (background thread) send the deferred wakeups of peers after a short time, unless they are sent
     /// earlier.
-    pub(crate) fn remind(&self) {
-        self.directory.remind();
+    pub(crate) fn schedule_wakeups(&self) {
+        self.directory.schedule_wakeups();
     }
 
     /// Wakes this process's engine (background thread).
@@ -258,7 +258,7 @@ impl Peers for HostPeers {
     }
 
     fn cancel_withdrawal(&self, slot: u32) -> bool {
-        self.withdrawals.forget(slot)
+        self.withdrawals.remove(slot)
     }
 }
 

@@ -325,7 +325,7 @@ impl Link {
 
     /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the peer has violated the
     /// protocol or did not finish the handshake.
-    pub(super) fn break_off(&self) {
+    pub(super) fn abort(&self) {
         self.end();
         // Only the sending direction of the connection is closed. The other one reports when the peer has closed its side.
         self.copying_peer.close_connection();
@@ -335,7 +335,7 @@ impl Link {
     /// link.
     #[cold]
     fn fail(&self) {
-        self.break_off();
+        self.abort();
         self.failures.notify();
     }
 
@@ -485,7 +485,7 @@ impl Link {
     /// that waits for space, and no deferred wakeup. Takes no lock, so the result may be out of date; the thread will
     /// call this function again.
     #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
@@ -605,8 +605,8 @@ impl Link {
     }
 
     /// Removes a thread that waits at a channel from the shared memory, so that the peer does not wake it.
-    pub(super) fn forget_channel(&self) {
-        SleepWord(&self.side.own_sleep.0).forget_channel();
+    pub(super) fn clear_channel(&self) {
+        SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
     /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length` bytes at `offset` of

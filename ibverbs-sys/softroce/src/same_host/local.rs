@@ -208,7 +208,7 @@ impl Local {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let copying_peer = link.copying_peer();
-        for watched in copying_peer.watched() {
+        for watched in copying_peer.descriptors() {
             // If this fails, the end of the peer is noticed when a thread waits for copies by the peer.
             let _ = self.events.add(watched, Source::Peer);
         }
@@ -224,7 +224,7 @@ impl Local {
         self.admitted.retain(|copying_peer| {
             let is_gone = copying_peer.is_gone();
             if is_gone {
-                for watched in copying_peer.watched() {
+                for watched in copying_peer.descriptors() {
                     self.events.remove(watched);
                 }
             }

@@ -98,12 +98,12 @@ fn connect() -> (Sender, Receiver) {
 }
 
 impl RingEnds {
-    fn say(&self, tag: u16) {
+    fn send_tag(&self, tag: u16) {
         let nothing = |_: super::ring::MessageChunks<'_>| Ok::<(), ()>(());
         assert_eq!(self.sender.push(tag, &[], 0, nothing), Ok(()));
     }
 
-    fn hear(&mut self) -> Option<u16> {
+    fn receive_tag(&mut self) -> Option<u16> {
         self.receiver.pop(|message| message.tag).unwrap()
     }
 }
@@ -111,7 +111,7 @@ impl RingEnds {
 impl Sender {
     /// Sends an offer: the receiver must copy the payload of the message from the sender's memory.
     fn offer(&self) {
-        self.side.say(OFFER);
+        self.side.send_tag(OFFER);
     }
 
     /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the memory of the
@@ -141,14 +141,15 @@ impl Receiver {
     /// Receives the next offer, copies the payload, and answers. Returns whether the message was accepted, or `None` if
     /// there is no offer.
     fn take(&mut self) -> Option<bool> {
-        let tag = self.side.hear()?;
+        let tag = self.side.receive_tag()?;
         assert_eq!(tag, OFFER);
         let copied = self.copy();
         if let Some(bytes) = copied {
             assert_eq!(bytes, [MESSAGE; 2], "not the bytes of the message");
         }
         let is_accepted = copied.is_some();
-        self.side.say(if is_accepted { ACCEPTED } else { DECLINED });
+        self.side
+            .send_tag(if is_accepted { ACCEPTED } else { DECLINED });
         Some(is_accepted)
     }
 
@@ -190,7 +191,7 @@ fn no_message_is_lost_while_both_sides_run() {
         sender.offer();
         let mut answered = 0;
         while answered < 2 {
-            match sender.side.hear() {
+            match sender.side.receive_tag() {
                 Some(answer) => {
                     assert_eq!(answer, ACCEPTED);
                     answered += 1;
@@ -210,7 +211,7 @@ fn payload_that_changes_after_the_completion_is_not_accepted() {
         let (mut sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        match sender.side.hear() {
+        match sender.side.receive_tag() {
             Some(answer) => assert_eq!(answer, ACCEPTED),
             None => sender.fail_queue_pair(),
         }
@@ -255,7 +256,7 @@ fn a_region_that_ends_is_not_copied_from() {
         let other = thread::spawn(move || receiver.take());
         sender.deregister();
         let is_accepted = other.join().unwrap();
-        let answer = sender.side.hear();
+        let answer = sender.side.receive_tag();
         assert_eq!(
             answer,
             is_accepted.map(|is| if is { ACCEPTED } else { DECLINED })

@@ -231,7 +231,7 @@ impl PeerDirectory {
 
     /// Ensures that the engine (background thread) sends the deferred wakeups of peers within [`MAX_WAKE_DELAY`]. Does
     /// nothing if the timer for this is running already.
-    pub(crate) fn remind(&self) {
+    pub(crate) fn schedule_wakeups(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
             return;
@@ -269,7 +269,7 @@ impl PeerDirectory {
 
     /// Returns whether this process has no link (shared memory), no pending handshake, and no peer that may copy from
     /// or to its memory.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn has_no_peers(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()
             && state.links.all().is_empty()

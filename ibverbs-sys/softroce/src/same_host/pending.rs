@@ -70,7 +70,7 @@ impl Handshake {
     /// this process until it has closed its side of the connection.
     fn abort(self) {
         if let Some(link) = self.welcomed {
-            link.break_off();
+            link.abort();
         }
     }
 }

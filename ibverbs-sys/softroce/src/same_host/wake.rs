@@ -66,8 +66,8 @@ impl SleepWord<'_> {
         }
     }
 
-    /// Clears the word if it contains a thread that waits at a channel.
-    pub(super) fn forget_channel(self) {
+    /// Sets the shared word to "awake" if the word names a thread that waits at a completion channel.
+    pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let _ = (self.0).fetch_update(order, order, |word| {
             (word >= FIRST_CHANNEL).then_some(AWAKE)
@@ -189,7 +189,7 @@ mod tests {
         let sleep = SleepWord(&word);
         for (sleeper, after) in [(CHANNEL, None), (ENGINE, Some(ENGINE))] {
             sleep.declare(sleeper);
-            sleep.forget_channel();
+            sleep.clear_channel();
             assert_eq!(sleep.take_sleeper(), after);
         }
     }
@@ -301,7 +301,7 @@ mod models {
                     thread::spawn(move || {
                         let (word, task, armed) = &*shared;
                         if armed.end_interval() {
-                            SleepWord(word).forget_channel();
+                            SleepWord(word).clear_channel();
                         }
                         let looks_again = armed.is_set();
                         SleepWord(word).declare(ENGINE);

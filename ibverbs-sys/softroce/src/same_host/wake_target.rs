@@ -104,7 +104,7 @@ impl HostPeers {
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
-                link.forget_channel();
+                link.clear_channel();
             }
         }
     }

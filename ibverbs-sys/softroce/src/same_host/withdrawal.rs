@@ -46,7 +46,7 @@ impl Withdrawals {
     }
 
     /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false` if there was none.
-    pub(super) fn forget(&self, slot: u32) -> bool {
+    pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);
         known.map(|known| all.swap_remove(known)).is_some()

@@ -26,7 +26,7 @@ impl Scenario<'_> {
             self.world.enter(self.requesters[r].place, State::Reset);
         }
         for &r in &revived {
-            self.begin_again(r);
+            self.restart(r);
         }
         for &r in &revived {
             let place = self.requesters[r].place;
@@ -44,7 +44,7 @@ impl Scenario<'_> {
         self.finish(&revived)
     }
 
-    fn begin_again(&mut self, r: usize) {
+    fn restart(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let number = requester.connection;
         let memory = self.world.memory(requester.target.node);

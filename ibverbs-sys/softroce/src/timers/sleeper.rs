@@ -115,7 +115,7 @@ impl Sleeper {
     }
 
     /// Sleeps for a fixed interval. Called when no descriptor can wake the engine.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn pause(&self) {
         thread::sleep(FALLBACK_INTERVAL);
     }
 

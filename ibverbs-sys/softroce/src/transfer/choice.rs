@@ -153,14 +153,14 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             }
             Kind::WriteWithImmediate if work.is_begun => Transfer::Packets,
             Kind::WriteWithImmediate if work.length <= MAX_CHUNKS_PART => {
-                tell_first(work, Transfer::Chunks)
+                report_gap(work, Transfer::Chunks)
             }
-            Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
-            Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
+            Kind::WriteWithImmediate if is_written(work) => report_gap(work, Transfer::Written),
+            Kind::Send if work.length as usize <= SHORT => report_gap(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
-                tell_first(work, Transfer::Descriptor)
+                report_gap(work, Transfer::Descriptor)
             }
-            Kind::Send | Kind::SendWithInvalidate => tell_first(work, Transfer::Chunks),
+            Kind::Send | Kind::SendWithInvalidate => report_gap(work, Transfer::Chunks),
             _ => Transfer::Packets,
         },
     }
@@ -186,7 +186,7 @@ fn is_written(work: &Work) -> bool {
 }
 
 #[inline]
-fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
+fn report_gap(work: &Work, transfer: Transfer) -> Transfer {
     if work.is_gap_untold {
         Transfer::Packets
     } else {

@@ -17,7 +17,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Creates a run of one packet.
-    pub fn alone(packet: Packet<'a>) -> Self {
+    pub fn of_packet(packet: Packet<'a>) -> Self {
         Self {
             first: packet,
             bytes: &[],
@@ -36,7 +36,7 @@ impl<'a> Run<'a> {
         stride: usize,
         mut is_right: impl FnMut(&[u8]) -> bool,
     ) -> Self {
-        let mut run = Self::alone(first);
+        let mut run = Self::of_packet(first);
         let bth = &first.header.bth;
         let is_plain = bth.opcode.is_middle() && first.header.len() == BASE && bth.pad == 0;
         if !is_plain || stride < BASE + first.payload.len() {

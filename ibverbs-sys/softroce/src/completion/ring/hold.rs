@@ -39,7 +39,7 @@ impl<T: Copy + Send> Ring<T> {
         }
         for index in 0..removed {
             let place = place(index);
-            slots.of(place).say(place.next_lap().free());
+            slots.of(place).set_turn(place.next_lap().free());
         }
         self.release(place(removed));
     }
@@ -100,9 +100,9 @@ impl<T: Copy + Send> Ring<T> {
             if let Some(&entry) = entries.get(index) {
                 // SAFETY: this thread holds head and tail, and no other thread is between a claim and its completion.
                 unsafe { slot.write(entry) };
-                slot.say(place.full());
+                slot.set_turn(place.full());
             } else {
-                slot.say(place.free());
+                slot.set_turn(place.free());
             }
         }
         self.release_both(start, start.nth(count, slots.lap));
@@ -155,7 +155,7 @@ impl<T: Copy + Send> Ring<T> {
 /// slot and is about to set this state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
-    while !slots.of(place).says(turn(place)) {
+    while !slots.of(place).has_turn(turn(place)) {
         relax(&mut attempt);
     }
 }

@@ -22,13 +22,13 @@ impl<T: Copy> Slot<T> {
     }
 
     #[inline]
-    pub(super) fn says(&self, turn: u64) -> bool {
+    pub(super) fn has_turn(&self, turn: u64) -> bool {
         // `Acquire`: what other threads did with the slot before they set this state is visible.
         self.turn.load(Ordering::Acquire) == turn
     }
 
     #[inline]
-    pub(super) fn say(&self, turn: u64) {
+    pub(super) fn set_turn(&self, turn: u64) {
         self.turn.store(turn, Ordering::Release);
     }
 

@@ -112,7 +112,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Returns whether wakeups of peer processes that share memory are deferred.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }
 

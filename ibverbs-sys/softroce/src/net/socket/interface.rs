@@ -35,12 +35,12 @@ impl Interface {
     /// Returns the network interface that has the IP address `address`, or `None` if no interface has it. All addresses
     /// in 127/8 belong to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
-        Self::among(&HostAddress::list(), address)
+        Self::find(&HostAddress::list(), address)
     }
 
     /// Returns the network interface that has the IP address `address` according to `list`, the list of all addresses;
     /// see [`of`](Self::of).
-    pub(crate) fn among(list: &[HostAddress], address: IpAddr) -> Option<Self> {
+    pub(crate) fn find(list: &[HostAddress], address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             other => other,

@@ -223,7 +223,7 @@ impl Socket {
     /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections whose sender is
     /// not in `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the first port of the
     /// devices' port range.
-    pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
+    pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
         }
@@ -237,7 +237,7 @@ impl Socket {
 
     /// Detaches the packet filter from the socket. The kernel then passes all packets.
     #[cfg(test)]
-    pub(crate) fn pass_strangers(&self) {
+    pub(crate) fn remove_filter(&self) {
         if self.local.is_ipv4() {
             filter::detach(&self.socket).unwrap();
         }

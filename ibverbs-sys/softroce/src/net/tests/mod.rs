@@ -34,7 +34,7 @@ fn port() -> u16 {
 /// Opens a network without filters, which accepts packets of connections from all senders.
 fn open(config: &Config) -> Network {
     let network = open_filtered(config);
-    network.pass_strangers();
+    network.remove_filter();
     network
 }
 
@@ -645,9 +645,11 @@ fn the_port_of_a_remote_host_follows_from_its_packets() {
     let to = path(0, other.to_ipv6_mapped());
     let way = || device.way(&to, 0x20_1234).unwrap();
     assert!(!way().is_certain);
-    device.hosts.heard(device.base, (other, 50_000).into());
+    device.hosts.record(device.base, (other, 50_000).into());
     assert_eq!((way().is_certain, way().to.port()), (true, device.base));
-    device.hosts.heard(device.base, (other, device.base).into());
+    device
+        .hosts
+        .record(device.base, (other, device.base).into());
     let slot = device.base + 2000;
     assert_eq!((way().is_certain, way().to.port()), (true, slot));
     // Every packet that is received counts.

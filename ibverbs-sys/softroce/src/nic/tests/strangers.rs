@@ -72,7 +72,7 @@ fn a_packet_of_another_socket_is_not_accepted_as_the_peers() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(8);
     // The kernel would drop these packets, so its filter is disabled to test the receiver's checks.
-    b.nic.network.pass_strangers();
+    b.nic.network.remove_filter();
     let (peer, other) = (*socket_of(&a).ip(), Ipv4Addr::new(127, 0, 77, 1));
     let taken = port(number::slot(a.queue_pair.number()));
     let free = (0..15).map(port).find(|&port| port != taken).unwrap();
@@ -132,7 +132,7 @@ fn sequence_numbers_are_skipped_only_for_a_peer_with_shared_memory() {
     };
     // Passes the packet as if it came from the peer's own socket. The queue pair must ignore it: such a
     // packet is valid only through shared memory.
-    let (now, run) = (b.nic.now(), Run::alone(packet));
+    let (now, run) = (b.nic.now(), Run::of_packet(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);
     a.send(7, None);

@@ -30,7 +30,7 @@ fn pairs() -> Pairs {
         one.connect_with(other, 20);
         other.connect_with(one, 20);
     }
-    a.nic.meet(&a.queue_pair);
+    a.nic.begin_handshake(&a.queue_pair);
     let end = Instant::now() + LOST_TIMEOUT;
     let link = loop {
         let (path, number) = b.queue_pair.peer().unwrap();

@@ -72,14 +72,14 @@ impl Flow {
         }
     }
 
-    fn tells(&self) -> bool {
+    fn sends_receipts(&self) -> bool {
         self.misses < MAX_MISSING_RECEIPTS
     }
 
     /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, with a window of
     /// `window` packets.
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
-        if self.tells() && destination != MULTICAST {
+        if self.sends_receipts() && destination != MULTICAST {
             self.pacer.clear_waiting();
             let on_the_way = self.next.distance(self.taken).max(0) as u32;
             if on_the_way < window || !self.awaits_receipt() {
@@ -92,7 +92,7 @@ impl Flow {
             self.misses += 1;
             self.confirm_before(self.next);
             self.deadline = None;
-            if self.tells() {
+            if self.sends_receipts() {
                 return true;
             }
         }
@@ -112,7 +112,7 @@ impl Flow {
         self.next = sequence.next();
         self.packets_end = Some(self.next);
         self.unconfirmed += 1;
-        let every = if self.tells() {
+        let every = if self.sends_receipts() {
             window / 2
         } else {
             window.saturating_mul(WINDOWS_BEFORE_RETRY)
@@ -199,7 +199,7 @@ impl Flow {
             return;
         }
         // A peer that seemed not to support receipts got more than a window of packets, so none of them counts as in flight.
-        let limit = if self.tells() {
+        let limit = if self.sends_receipts() {
             sequence.next()
         } else {
             self.next

@@ -333,7 +333,7 @@ impl Responder {
     }
 
     /// Returns whether an acknowledgement must be sent.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn must_acknowledge(&self) -> bool {
         self.acknowledge
     }
 

@@ -27,7 +27,7 @@ impl World<'_> {
         let found = &self.nodes[node];
         let number = packet.header.bth.destination;
         let Some(&slot) = found.directory.get(&number) else {
-            self.break_rule(format!(
+            self.record_violation(format!(
                 "a packet for queue pair {number:#x} came to node {node}"
             ));
             return;
@@ -59,12 +59,12 @@ impl World<'_> {
     pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
-            self.break_rule("a brief makes no sense".to_owned());
+            self.record_violation("a brief makes no sense".to_owned());
             return;
         };
         let Some(&slot) = self.nodes[node].directory.get(&ring_message.destination) else {
             let number = ring_message.destination;
-            self.break_rule(format!(
+            self.record_violation(format!(
                 "a brief for queue pair {number:#x} came to node {node}"
             ));
             return;
@@ -153,7 +153,7 @@ impl World<'_> {
         }
         for sent in 0.. {
             if sent == MAX_BURST {
-                self.break_rule(format!("{} never stops sending", self.name(place)));
+                self.record_violation(format!("{} never stops sending", self.name(place)));
                 break;
             }
             let mut said = None;
@@ -182,7 +182,7 @@ impl World<'_> {
     fn transmit_packets(&mut self, place: QpId) {
         for sent in 0.. {
             if sent == MAX_BURST {
-                self.break_rule(format!("{} never stops sending", self.name(place)));
+                self.record_violation(format!("{} never stops sending", self.name(place)));
                 return;
             }
             if self.transmit_run(place) {
@@ -196,7 +196,7 @@ impl World<'_> {
             match path {
                 Some(path) => self.send(place, &path, &transport),
                 None if transport.is_empty() => {}
-                None => self.break_rule(format!("{} left bytes", self.name(place))),
+                None => self.record_violation(format!("{} left bytes", self.name(place))),
             }
             self.buffers.push(transport);
             if path.is_none() {
@@ -230,13 +230,13 @@ impl World<'_> {
             Ok(packet) => packet,
             Err(error) => {
                 let name = self.name(place);
-                self.break_rule(format!("{name} sent what is no packet: {error}"));
+                self.record_violation(format!("{name} sent what is no packet: {error}"));
                 return;
             }
         };
         if let Err(rule) = slot.watch.sent(&packet, slot.queue_pair.attributes()) {
             let name = self.name(place);
-            self.break_rule(format!("{name} sent {}: {rule}", Line(&packet)));
+            self.record_violation(format!("{name} sent {}: {rule}", Line(&packet)));
             return;
         }
         let number = packet.header.bth.destination;
@@ -335,7 +335,7 @@ impl World<'_> {
         let said = trace::ring_message(ring_message);
         if let Err(rule) = slot.watch.sent_ring_message(ring_message, attributes) {
             let name = self.name(place);
-            self.break_rule(format!("{name} sent {said}: {rule}"));
+            self.record_violation(format!("{name} sent {said}: {rule}"));
             return;
         }
         let Some(node) = path.and_then(|path| self.receiver(place, &path)) else {
@@ -369,7 +369,7 @@ impl World<'_> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);
         if found.is_none() {
-            self.break_rule(format!("{} sent to {}", self.name(place), path.destination));
+            self.record_violation(format!("{} sent to {}", self.name(place), path.destination));
         }
         found
     }
@@ -385,7 +385,7 @@ impl World<'_> {
         self.digest = splitmix(&mut state);
     }
 
-    fn break_rule(&mut self, rule: String) {
+    fn record_violation(&mut self, rule: String) {
         // Only the first violation is kept, because later ones may be consequences.
         self.breach.get_or_insert(Breach(rule));
     }

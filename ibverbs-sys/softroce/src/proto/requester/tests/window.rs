@@ -127,12 +127,12 @@ fn a_delayed_acknowledgement_follows_the_next_message_of_the_program() {
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
     pair.deliver(From::A);
-    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.owes());
+    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.must_acknowledge());
     pair.b.post_send(3, vec![2; 8]);
     assert!(!pair.b.queue_pair.may_rest());
     let packets = pair.b.transmit_all(pair.now);
     assert!(packets.len() == 2 && packets[0].len() > packets[1].len());
-    assert!(!pair.b.queue_pair.owes());
+    assert!(!pair.b.queue_pair.must_acknowledge());
     pair.a.machine.post_receive(4, 64);
     for packet in packets {
         pair.a.receive(pair.now, &packet);
@@ -153,7 +153,7 @@ fn messages_without_a_completion_are_acknowledged_immediately() {
     };
     pair.a.post(request(1, write, &list));
     pair.deliver(From::A);
-    assert!(pair.b.queue_pair.owes() && !pair.b.queue_pair.may_rest());
+    assert!(pair.b.queue_pair.must_acknowledge() && !pair.b.queue_pair.may_rest());
 }
 
 #[test]

@@ -38,7 +38,7 @@ mod parse;
 mod way;
 
 use parse::{
-    addresses, bytes, duration, events, failures, links, mtu, number, port, ratio, segmentation,
+    addresses, bytes, duration, events, failures, links, mtu, number, port, rate, segmentation,
 };
 pub use way::Way;
 
@@ -176,17 +176,15 @@ impl Config {
                 .unwrap_or(default.receive_buffer),
             path: environment.read("SOFTROCE_PATH", parse::way)?,
             network: NetworkFaults {
-                loss: environment
-                    .read("SOFTROCE_LOSS", ratio)?
-                    .unwrap_or_default(),
+                loss: environment.read("SOFTROCE_LOSS", rate)?.unwrap_or_default(),
                 duplicate: environment
-                    .read("SOFTROCE_DUPLICATE", ratio)?
+                    .read("SOFTROCE_DUPLICATE", rate)?
                     .unwrap_or_default(),
                 reorder: environment
-                    .read("SOFTROCE_REORDER", ratio)?
+                    .read("SOFTROCE_REORDER", rate)?
                     .unwrap_or_default(),
                 corrupt: environment
-                    .read("SOFTROCE_CORRUPT", ratio)?
+                    .read("SOFTROCE_CORRUPT", rate)?
                     .unwrap_or_default(),
                 latency: environment
                     .read("SOFTROCE_LATENCY", duration)?

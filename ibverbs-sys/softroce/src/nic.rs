@@ -92,9 +92,9 @@ pub(crate) fn reset_in_child() {
 
 /// Key of the timer for completion events that moderation delays. Differs from the keys of queue pairs' timers, which
 /// are queue pair numbers, below 2^24.
-const MODERATION_TIMER_KEY: u32 = net::DELAY_TIMER_KEY + 1;
+const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
 /// Key of the timer for the events that the configuration schedules, such as the port going down.
-const SCHEDULE: u32 = net::DELAY_TIMER_KEY + 2;
+const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
 /// Maximum number of due timers that run after one receive attempt.
 const MAX_TIMERS_PER_RECEIVE: usize = 32;
@@ -156,8 +156,7 @@ impl Nic {
         schedule.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
         let (deadlines, deadlines_alarm) = (Arc::<Deadlines>::default(), Arc::new(Alarm::new()));
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
-        deadlines
-            .set_callback(move |time| of_deadlines.schedule(MODERATION_TIMER_KEY, &alarm, time));
+        deadlines.set_callback(move |time| of_deadlines.schedule(MODERATION_TIMER, &alarm, time));
         let memory = memory::Registry::new();
         // The arena is created now, so that later calls of `arena` open no descriptor.
         memory.arena();
@@ -350,13 +349,13 @@ impl Nic {
         self.timers.take_due(now, &mut due);
         for (key, time) in due {
             match key {
-                net::DELAY_TIMER_KEY => self.network.send_delayed(now, time),
-                MODERATION_TIMER_KEY => {
+                net::DELAY_TIMER => self.network.send_delayed(now, time),
+                MODERATION_TIMER => {
                     Timers::clear(&self.deadlines_alarm, time);
                     self.deadlines.expire(now);
                     if let Some(next) = self.deadlines.next() {
                         self.timers
-                            .schedule(MODERATION_TIMER_KEY, &self.deadlines_alarm, next);
+                            .schedule(MODERATION_TIMER, &self.deadlines_alarm, next);
                     }
                 }
                 SCHEDULE => {

@@ -316,14 +316,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
-unsafe fn set_inline(
-    object: &QueuePairHandle,
-    places: impl Iterator<Item = (usize, usize)> + Clone,
-) {
+unsafe fn set_inline(qp: &QueuePairHandle, places: impl Iterator<Item = (usize, usize)> + Clone) {
     // SAFETY: the caller guarantees the conditions of this function.
-    match unsafe { copy(object.queue_pair().rules(), places) } {
-        Ok(data) => object.batch().inline(data),
-        Err(error) => object.batch().record_error(error),
+    match unsafe { copy(qp.queue_pair().rules(), places) } {
+        Ok(data) => qp.batch().inline(data),
+        Err(error) => qp.batch().record_error(error),
     }
 }
 

@@ -294,7 +294,7 @@ pub(super) unsafe fn register(
         mapping.check(block.as_ref())?;
         let about = (
             mapping.span(block.as_ref()),
-            mapping.start_address(),
+            mapping.start(),
             mapping.access,
         );
         let memory = Memory::Program {
@@ -395,10 +395,7 @@ unsafe fn reregister(
     let change = RegionChange {
         domain: domain.as_ref().map(|domain| domain.id()),
         // SAFETY: the caller guarantees that the memory meets the conditions.
-        translation: Some((
-            unsafe { mapping.span(block.as_ref()) },
-            mapping.start_address(),
-        )),
+        translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.start())),
         access: Some(mapping.access),
         // As with NICs and the kernel's device, peers that have the key can go on with the new access.
         keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
@@ -453,7 +450,7 @@ impl Mapping {
     }
 
     /// Returns the address of the first byte in requests.
-    fn start_address(&self) -> u64 {
+    fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
         } else {

@@ -30,16 +30,12 @@ impl Symbol {
         if ours || (newer && !real::has(self.name)) {
             return None;
         }
-        Some(format!(
-            "{} ({})",
-            self.name.to_string_lossy(),
-            path_of(found)
-        ))
+        Some(format!("{} ({})", self.name.to_string_lossy(), path(found)))
     }
 }
 
 /// Returns the path of the library or program that contains a function.
-fn path_of(function: *mut c_void) -> String {
+fn path(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();
     }
@@ -111,7 +107,7 @@ mod tests {
     use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
     use super::super::real;
-    use super::{NEWER_SYMBOLS, SYMBOLS, path_of};
+    use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
     /// Symbols that this crate defines although libibverbs does not export them to programs, because `ibv_devinfo` uses
     /// them.
@@ -121,7 +117,7 @@ mod tests {
     /// interface for drivers.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
-        let file = path_of(
+        let file = path(
             function
                 .expect("libibverbs.so.1 is installed")
                 .cast_mut()

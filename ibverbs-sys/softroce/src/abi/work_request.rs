@@ -166,7 +166,7 @@ unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft
             if request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
                 draft.inline(inline(request, rules)?);
             } else {
-                draft.gather(segments_of(request, rules)?.iter().map(segment));
+                draft.gather(sge_list(request, rules)?.iter().map(segment));
             }
         }
     }
@@ -203,7 +203,7 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
 /// The segments of the request and their bytes must be valid.
 pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inline, PostError> {
     // SAFETY: the caller guarantees valid segments.
-    let places = (unsafe { segments_of(request, rules)? }.iter())
+    let places = (unsafe { sge_list(request, rules)? }.iter())
         .map(|piece| (piece.addr as usize, piece.length as usize));
     // SAFETY: the caller guarantees valid bytes.
     unsafe { copy(rules, places) }
@@ -213,14 +213,11 @@ pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inli
 ///
 /// # Safety
 /// The segments must be valid while the result is used.
-unsafe fn segments_of<'a>(
-    request: &'a ibv_send_wr,
-    rules: &Rules,
-) -> Result<&'a [ibv_sge], PostError> {
-    let count = usize::try_from(request.num_sge).map_err(|_| PostError::Segments)?;
+unsafe fn sge_list<'a>(wr: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sge], PostError> {
+    let count = usize::try_from(wr.num_sge).map_err(|_| PostError::Segments)?;
     let count = rules.send_segments(count)?;
     // SAFETY: the caller guarantees `num_sge` valid segments.
-    Ok(unsafe { slice(request.sg_list, count) })
+    Ok(unsafe { slice(wr.sg_list, count) })
 }
 
 /// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if `count` is 0.

@@ -105,13 +105,13 @@ pub(super) fn number(value: &str) -> Result<u64, String> {
 }
 
 /// Parses a fraction, written as a number from 0 to 1 or as a percentage. Returns a number from 0 to 1.
-pub(super) fn ratio(value: &str) -> Result<f64, String> {
+pub(super) fn rate(value: &str) -> Result<f64, String> {
     let (digits, whole) = match value.strip_suffix('%') {
         Some(percent) => (percent, 100.0),
         None => (value, 1.0),
     };
     match digits.parse::<f64>() {
-        Ok(ratio) if (0.0..=whole).contains(&ratio) => Ok(ratio / whole),
+        Ok(rate) if (0.0..=whole).contains(&rate) => Ok(rate / whole),
         _ => Err("a part from 0 to 1, or from 0% to 100%, is expected".to_owned()),
     }
 }

@@ -185,11 +185,9 @@ impl EngineState {
         let mut awake = Time::default();
         let mut check = Time::default();
         let whole = device.upgrade();
-        if let Some(events_descriptor) =
-            whole.as_ref().and_then(|device| device.events_descriptor())
-        {
+        if let Some(events) = whole.as_ref().and_then(|device| device.events_descriptor()) {
             // On failure, peers on the same host are reached by packets only.
-            let _ = watch.add(events_descriptor, Event::Heard);
+            let _ = watch.add(events, Event::Heard);
         }
         if let Some(changes) = whole.as_ref().and_then(|device| device.host_changes()) {
             // On failure, the GID table does not change.

@@ -104,9 +104,7 @@ impl Arena {
         if length == 0 {
             return Err(Refusal::Invalid);
         }
-        if length >= CHECKED_LENGTH
-            && available().is_some_and(|available| length as u64 > available)
-        {
+        if length >= CHECKED_LENGTH && available().is_some_and(|free| length as u64 > free) {
             return Err(Refusal::Exhausted);
         }
         let block = self.place(length)?;
@@ -162,10 +160,7 @@ impl Arena {
         let size = length.max(MIN_SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
         let end = state.end + size as u64;
-        if end > segment::file_size_limit() {
-            return Err(Refusal::Exhausted);
-        }
-        if !self.file.check() {
+        if end > segment::file_size_limit() || !self.file.check() {
             return Err(Refusal::Exhausted);
         }
         // The mapping is made first, because it is more likely to fail, and the file cannot be shortened afterwards.

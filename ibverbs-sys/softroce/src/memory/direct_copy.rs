@@ -175,9 +175,7 @@ fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     for (place, room) in to {
         let mut filled = 0;
         while filled < *room {
-            let Some((bytes, length)) = source else {
-                return Err(Misplaced::Here);
-            };
+            let (bytes, length) = source.ok_or(Misplaced::Here)?;
             let count = (length - begin).min(room - filled);
             let (here, there) = (bytes.offset + begin as u64, place.offset + filled as u64);
             bytes.span.copy_to(here, place.span, there, count)?;

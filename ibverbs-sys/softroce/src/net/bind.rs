@@ -153,9 +153,7 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
             }
         }
     }
-    let Some(best) = best else {
-        return Err(last);
-    };
+    let best = best.ok_or(last)?;
     let is_bound = |host: &&HostAddress| best.all.iter().any(|own| own.local.ip() == host.ip);
     for host in hosts.iter().filter(|host| !is_bound(host)) {
         report_taken(host.ip, best.port());

@@ -42,7 +42,7 @@ use crate::wire::BASE;
 pub(crate) use endpoint::Endpoints;
 pub(crate) use gid_table::GIDS;
 pub(crate) use inbox::Inbox;
-pub(crate) use network::{DELAY_TIMER_KEY, Network};
+pub(crate) use network::{DELAY_TIMER, Network};
 pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;

@@ -369,8 +369,7 @@ impl Network {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
         if let Some(next) = self.delay.next_due() {
-            self.timers
-                .schedule(DELAY_TIMER_KEY, self.delay.alarm(), next);
+            self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);
         }
     }
 
@@ -401,4 +400,4 @@ impl Network {
 
 /// Key of the timer for packets that injected faults hold back. Differs from the keys of queue pairs' timers, which are
 /// below 2^24.
-pub(crate) const DELAY_TIMER_KEY: u32 = 1 << 24;
+pub(crate) const DELAY_TIMER: u32 = 1 << 24;

@@ -127,9 +127,7 @@ impl Network {
                 }
                 Delivery::Packet(packet)
             }
-            Received::RingMessage(ring_message, chunks) => {
-                Delivery::RingMessage(ring_message, chunks)
-            }
+            Received::RingMessage(message, chunks) => Delivery::RingMessage(message, chunks),
         };
         let arrival = Arrival {
             local: to as u8,

@@ -191,9 +191,7 @@ impl Nic {
         }
         if receiver.host_peers.links().is_empty() {
             // Acknowledgements that were delayed are sent now, unless a message of the program has carried them.
-            receiver
-                .touched
-                .retain(|queue_pair| queue_pair.must_acknowledge());
+            receiver.touched.retain(|pair| pair.must_acknowledge());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
         let shared = self.receive_shared(receiver, Some(now), care);

@@ -314,10 +314,7 @@ fn a_delayed_acknowledgement_is_sent_without_a_message_of_the_program() {
     b.connect_with(&a, 0);
     let engine_is_away = || {
         b.nic.progress();
-        b.nic
-            .engine
-            .get()
-            .is_some_and(|engine| engine.is_unwatched())
+        b.nic.engine.get().is_some_and(|e| e.is_unwatched())
     };
     for number in 0..100 {
         b.post_receives(1);
@@ -632,7 +629,7 @@ fn a_poll_returns_in_bounded_time_under_constant_load() {
         let (_a, b) = flooded(200, |nic| {
             if late {
                 nic.timers
-                    .schedule(super::MODERATION_TIMER_KEY, &nic.deadlines_alarm, nic.now());
+                    .schedule(super::MODERATION_TIMER, &nic.deadlines_alarm, nic.now());
             }
         });
         let looked = b.nic.receive_and_run_timers(b.nic.now(), Caller::Engine);

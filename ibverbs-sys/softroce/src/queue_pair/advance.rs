@@ -18,7 +18,7 @@ impl QueuePair {
                 return step;
             }
             let step = match self.link(mine) {
-                Some(link) => self.execute_in(mine, link),
+                Some(link) => self.execute(mine, link),
                 None => self.execute_queued(mine),
             };
             if step != Step::Moved {

@@ -97,7 +97,7 @@ impl QueuePair {
 
     /// Executes messages, or ranges of long messages, directly in the destination queue pair `link` of this process.
     /// Returns the next step for the send queue.
-    pub(super) fn execute_in(
+    pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
         mut link: Box<LocalPeer>,

@@ -206,9 +206,7 @@ impl Receiver<'_> {
     /// Posts a receive request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
-        let Some(attached) = &self.inner.attached else {
-            return Err(PostError::NoQueue);
-        };
+        let attached = (self.inner.attached.as_ref()).ok_or(PostError::NoQueue)?;
         let Receives::Own(queue) = &attached.receives else {
             return Err(PostError::NoQueue);
         };

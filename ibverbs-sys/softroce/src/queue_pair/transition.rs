@@ -81,9 +81,7 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         (State::ReadyToSend, State::ReadyToSend)
         | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(in_rts(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
-        (State::SendQueueDrained, State::SendQueueDrained) => {
-            Rule::optional(while_drained(service))
-        }
+        (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(drained(service)),
         // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
         (State::SendQueueError, State::ReadyToSend) => match service {
             Service::UnreliableDatagram => {
@@ -166,7 +164,7 @@ const fn in_rts(service: Service) -> Mask {
 }
 
 /// Returns the attributes that a program may set while a queue pair stays in the state SQD (send queue drained).
-const fn while_drained(service: Service) -> Mask {
+const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)

@@ -106,7 +106,7 @@ impl Link {
 
     /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has ended, the caller
     /// must resume them, so that they use another path. No queue pair is recorded after the end.
-    pub(super) fn has_queue_pairs_to_resume(&self) -> bool {
+    pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 

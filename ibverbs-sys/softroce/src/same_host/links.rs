@@ -108,9 +108,8 @@ impl Links {
     /// Removes links that have ended, and returns them. A link (shared memory) stays while messages that arrived before
     /// its end can be received, or while queue pairs that wait for space in its ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
-        let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..)).partition(|link| {
-            link.check() || link.may_have_messages() || link.has_queue_pairs_to_resume()
-        });
+        let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
+            .partition(|link| link.check() || link.may_have_messages() || link.must_resume());
         self.links = present;
         self.has_ended = self.links.iter().any(|link| link.is_dead());
         if !ended.is_empty() {

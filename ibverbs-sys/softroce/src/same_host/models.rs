@@ -98,7 +98,7 @@ fn connect() -> (Sender, Receiver) {
 }
 
 impl RingEnds {
-    fn send_tag(&self, tag: u16) {
+    fn send(&self, tag: u16) {
         let nothing = |_: super::ring::MessageChunks<'_>| Ok::<(), ()>(());
         assert_eq!(self.sender.push(tag, &[], 0, nothing), Ok(()));
     }
@@ -111,7 +111,7 @@ impl RingEnds {
 impl Sender {
     /// Sends an offer: the receiver must copy the payload of the message from the sender's memory.
     fn offer(&self) {
-        self.side.send_tag(OFFER);
+        self.side.send(OFFER);
     }
 
     /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the memory of the
@@ -149,7 +149,7 @@ impl Receiver {
         }
         let is_accepted = copied.is_some();
         self.side
-            .send_tag(if is_accepted { ACCEPTED } else { DECLINED });
+            .send(if is_accepted { ACCEPTED } else { DECLINED });
         Some(is_accepted)
     }
 

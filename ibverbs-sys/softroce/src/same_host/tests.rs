@@ -21,7 +21,7 @@ use crate::proto::Sequence;
 use crate::transfer::{Form, MAX_CHUNKS_PART, NotSent, PartFlags, RingMessage, Short};
 
 /// Maximum time to wait for each step of a test.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Tag and words of a ring message (short message without packet headers) that the receiver cannot decode.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
@@ -232,9 +232,7 @@ impl ProcessPair {
         let engine = thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 let mut descriptors: Vec<_> = (attended.iter())
-                    .flat_map(|(_, directory)| {
-                        [directory.events_descriptor(), directory.wake_eventfd()]
-                    })
+                    .flat_map(|(_, peers)| [peers.events_descriptor(), peers.wake_eventfd()])
                     .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
                     .collect();
                 let soon = Timespec {
@@ -280,15 +278,12 @@ impl Drop for ProcessPair {
 
 #[track_caller]
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + STEP_TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(
-            Instant::now() < deadline,
-            "{what}: not within {STEP_TIMEOUT:?}"
-        );
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }

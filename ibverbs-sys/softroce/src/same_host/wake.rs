@@ -69,9 +69,8 @@ impl SleepWord<'_> {
     /// Sets the shared word to "awake" if the word names a thread that waits at a completion channel.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
-        let _ = (self.0).fetch_update(order, order, |word| {
-            (word >= FIRST_CHANNEL).then_some(AWAKE)
-        });
+        let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
+        let _ = self.0.fetch_update(order, order, is_channel);
     }
 
     /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before.

@@ -105,11 +105,7 @@ impl Buffer {
                     ));
                 }
                 let behind = &bytes[GUARD_BYTES + here.len()..];
-                let seen = if fresh {
-                    behind.len().min(CHECKED_BYTES)
-                } else {
-                    0
-                };
+                let seen = CHECKED_BYTES.min(if fresh { behind.len() } else { 0 });
                 let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
                 let ends = [
                     &bytes[..GUARD_BYTES],

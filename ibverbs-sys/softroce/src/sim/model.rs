@@ -14,9 +14,8 @@ impl Scenario<'_> {
         let number = self.world.queue_pair(place).number();
         match what {
             Happening::Sent(completion) => {
-                let Some(r) = self.roles[&place].asks else {
-                    return Err(format!("qp {number:#x} sends nothing, but {completion:?}"));
-                };
+                let none = || format!("qp {number:#x} sends nothing, but {completion:?}");
+                let r = self.roles[&place].asks.ok_or_else(none)?;
                 self.sent(r, &completion)
                     .map_err(|why| format!("qp {number:#x}, {completion:?}: {why}"))?;
                 self.post_requests(r)?;
@@ -64,9 +63,9 @@ impl Scenario<'_> {
         }
         loop {
             let ended = self.requesters[r].ended.is_some();
-            let Some(posted) = self.requesters[r].posted.pop_front() else {
-                return Err("nothing is posted, or this ended before".to_owned());
-            };
+            let posted = self.requesters[r].posted.pop_front();
+            let posted =
+                posted.ok_or("no request is posted, or the request has completed before")?;
             if posted.id == completion.id {
                 if ended {
                     self.requesters[r].undone.push(posted);

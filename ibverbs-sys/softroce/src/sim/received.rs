@@ -104,13 +104,13 @@ impl Scenario<'_> {
                 {
                     return Err(format!("window {key:#x} is still valid"));
                 }
-                self.check_immediate_write(sender, &expected)
+                self.check_immediate(sender, &expected)
             }
             Kind::Unreliable => {
                 // Messages may be missing, but those that arrive are in order.
                 while let Some(expected) = requester.expected.pop_front() {
                     if fits(&expected).is_ok() {
-                        return self.check_immediate_write(sender, &expected);
+                        return self.check_immediate(sender, &expected);
                     }
                 }
                 Err("it was not sent, or is late".to_owned())
@@ -128,11 +128,7 @@ impl Scenario<'_> {
 
     /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the
     /// completion.
-    fn check_immediate_write(
-        &mut self,
-        sender: usize,
-        expected: &Expectation,
-    ) -> Result<(), String> {
+    fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
         let write = posted.into_iter().find(|posted| posted.id == expected.id);

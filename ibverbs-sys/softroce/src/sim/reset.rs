@@ -57,10 +57,8 @@ impl Scenario<'_> {
                 range: 0..0,
             });
         }
-        requester.remaining = requester
-            .random
-            .range(REQUESTS_AFTER_RESET.start, REQUESTS_AFTER_RESET.end)
-            as u32;
+        let Range { start, end } = REQUESTS_AFTER_RESET;
+        requester.remaining = requester.random.range(start, end) as u32;
         requester.undone.clear();
         requester.expected.clear();
         requester.ended = None;

@@ -124,9 +124,8 @@ impl<'t> Scenario<'t> {
         };
         for number in 0..schedule.nodes {
             let node = scenario.world.add_node(address(number, schedule.ipv6));
-            scenario
-                .cells
-                .push(SharedWords::new(scenario.world.memory(node)));
+            let words = SharedWords::new(scenario.world.memory(node));
+            scenario.cells.push(words);
         }
         let mut shared = HashMap::new();
         for number in 0..schedule.connections.len() {

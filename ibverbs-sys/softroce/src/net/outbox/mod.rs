@@ -459,7 +459,7 @@ impl<'a> Outbox<'a> {
         if let Some(next) = network.delay.next_due() {
             network
                 .timers
-                .schedule(super::network::DELAY_TIMER_KEY, network.delay.alarm(), next);
+                .schedule(super::network::DELAY_TIMER, network.delay.alarm(), next);
         }
     }
 

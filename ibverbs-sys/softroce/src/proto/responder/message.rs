@@ -302,9 +302,7 @@ impl Message {
         payload: &[u8],
         host: &mut impl Host,
     ) -> Result<u32, Refusal> {
-        let Some(receive) = &self.receive else {
-            return Err(Refusal::NotReady);
-        };
+        let receive = self.receive.as_ref().ok_or(Refusal::NotReady)?;
         let total = received + payload.len() as u32;
         self.progress = Progress::Send { received: total };
         if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {

@@ -152,7 +152,7 @@ impl Counters {
     }
 
     /// Returns the total of a counter: the sum of the device's own value and of the values that the owners from
-    /// [`tally`](Self::tally) have counted.
+    /// `tally` have counted.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))

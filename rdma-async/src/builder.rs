@@ -1,15 +1,18 @@
 //! [`RdmaBuilder`]: the settings of a connection or listener, and the calls that create one from them.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_core::{AccessFlags, AddressChoice, ConnectOptions};
+use rdma_core::{AccessFlags, AddressChoice, ConnectOptions, DatagramOptions};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio::time::timeout;
 
+use crate::authentication::Authenticator;
 use crate::connection::{Depths, HEADER_LEN, MAX_FRAME_LEN};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::handshake;
+use crate::handshake::{self, Terms};
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 use crate::shard::Profile;
@@ -39,14 +42,29 @@ pub(crate) struct Settings {
     pub(crate) receive_depth: u16,
     pub(crate) payload: usize,
     pub(crate) message_limit: usize,
-    pub(crate) remote_memory_limit: usize,
+    pub(crate) granted: GrantLimits,
     pub(crate) stream_buffer: usize,
     pub(crate) remote_access: AccessFlags,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) keep_alive: Duration,
+    pub(crate) half_open_limit: usize,
+    pub(crate) queue_key: u32,
+    pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
+}
+
+/// Limits of the memory that peers hold because they requested it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrantLimits {
+    /// Maximum numbers of bytes and regions on one connection.
+    pub(crate) bytes: usize,
+    pub(crate) regions: usize,
+    /// Maximum number of bytes of one host, on all connections of the device.
+    pub(crate) peer_bytes: usize,
+    /// Maximum time of one region.
+    pub(crate) time: Option<Duration>,
 }
 
 /// Number of receives for control messages, which the connection itself handles.
@@ -99,12 +117,20 @@ impl Default for RdmaBuilder {
                 receive_depth: 64,
                 payload: 4096,
                 message_limit: 1 << 30,
-                remote_memory_limit: 256 << 20,
+                granted: GrantLimits {
+                    bytes: 256 << 20,
+                    regions: 1 << 14,
+                    peer_bytes: usize::MAX,
+                    time: None,
+                },
                 stream_buffer: 1 << 20,
                 remote_access: AccessFlags::REMOTE,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
                 keep_alive: Duration::from_secs(20),
+                half_open_limit: 256,
+                queue_key: DatagramOptions::DEFAULT_QKEY,
+                authenticator: None,
                 options: ConnectOptions::default(),
                 address: AddressChoice::default(),
             },
@@ -138,6 +164,13 @@ impl RdmaBuilder {
     /// address of its TCP connection, see [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
+        self
+    }
+
+    /// Sets the GID to that of the local address from which the system sends packets to `peer`, for
+    /// connections whose endpoints the program exchanges itself ([`Self::prepare`]).
+    pub fn toward(mut self, peer: IpAddr) -> Self {
+        self.settings.address = self.settings.address.toward(peer);
         self
     }
 
@@ -186,9 +219,32 @@ impl RdmaBuilder {
 
     /// Sets the maximum total, in bytes, of memory that the peer holds on one connection because it
     /// requested it. Each region counts with its size or its alignment, whichever is larger. The
-    /// default is 256 MiB. In addition, the peer can hold at most 16384 requested regions.
+    /// default is 256 MiB.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
-        self.settings.remote_memory_limit = bytes;
+        self.settings.granted.bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum number of regions that the peer holds on one connection because it requested them.
+    /// Each needs resources of the device in addition to its bytes. The default is 16384.
+    pub fn remote_region_limit(mut self, regions: usize) -> Self {
+        self.settings.granted.regions = regions;
+        self
+    }
+
+    /// Sets the maximum total, in bytes, of memory that the peers of one host hold on all connections of the
+    /// device because they requested it, counted like [`Self::remote_memory_limit`]. A host is identified by
+    /// its IP address. The default is no limit but that of each connection.
+    pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
+        self.settings.granted.peer_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum time for which the peer holds a region that it requested. Then the access ends at the
+    /// device, and the memory is freed; the peer's operations on it fail with
+    /// [`Error::LeaseEnded`](crate::Error::LeaseEnded). The default is no limit.
+    pub fn remote_memory_time(mut self, limit: Duration) -> Self {
+        self.settings.granted.time = Some(limit);
         self
     }
 
@@ -228,6 +284,29 @@ impl RdmaBuilder {
     /// a time below 8 s can be exceeded by up to 2 s.
     pub fn keep_alive(mut self, limit: Duration) -> Self {
         self.settings.keep_alive = limit.max(Duration::from_secs(4));
+        self
+    }
+
+    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum, the
+    /// oldest one that is older than 100 ms ends, to make room for the next peer: first among the peers
+    /// that have not yet sent a valid hello and, if one is required, a valid proof. The default is 256,
+    /// the minimum 1.
+    pub fn half_open_limit(mut self, handshakes: usize) -> Self {
+        self.settings.half_open_limit = handshakes.max(1);
+        self
+    }
+
+    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which a datagram to the socket must contain.
+    /// The default is `0x11111111`. A key with the highest bit set is privileged (IBTA volume 1, 10.2.5).
+    pub fn queue_key(mut self, key: u32) -> Self {
+        self.settings.queue_key = key;
+        self
+    }
+
+    /// Sets the method by which the two ends of each connection prove to each other that they may connect.
+    /// Both ends need it. By default every peer may connect.
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
+        self.settings.authenticator = Some(Arc::new(authenticator));
         self
     }
 
@@ -288,8 +367,42 @@ impl RdmaBuilder {
         RdmaListener::bind(self.place()?, address).await
     }
 
+    pub(crate) fn half_open(&self) -> usize {
+        self.settings.half_open_limit
+    }
+
+    /// Returns the settings with the device of this name, which is one of `open` or is added to them.
+    pub(crate) fn place_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
+        let is_named = |device: &&RdmaDevice| device.context().name() == name;
+        let wanted = match &self.device {
+            DeviceChoice::Open(device) => Some(device.context().name().to_owned()),
+            DeviceChoice::Named(wanted) => Some(wanted.clone()),
+            DeviceChoice::Default => None,
+        };
+        if let Some(wanted) = wanted.filter(|wanted| wanted != name) {
+            let reason = format!("the peer is reached by {name}, and the builder is for {wanted}");
+            return Err(Error::invalid("device", reason));
+        }
+        let device = match (&self.device, open.iter().find(is_named)) {
+            (DeviceChoice::Open(device), _) | (_, Some(device)) => device.clone(),
+            (_, None) => {
+                let device = RdmaDevice::open(name)?;
+                open.push(device.clone());
+                device
+            }
+        };
+        Ok(Template {
+            device,
+            settings: self.settings.clone(),
+        })
+    }
+
+    pub(crate) fn connect_limit(&self) -> Duration {
+        self.settings.connect_timeout
+    }
+
     /// Opens the device unless it is already open, and checks the port and GID index.
-    fn place(self) -> Result<Template> {
+    pub(crate) fn place(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
             DeviceChoice::Named(name) => RdmaDevice::open(name)?,
@@ -317,4 +430,14 @@ enum DeviceChoice {
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
     pub(crate) settings: Settings,
+}
+
+impl Template {
+    /// Returns the limits of this end that the peer must respect.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            depths: self.settings.depths(),
+            payload: u32::try_from(self.settings.payload).unwrap_or(u32::MAX),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::alloc::Layout;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,7 +11,9 @@ use tokio::runtime::Handle;
 
 use crate::builder::RdmaBuilder;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, LocalMrWriteAccess, Pool};
+use crate::memory::{
+    GrantedMemory, Ledger, LocalMr, LocalMrWriteAccess, Pool, PoolOptions, PoolStatistics,
+};
 use crate::shard::{Profile, Shard};
 
 /// An open device with the resources that its connections share: a protection domain, registered
@@ -63,6 +66,9 @@ impl fmt::Debug for RdmaDevice {
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,
+    ledger: Arc<Ledger>,
+    #[cfg(feature = "metrics")]
+    metrics: Arc<crate::observe::Metrics>,
     domain: ProtectionDomain,
 }
 
@@ -95,11 +101,23 @@ impl RdmaDevice {
     /// [`Error::Verbs`] if no protection domain can be created.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self> {
+        Self::with_pool(context, &PoolOptions::default())
+    }
+
+    /// Creates a device from an open context, with options of its registered memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::new`].
+    pub fn with_pool(context: &Context, options: &PoolOptions) -> Result<Self> {
         let domain = context.protection_domain()?;
         Ok(Self {
             shared: Arc::new(Shared {
                 shards: Mutex::default(),
-                pool: Arc::new(Pool::new(&domain)),
+                pool: Arc::new(Pool::new(&domain, options)),
+                ledger: Arc::default(),
+                #[cfg(feature = "metrics")]
+                metrics: Arc::new(crate::observe::Metrics::of(context.name())),
                 domain,
             }),
         })
@@ -125,7 +143,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's memory is
+    /// reached, [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         let mut region = self.alloc_local_mr_stale(layout)?;
@@ -138,16 +157,67 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's memory is
+    /// reached, [`Error::Verbs`] if memory cannot be registered.
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
-        if layout.size() == 0 {
-            return Err(Error::invalid(
-                "memory region",
-                "0 bytes cannot be registered",
-            ));
-        }
+        check_size(layout)?;
         let (memory, lender) = self.shared.pool.take(layout)?;
-        Ok(LocalMr::new(memory, 0..layout.size(), lender))
+        Ok(LocalMr::new(memory, 0..layout.size(), Some(lender)))
+    }
+
+    /// Allocates memory like [`Self::alloc_local_mr`], after waiting until the [limit](PoolOptions::limit) of
+    /// the device's memory allows it. Tasks get memory in the order in which they began to wait.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    ///
+    /// use rdma_async::{PoolOptions, RdmaDevice};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// let context = rdma_core::Context::open_default()?;
+    /// let device = RdmaDevice::with_pool(&context, &PoolOptions::default().limit(8192))?;
+    /// let layout = Layout::new::<[u8; 4096]>();
+    /// let (first, _second) = (device.alloc_local_mr(layout)?, device.alloc_local_mr(layout)?);
+    /// assert!(device.alloc_local_mr(layout).is_err());
+    /// let (third, ()) = tokio::join!(device.alloc_local_mr_when_free(layout), async { drop(first) });
+    /// assert_eq!(device.pool_statistics().in_use, 8192);
+    /// # drop(third);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for more than the limit allows ever, and
+    /// [`Error::Verbs`] if memory cannot be registered.
+    #[doc(alias = "ibv_reg_mr")]
+    pub async fn alloc_local_mr_when_free(&self, layout: Layout) -> Result<LocalMr> {
+        check_size(layout)?;
+        let (memory, lender) = self.shared.pool.take_when_free(layout).await?;
+        let mut region = LocalMr::new(memory, 0..layout.size(), Some(lender));
+        region.as_mut_slice().fill(0);
+        Ok(region)
+    }
+
+    /// Returns the statistics of the registered memory of the device.
+    pub fn pool_statistics(&self) -> PoolStatistics {
+        self.shared.pool.statistics()
+    }
+
+    /// Returns the memory that a peer, identified by the address of its host, holds on all connections of this
+    /// device because it requested it.
+    pub fn granted_memory(&self, peer: IpAddr) -> GrantedMemory {
+        self.shared.ledger.granted(peer)
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.shared.ledger
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn metrics(&self) -> &Arc<crate::observe::Metrics> {
+        &self.shared.metrics
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -167,5 +237,15 @@ impl RdmaDevice {
         let shard = Shard::start(&self.shared.domain, profile)?;
         shards.push(Arc::clone(&shard));
         Ok(shard)
+    }
+}
+
+fn check_size(layout: Layout) -> Result<()> {
+    match layout.size() {
+        0 => Err(Error::invalid(
+            "memory region",
+            "0 bytes cannot be registered",
+        )),
+        _ => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of connections and their operations.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +23,8 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] rdma_core::Error),
 
-    /// The device reported that an operation failed, which ended the connection.
+    /// The device reported that an operation failed, which ended the connection. All other pending
+    /// operations of the connection also fail with this error.
     #[error(transparent)]
     Work(#[from] WorkError),
 
@@ -67,11 +69,13 @@ pub enum Error {
         execution: Execution,
     },
 
-    /// The connection has ended.
+    /// The connection has ended, for another reason than a failure of the operation itself.
     #[error("the connection has ended: {reason}")]
     Disconnected {
         /// Reason for the end of the connection.
         reason: Arc<str>,
+        /// State of the operation that fails with this error: not executed, or unknown.
+        execution: Execution,
     },
 
     /// The peer refused a request.
@@ -79,14 +83,26 @@ pub enum Error {
     Refused {
         /// Name of the request.
         what: &'static str,
-        /// Reason that the peer gave.
-        reason: &'static str,
+        /// Reason that the peer gave, with the limit that would be exceeded.
+        reason: Cow<'static, str>,
     },
 
     /// The peer has ended the lease of the remote memory that the operation was to access. Nothing was
     /// accessed, and the connection goes on.
     #[error("access to remote memory: the peer has ended its lease")]
     LeaseEnded,
+
+    /// The memory of the device has reached its limit, see [`PoolOptions::limit`](crate::PoolOptions::limit).
+    #[error(
+        "local memory region: {requested} bytes are more than is left of the limit of {limit} bytes \
+         (PoolOptions::limit)"
+    )]
+    PoolFull {
+        /// Number of bytes of the region.
+        requested: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
 
     /// The value of an argument is not allowed.
     #[error("{what}: {reason}")]
@@ -126,14 +142,45 @@ impl Error {
         }
     }
 
-    /// Returns this error with [`Execution::Unknown`] if it is a deadline error, for an operation that
-    /// was handed to the device.
-    pub(crate) fn of_posted(self) -> Self {
+    /// Returns whether the peer may have executed the operation that failed with this error. After a failure
+    /// of another operation ([`Self::Work`]) that is not known.
+    ///
+    /// ```
+    /// use rdma_async::{Error, Execution, Rdma, LocalMr};
+    ///
+    /// # async fn example(rdma: &Rdma, message: &LocalMr) -> Result<(), Error> {
+    /// match rdma.send(message).await {
+    ///     Err(error) if error.execution() == Execution::NotExecuted => {
+    ///         // The message can be sent again, on a new connection.
+    ///     }
+    ///     outcome => outcome?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn execution(&self) -> Execution {
         match self {
-            Self::DeadlineExceeded { limit, .. } => Self::DeadlineExceeded {
-                limit,
-                execution: Execution::Unknown,
-            },
+            Self::DeadlineExceeded { execution, .. } | Self::Disconnected { execution, .. } => {
+                *execution
+            }
+            Self::Work(_) | Self::Timeout { .. } => Execution::Unknown,
+            Self::Verbs(_)
+            | Self::Tcp { .. }
+            | Self::Handshake { .. }
+            | Self::Refused { .. }
+            | Self::LeaseEnded
+            | Self::PoolFull { .. }
+            | Self::InvalidArgument { .. } => Execution::NotExecuted,
+        }
+    }
+
+    /// Returns this error with [`Execution::Unknown`] if it says that the connection has ended, for an
+    /// operation that was handed to the device.
+    pub(crate) fn of_posted(self) -> Self {
+        let execution = Execution::Unknown;
+        match self {
+            Self::DeadlineExceeded { limit, .. } => Self::DeadlineExceeded { limit, execution },
+            Self::Disconnected { reason, .. } => Self::Disconnected { reason, execution },
             other => other,
         }
     }
@@ -149,6 +196,7 @@ impl Error {
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),
+            execution: Execution::NotExecuted,
         }
     }
 
@@ -175,6 +223,7 @@ impl From<Error> for io::Error {
             Error::Timeout { .. } | Error::DeadlineExceeded { .. } => io::ErrorKind::TimedOut,
             Error::Work(_) | Error::Disconnected { .. } => io::ErrorKind::ConnectionAborted,
             Error::Refused { .. } | Error::LeaseEnded => io::ErrorKind::PermissionDenied,
+            Error::PoolFull { .. } => io::ErrorKind::OutOfMemory,
             Error::InvalidArgument { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

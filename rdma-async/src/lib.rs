@@ -1,7 +1,8 @@
 //! RDMA connections on tokio, whose operations are futures.
 //!
-//! Two ends connect over TCP and then transfer data by RDMA: messages with boundaries, reads and
-//! writes of the peer's memory, atomics, and memory regions that one end lends to the other.
+//! Two ends connect over TCP, or by other [means](Connector), and then transfer data by RDMA: messages with
+//! boundaries, reads and writes of the peer's memory, atomics, and memory regions that one end lends to the
+//! other.
 //!
 //! ```
 //! use std::alloc::Layout;
@@ -57,6 +58,9 @@
 //!   detects that its peer is gone ([`RdmaBuilder::keep_alive`]).
 //! - **A message can be handled within the poll** that finds it, before any task is woken:
 //!   [`Rdma::handle_messages`].
+//! - **Peers can be authenticated** before they get any memory ([`Authenticator`]), and peers that connect
+//!   and stay silent keep nobody from connecting.
+//! - **Datagrams** go to any number of peers and multicast groups from one [`DatagramSocket`].
 //! - **No task starves the others**: operations count against tokio's cooperative budget, even if they
 //!   complete immediately.
 //! - **No operation allocates on the heap**, except requests for memory, transfers of memory, and
@@ -65,40 +69,60 @@
 //!
 //! # What it does not do
 //!
-//! The crate does not reconnect. It gives the peer access only to memory that was lent to that peer.
+//! A connection does not reconnect by itself; [`Reconnect`] makes connections again. The crate gives the peer access only to memory that was lent to that peer.
 //! Every message of the peer is checked, and a peer that violates the protocol is disconnected.
 
 #![forbid(unsafe_code)]
 
+mod authentication;
 mod builder;
+mod cm;
 mod connection;
+mod connector;
+mod datagram;
 mod device;
 mod error;
+mod events;
+mod half_open;
 mod handshake;
 mod listener;
+mod manual;
 mod memory;
+mod observe;
 mod owned;
 mod publish;
 mod rdma;
+mod reconnect;
 mod reserve;
 mod shard;
+#[cfg(feature = "shared-secret")]
+mod shared_secret;
 mod stream;
 mod vectored;
 mod within;
 
+pub use authentication::{Authenticator, End, Transcript};
 pub use builder::{CompletionMode, RdmaBuilder};
+pub use cm::{CmConnector, CmListener};
 pub use connection::{Message, Poster};
+pub use connector::{Connector, Listener, TcpConnector};
+pub use datagram::{Datagram, DatagramAddress, DatagramPeer, DatagramSocket, GroupMember};
 pub use device::RdmaDevice;
 pub use error::{Error, Execution, Result};
+pub use events::DeviceEvents;
 pub use listener::RdmaListener;
+pub use manual::{Exchange, PreparedRdma};
 pub use memory::{
-    LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
-    RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
-    SharedRemoteMr,
+    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
+    NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,
+    RemoteMrSliceMut, RemoteMrWriteAccess, SharedRemoteMr,
 };
-pub use publish::{Published, PublishedReader};
+pub use publish::{Announcer, Published, PublishedReader, ReaderRight};
 pub use rdma::Rdma;
+pub use reconnect::{Backoff, Reconnect};
 pub use reserve::{Grant, Reserved};
+#[cfg(feature = "shared-secret")]
+pub use shared_secret::SharedSecret;
 #[cfg(feature = "hyper")]
 pub use stream::{Connecting, RdmaConnector};
 pub use stream::{

@@ -6,25 +6,24 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::builder::Template;
 use crate::error::{Error, Result};
+use crate::half_open::HalfOpen;
 use crate::handshake;
 use crate::rdma::Rdma;
 
-/// Maximum number of concurrent handshakes; further peers wait in the TCP backlog.
-const HANDSHAKES: usize = 64;
-
 /// Listener for peers, created by [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
 ///
-/// Handshakes run concurrently: a slow or faulty peer does not delay the others, up to 64 at a time.
+/// Handshakes run concurrently, up to
+/// [`RdmaBuilder::half_open_limit`](crate::RdmaBuilder::half_open_limit): a slow, silent or faulty peer
+/// does not delay the others.
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,
-    place: Template,
-    handshakes: JoinSet<Result<Rdma>>,
+    place: Box<Template>,
+    half_open: HalfOpen,
 }
 
 impl RdmaListener {
@@ -34,8 +33,8 @@ impl RdmaListener {
             .map_err(|source| Error::tcp("listening at", "the address", source))?;
         Ok(Self {
             listener,
-            place,
-            handshakes: JoinSet::new(),
+            half_open: HalfOpen::new(place.settings.half_open_limit),
+            place: Box::new(place),
         })
     }
 
@@ -70,17 +69,10 @@ impl RdmaListener {
     /// The errors of [`Self::accept`].
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Rdma>> {
         loop {
-            match self.handshakes.poll_join_next(cx) {
-                Poll::Ready(Some(Ok(outcome))) => return Poll::Ready(outcome),
-                Poll::Ready(Some(Err(stopped))) if stopped.is_panic() => {
-                    std::panic::resume_unwind(stopped.into_panic())
-                }
-                Poll::Ready(Some(Err(_))) => continue,
-                Poll::Ready(None) | Poll::Pending => {}
+            if let Poll::Ready(Some(outcome)) = self.half_open.poll_next(cx) {
+                return Poll::Ready(outcome);
             }
-            if self.handshakes.len() >= HANDSHAKES {
-                return Poll::Pending;
-            }
+            ready!(self.half_open.poll_room(cx));
             match ready!(self.listener.poll_accept(cx)) {
                 Ok((stream, peer)) => self.begin_handshake(stream, peer),
                 // The peer has already closed the connection.
@@ -93,15 +85,12 @@ impl RdmaListener {
     }
 
     fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let place = self.place.clone();
+        let place = Template::clone(&self.place);
         let limit = place.settings.connect_timeout;
-        self.handshakes.spawn(async move {
-            timeout(limit, handshake::accept(place, stream, peer))
+        self.half_open.begin(|has_proved| async move {
+            timeout(limit, handshake::accept(place, stream, peer, &has_proved))
                 .await
-                .unwrap_or_else(|_| {
-                    let reason = format!("it took longer than {limit:?}");
-                    Err(Error::Handshake { peer, reason })
-                })
+                .unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
         });
     }
 }

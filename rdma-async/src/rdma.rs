@@ -14,10 +14,12 @@ use crate::connection::{Connection, Message, Poster, Push, Work};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
-    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
+    GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
     RemoteMrWriteAccess,
 };
+use crate::observe::{observed, observed_arrival};
 use crate::within::Within;
+
 /// A connection to a peer.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
@@ -36,7 +38,8 @@ use crate::within::Within;
 /// acknowledgements, at most one second for each connection.
 ///
 /// The first operation that fails ends the connection, and so does the disappearance of the peer. All
-/// outstanding and later operations then fail with the same cause. Messages that arrived before can
+/// outstanding and later operations then fail; [`Error::execution`] says of each whether the peer may have
+/// executed it. Messages that arrived before can
 /// still be received.
 pub struct Rdma {
     connection: Arc<Connection>,
@@ -64,6 +67,9 @@ impl Rdma {
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Self {
+        connection
+            .span()
+            .record("peer", tracing::field::display(peer));
         Self {
             connection,
             task: Some(task),
@@ -72,12 +78,13 @@ impl Rdma {
         }
     }
 
-    /// Returns the TCP address of this end.
+    /// Returns the address of this end, of the TCP connection or of the connection manager. For
+    /// connections whose endpoints the program exchanged, the IP address of the GID, and port 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Returns the TCP address of the peer.
+    /// Returns the address of the peer, which is of the same kind as [`Self::local_address`].
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }
@@ -98,6 +105,12 @@ impl Rdma {
     /// Returns the queue pair that the connection uses.
     pub fn queue_pair(&self) -> &QueuePair {
         self.connection.queue_pair()
+    }
+
+    /// Returns the span of the connection, with its device, queue pair and peer. Events of the connection are
+    /// in this span; a program can [enter](tracing::Span::enter) it for its own.
+    pub fn span(&self) -> &tracing::Span {
+        self.connection.span()
     }
 
     /// Returns the error that ended the connection, or `None` while the connection is open.
@@ -232,7 +245,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// The errors of [`RdmaDevice::alloc_local_mr`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr(layout)
@@ -251,17 +264,24 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if the peer's limit would be
-    /// exceeded or the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] with the limit if a limit of the peer
+    /// would be exceeded, or if the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
     /// answer, and the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
-        if layout.size() == 0 {
-            return Err(Error::invalid(
-                "remote memory region",
-                "0 bytes cannot be registered",
-            ));
-        }
-        self.connection.request_remote(layout).await
+        observed!(&self.connection, RequestMemory, layout.size(), {
+            if layout.size() == 0 {
+                return Err(Error::invalid(
+                    "remote memory region",
+                    "0 bytes cannot be registered",
+                ));
+            }
+            self.connection.request_remote(layout).await
+        })
+    }
+
+    /// Returns the memory that the peer holds on this connection because it requested it.
+    pub fn granted_memory(&self) -> GrantedMemory {
+        self.connection.granted_memory()
     }
 
     /// Writes all bytes of `local` to the start of `remote`.
@@ -277,15 +297,17 @@ impl Rdma {
         local: &impl LocalMrReadAccess,
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
-        let remote = fits(local.length(), remote)?;
-        if let Some(operation) = self.connection.try_write(local, remote)? {
-            return operation.await.map(drop);
-        }
-        let push = Push::Write {
-            remote,
-            immediate: None,
-        };
-        self.connection.write(local, push).await
+        observed!(&self.connection, Write, local.length(), {
+            let remote = fits(local.length(), remote)?;
+            if let Some(operation) = self.connection.try_write(local, remote)? {
+                return operation.await.map(drop);
+            }
+            let push = Push::Write {
+                remote,
+                immediate: None,
+            };
+            self.connection.write(local, push).await
+        })
     }
 
     /// Writes like [`Self::write`], and sends the number `immediate` along, which the peer gets from
@@ -302,11 +324,13 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
         immediate: u32,
     ) -> Result<()> {
-        let push = Push::Write {
-            remote: fits(local.length(), remote)?,
-            immediate: Some(immediate),
-        };
-        self.connection.write_and_tell(local, push).await
+        observed!(&self.connection, WriteWithImmediate, local.length(), {
+            let push = Push::Write {
+                remote: fits(local.length(), remote)?,
+                immediate: Some(immediate),
+            };
+            self.connection.write_and_tell(local, push).await
+        })
     }
 
     /// Waits for the peer's next write with immediate data, and returns that number.
@@ -332,11 +356,13 @@ impl Rdma {
         local: &mut impl LocalMrWriteAccess,
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
-        let remote = fits(local.length(), remote)?;
-        if let Some(operation) = self.connection.try_read(local, remote)? {
-            return operation.await.map(drop);
-        }
-        self.connection.read(local, Work::Read { remote }).await
+        observed!(&self.connection, Read, local.length(), {
+            let remote = fits(local.length(), remote)?;
+            if let Some(operation) = self.connection.try_read(local, remote)? {
+                return operation.await.map(drop);
+            }
+            self.connection.read(local, Work::Read { remote }).await
+        })
     }
 
     /// Atomically replaces the eight bytes of `remote` by `desired` if they equal `expected`, and
@@ -355,13 +381,15 @@ impl Rdma {
         expected: u64,
         desired: u64,
     ) -> Result<u64> {
-        word(remote)?;
-        let work = Work::CompareAndSwap {
-            remote: remote.memory(),
-            expected,
-            desired,
-        };
-        self.connection.perform_atomic(work).await
+        observed!(&self.connection, CompareAndSwap, 8, {
+            word(remote)?;
+            let work = Work::CompareAndSwap {
+                remote: remote.memory(),
+                expected,
+                desired,
+            };
+            self.connection.perform_atomic(work).await
+        })
     }
 
     /// Atomically adds `add` to the eight bytes of `remote`, wrapping on overflow, and returns their
@@ -376,11 +404,13 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
         add: u64,
     ) -> Result<u64> {
-        word(remote)?;
-        let remote = remote.memory();
-        self.connection
-            .perform_atomic(Work::FetchAndAdd { remote, add })
-            .await
+        observed!(&self.connection, FetchAndAdd, 8, {
+            word(remote)?;
+            let remote = remote.memory();
+            self.connection
+                .perform_atomic(Work::FetchAndAdd { remote, add })
+                .await
+        })
     }
 
     /// Sends a message of any length, which the peer receives as one message. Resolves when a message
@@ -393,7 +423,9 @@ impl Rdma {
     /// connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.send(message, None).await
+        observed!(&self.connection, Send, message.length(), {
+            self.connection.send(message, None).await
+        })
     }
 
     /// Sends a message without waiting for its arrival: resolves when the message is accepted by the
@@ -404,7 +436,9 @@ impl Rdma {
     ///
     /// The errors of [`Self::send`].
     pub async fn post(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.post_message(message).await
+        observed!(&self.connection, Send, message.length(), {
+            self.connection.post_message(message).await
+        })
     }
 
     /// Sends a message like [`Self::send`], with a number that the peer gets from
@@ -420,7 +454,9 @@ impl Rdma {
         message: &impl LocalMrReadAccess,
         immediate: u32,
     ) -> Result<()> {
-        self.connection.send(message, Some(immediate)).await
+        observed!(&self.connection, Send, message.length(), {
+            self.connection.send(message, Some(immediate)).await
+        })
     }
 
     /// Waits for the peer's next message, and returns it. Cancel-safe: dropping the future loses no
@@ -432,7 +468,9 @@ impl Rdma {
     /// [`message_limit`](crate::RdmaBuilder::message_limit), [`Error::Verbs`] if no memory can be
     /// registered for it, and the error that ended the connection.
     pub async fn receive(&self) -> Result<LocalMr> {
-        self.connection.receive().await.map(|(message, _)| message)
+        observed_arrival!(&self.connection, Receive, LocalMrReadAccess::length, {
+            self.connection.receive().await.map(|(message, _)| message)
+        })
     }
 
     /// Waits for the peer's next message, and returns it with the number that was sent along, if any.
@@ -442,7 +480,12 @@ impl Rdma {
     /// The errors of [`Self::receive`].
     #[doc(alias = "receive_with_imm")]
     pub async fn receive_with_immediate(&self) -> Result<(LocalMr, Option<u32>)> {
-        self.connection.receive().await
+        observed_arrival!(
+            &self.connection,
+            Receive,
+            |(message, _)| message.length(),
+            { self.connection.receive().await }
+        )
     }
 
     /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. When the peer returns

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -128,11 +129,13 @@ impl Grant {
     }
 
     /// Offers the memory to the peer, which gets it from [`Rdma::receive_remote_mr`]. When the reservation
-    /// ends, the peer's operations on it fail with [`Error::LeaseEnded`].
+    /// ends, the peer's operations on it fail with [`Error::LeaseEnded`]. If the future is dropped before the
+    /// offer was sent, the memory can be offered again.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseEnded`] if the reservation has ended, and the error that ended the connection.
+    /// [`Error::LeaseEnded`] if the reservation has ended, [`Error::InvalidArgument`] if the memory was
+    /// offered before, and the error that ended the connection.
     pub async fn offer(&self) -> Result<()> {
         let connection = self.connection.upgrade().ok_or(Error::LeaseEnded)?;
         connection
@@ -158,6 +161,9 @@ impl Grant {
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
+    /// Set while an offer is on its way or was sent. Changes only under the lock of `inner`, and is read
+    /// without: the table of leases is locked after `inner`, and never before.
+    is_offered: AtomicBool,
     changed: Notify,
 }
 
@@ -165,7 +171,6 @@ pub(crate) struct GrantState {
 struct Inner {
     /// `None` for a limit that is too long to be a time.
     deadline: Option<Instant>,
-    is_offered: bool,
     is_returned: bool,
     /// Region that the peer has returned.
     region: Option<Result<LocalMr, rdma_core::Error>>,
@@ -176,10 +181,10 @@ impl GrantState {
         Self {
             inner: Mutex::new(Inner {
                 deadline: deadline_after(limit),
-                is_offered: false,
                 is_returned: false,
                 region: None,
             }),
+            is_offered: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -217,9 +222,29 @@ impl GrantState {
         }
     }
 
-    /// Records that the memory was offered to the peer.
-    pub(crate) fn set_offered(&self) {
-        self.inner.lock().is_offered = true;
+    /// Records that the memory is offered to the peer. Returns `false` if it was offered before.
+    pub(crate) fn begin_offer(&self) -> bool {
+        let _inner = self.inner.lock();
+        !self.is_offered.swap(true, Ordering::AcqRel)
+    }
+
+    /// Records that the offer was not sent. Calls `forget` before the reservation can end.
+    pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
+        let _inner = self.inner.lock();
+        self.is_offered.store(false, Ordering::Release);
+        forget();
+    }
+
+    /// Ends the lease of the reservation by `end`, which gets whether the memory was offered. The offer does
+    /// not change meanwhile.
+    fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
+        let _inner = self.inner.lock();
+        end(self.is_offered())
+    }
+
+    /// Returns whether the memory was offered to the peer. Takes no lock.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.is_offered.load(Ordering::Acquire)
     }
 
     /// Takes the region that the peer has returned.
@@ -249,8 +274,8 @@ impl OpenLease<'_> {
     /// Ends the access at the device, and returns the region. Waits if the peer is returning it meanwhile.
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
-        let is_offered = self.state.inner.lock().is_offered;
-        let region = match self.connection.end_lease(self.lease, is_offered) {
+        let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
+        let region = match self.state.end_by(end) {
             Some(region) => region,
             None => self.state.returned_region().await,
         };
@@ -265,11 +290,76 @@ impl OpenLease<'_> {
 impl Drop for OpenLease<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            let is_offered = self.state.inner.lock().is_offered;
+            let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
             // On an error the device may still access the memory, which is then not freed.
-            if let Some(Err(error)) = self.connection.end_lease(self.lease, is_offered) {
+            if let Some(Err(error)) = self.state.end_by(end) {
                 self.connection.fail(error.into());
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use std::alloc::Layout;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use crate::{LocalMr, Rdma, RdmaBuilder};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    async fn pair() -> (Rdma, Rdma) {
+        let builder = || RdmaBuilder::default().device("softroce0").receive_depth(2);
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        (client.unwrap(), server.unwrap())
+    }
+
+    fn region(rdma: &Rdma) -> LocalMr {
+        rdma.alloc_local_mr(Layout::new::<[u8; 8]>()).unwrap()
+    }
+
+    /// Polls a future once, and drops it.
+    async fn poll_once(future: impl Future) {
+        let mut future = pin!(future);
+        let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready()));
+        assert!(!polled.await, "it waits");
+    }
+
+    #[tokio::test]
+    async fn an_offer_that_was_not_sent_leaves_nothing() {
+        let (client, server) = pair().await;
+        // All credits are used, so an offer waits.
+        for _ in 0..2 {
+            client.post(&region(&client)).await.unwrap();
+        }
+        let reserved = client.reserve(region(&client), LIMIT, |grant| async move {
+            poll_once(grant.offer()).await;
+        });
+        reserved.await.unwrap();
+        assert_eq!(client.connection().revoked_leases(), 0);
+        // A future that is dropped later, and an offer after it.
+        let taking = async {
+            server.receive().await.unwrap();
+            server.receive().await.unwrap();
+            let remote = server.receive_remote_mr().await.unwrap();
+            server.send_remote_mr(remote).await.unwrap();
+        };
+        let offering = client.reserve(region(&client), LIMIT, |grant| async move {
+            poll_once(grant.offer()).await;
+            grant.offer().await.unwrap();
+            assert!(matches!(
+                grant.offer().await,
+                Err(Error::InvalidArgument { .. })
+            ));
+            grant.returned().await;
+        });
+        let (reserved, ()) = tokio::join!(offering, taking);
+        assert!(reserved.unwrap().output.is_some());
+        assert_eq!(client.connection().revoked_leases(), 0);
     }
 }

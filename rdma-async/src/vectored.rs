@@ -8,6 +8,7 @@ use crate::memory::{
     LocalMrReadAccess, LocalMrWriteAccess, RemoteMrReadAccess, RemoteMrWriteAccess, claim_read,
     claim_write,
 };
+use crate::observe::observed;
 use crate::rdma::{Rdma, fits};
 
 /// Operations on several pieces of local memory, whose bytes follow each other in remote memory. Each
@@ -45,21 +46,23 @@ impl Rdma {
         pieces: &[&M],
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
-        let len = pieces.iter().map(|piece| piece.length()).sum();
-        fits(len, remote)?;
-        let mut at = 0;
-        let mut last = None;
-        for piece in pieces.iter().filter(|piece| piece.length() > 0) {
-            let part = remote.memory().slice(at..at + piece.length())?;
-            at += piece.length();
-            let push = Push::Write {
-                remote: part,
-                immediate: None,
-            };
-            let claim = claim_read(*piece)?.into();
-            last = Some(self.begin_piece(last, Work::Push(push), claim).await?);
-        }
-        self.finish_pieces(last).await
+        let len = pieces.iter().map(|piece| piece.length()).sum::<usize>();
+        observed!(self.connection(), Write, len, {
+            fits(len, remote)?;
+            let mut at = 0;
+            let mut last = None;
+            for piece in pieces.iter().filter(|piece| piece.length() > 0) {
+                let part = remote.memory().slice(at..at + piece.length())?;
+                at += piece.length();
+                let push = Push::Write {
+                    remote: part,
+                    immediate: None,
+                };
+                let claim = claim_read(*piece)?.into();
+                last = Some(self.begin_piece(last, Work::Push(push), claim).await?);
+            }
+            self.finish_pieces(last).await
+        })
     }
 
     /// Reads from the start of `remote` into pieces of local memory, one after the other.
@@ -76,18 +79,20 @@ impl Rdma {
         pieces: &mut [&mut M],
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
-        let len = pieces.iter().map(|piece| piece.length()).sum();
-        fits(len, remote)?;
-        let mut at = 0;
-        let mut last = None;
-        for piece in pieces.iter_mut().filter(|piece| piece.length() > 0) {
-            let part = remote.memory().slice(at..at + piece.length())?;
-            at += piece.length();
-            let claim = claim_write(*piece)?.into();
-            let work = Work::Read { remote: part };
-            last = Some(self.begin_piece(last, work, claim).await?);
-        }
-        self.finish_pieces(last).await
+        let len = pieces.iter().map(|piece| piece.length()).sum::<usize>();
+        observed!(self.connection(), Read, len, {
+            fits(len, remote)?;
+            let mut at = 0;
+            let mut last = None;
+            for piece in pieces.iter_mut().filter(|piece| piece.length() > 0) {
+                let part = remote.memory().slice(at..at + piece.length())?;
+                at += piece.length();
+                let claim = claim_write(*piece)?.into();
+                let work = Work::Read { remote: part };
+                last = Some(self.begin_piece(last, work, claim).await?);
+            }
+            self.finish_pieces(last).await
+        })
     }
 
     /// Begins the operation of a piece, after that of the piece with the number `earlier`. If this

@@ -15,6 +15,7 @@ use std::time::Duration;
 use common::held::{held, settle};
 use common::{
     bytes, eventually, layout, one_thread, pair, pair_with, pattern, run_within, two_threads,
+    variable,
 };
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RemoteMr};
 use tokio::runtime::Runtime;
@@ -26,14 +27,6 @@ const OPERATIONS: u64 = 3000;
 const TASKS: u64 = 12;
 /// Maximum length of the memory of an operation, in bytes.
 const LONGEST: usize = 20_000;
-
-/// Returns the number in an environment variable, or `default` if the variable is not set.
-fn variable(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().expect("a number"),
-        Err(_) => default,
-    }
-}
 
 /// Small generator of random numbers (xorshift64).
 struct Random(u64);

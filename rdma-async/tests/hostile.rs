@@ -40,7 +40,8 @@ fn request(size: u64, align: u64) -> Vec<u8> {
 /// Asserts that the victim ended the connection because of a message of the peer.
 async fn assert_ends(server: &Rdma, what: &str) {
     let end = server.ended().await;
-    let blamed = matches!(&end, Error::Disconnected { reason } if reason.contains("the peer sent"));
+    let blamed =
+        matches!(&end, Error::Disconnected { reason, .. } if reason.contains("the peer sent"));
     assert!(blamed, "{what}: {end}");
     // Every operation fails without waiting or panicking.
     assert!(server.receive_local_mr().await.is_err());
@@ -56,7 +57,7 @@ fn broken_frames_end_the_connection() {
             ("a short message", vec![1, 0, 0]),
             ("one byte", vec![kind::CREDIT]),
             ("kind 0", frame(0, NONE, 0, &[])),
-            ("kind 12", frame(12, NONE, 0, &[])),
+            ("kind 13", frame(13, NONE, 0, &[])),
             ("kind 255", frame(255, NONE, 0, &[9; 40])),
             ("credit with a body", frame(kind::CREDIT, NONE, 0, &[1])),
             (
@@ -94,8 +95,9 @@ fn broken_frames_end_the_connection() {
             ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
             (
                 "a refusal without reason",
-                frame(kind::REFUSE, NONE, 1, &[3]),
+                frame(kind::REFUSE, NONE, 1, &[5, 0, 0, 0, 0, 0, 0, 0, 0]),
             ),
+            ("a refusal cut off", frame(kind::REFUSE, NONE, 1, &[0])),
             ("an offer cut off", frame(kind::OFFER, NONE, 1, &[0; 10])),
             ("a request cut off", frame(kind::REQUEST, NONE, 1, &[0; 15])),
             (
@@ -233,7 +235,7 @@ fn answers_to_questions_that_were_not_asked_change_nothing() {
         let (mut hostile, server) = victim(&mut listener).await;
         let grant = [&[0, 0, 0, 5][..], &token(8)].concat();
         hostile.send(&frame(kind::GRANT, NONE, 12, &grant));
-        hostile.send(&frame(kind::REFUSE, NONE, 13, &[0]));
+        hostile.send(&frame(kind::REFUSE, NONE, 13, &[0; 9]));
         hostile.send(&frame(kind::RENDEZVOUS_DONE, NONE, 14, &[1]));
         hostile.send(&frame(kind::DATA, NONE, 0, b"still here"));
         // Memory that was not requested is released.

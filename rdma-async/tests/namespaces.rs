@@ -4,19 +4,19 @@
 mod common;
 
 use std::env;
-use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::namespace::{
+    self, ROLE, add_address, ip, must_skip, parsed, say_ready, succeeds, wait_until,
+    wait_until_ready,
+};
 use common::{LIMIT, builder, bytes, pattern, run};
 use rdma_async::{LocalMrReadAccess, Rdma};
 use softroce::path::Way;
 
-/// Variable with the role of a process: `inside` for the server, or the word `here` or `there` and the
-/// address of the server for a client in its namespace or in another one.
-const ROLE: &str = "RDMA_TEST_ROLE";
+const TEST: &str = "two_hosts_connect_without_a_setting";
 const SERVER: &str = "veth-server";
 const CLIENT: &str = "veth-client";
 /// Addresses of the server and the client.
@@ -25,23 +25,19 @@ const ADDRESSES: [(&str, &str); 2] = [("10.82.0.1", "10.82.0.2"), ("fd82::1", "f
 /// Runs this test in a new network namespace, in which other processes connect to it by IPv4 and by
 /// IPv6, from the same namespace and from another one. The server's interface and addresses are new
 /// each time. The network has the MTU of Ethernet, which is shorter than the path MTU on one host.
+///
+/// The role of a process is `inside` for the server, or the word `here` or `there` and the address of
+/// the server for a client in its namespace or in another one.
 #[test]
 fn two_hosts_connect_without_a_setting() {
     let role = env::var(ROLE).ok();
     match role.as_deref().map(|role| role.split_once(' ').ok_or(role)) {
         None => {
-            if env::var_os("RDMA_DEVICE").is_some_and(|device| device != "softroce0") {
-                eprintln!("skipped: only softroce has the addresses of a namespace");
+            let by = ["unshare", "--net", "--map-root-user"];
+            if must_skip(&[&by[..], &["true"]].concat()) {
                 return;
             }
-            let allowed = Command::new("unshare")
-                .args(["--net", "--map-root-user", "true"])
-                .status();
-            if !allowed.is_ok_and(|status| status.success()) {
-                eprintln!("skipped: this system allows no network namespace");
-                return;
-            }
-            let status = again("inside", &["unshare", "--net", "--map-root-user"])
+            let status = again("inside", &by)
                 .spawn()
                 .and_then(|mut child| child.wait())
                 .unwrap();
@@ -52,24 +48,8 @@ fn two_hosts_connect_without_a_setting() {
     }
 }
 
-/// Returns a command that runs the test by the program `by` with its arguments.
 fn again(role: &str, by: &[&str]) -> Command {
-    let mut command = Command::new(by[0]);
-    command
-        .args(&by[1..])
-        .arg(env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "two_hosts_connect_without_a_setting",
-            "--nocapture",
-        ])
-        .env(ROLE, role)
-        .stdout(Stdio::piped());
-    for variable in ["ADDRESS", "NETDEV", "PATH", "PORT"] {
-        command.env_remove(format!("SOFTROCE_{variable}"));
-    }
-    command.env_remove("RDMA_GID_INDEX");
-    command
+    namespace::again(TEST, role, by)
 }
 
 fn serve() {
@@ -129,7 +109,7 @@ fn answer(server: &str, client: &str) {
 /// Connects to the server, from its namespace if `is_here` is set, sends a message and receives it
 /// again.
 fn connect(is_here: bool, server: IpAddr) {
-    println!("ready");
+    say_ready();
     let own = ADDRESSES.iter().find(|(other, _)| parsed(other) == server);
     let (own, client) = *own.unwrap();
     if !is_here {
@@ -164,50 +144,4 @@ fn connect(is_here: bool, server: IpAddr) {
 fn check_address(connection: &Rdma, expected: &str) {
     let address = connection.queue_pair().address();
     assert_eq!(address.gid.to_ip(), parsed(expected), "{address}");
-}
-
-fn parsed(address: &str) -> IpAddr {
-    address.parse().unwrap()
-}
-
-/// Waits until a client runs. Returns its output, which must be kept open.
-fn wait_until_ready(client: &mut Child) -> BufReader<ChildStdout> {
-    let mut output = BufReader::new(client.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.ends_with("ready\n") {
-        line.clear();
-        let length = output.read_line(&mut line).unwrap();
-        assert!(length > 0, "the client has ended");
-    }
-    output
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "the interface has not changed");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn add_address(address: &str, interface: &str) {
-    let (length, flag) = match parsed(address) {
-        IpAddr::V4(_) => (24, ""),
-        IpAddr::V6(_) => (64, " nodad"),
-    };
-    ip(&format!(
-        "address add {address}/{length} dev {interface}{flag}"
-    ));
-}
-
-fn ip(command: &str) {
-    assert!(succeeds(command), "ip {command}");
-}
-
-fn succeeds(command: &str) -> bool {
-    let output = Command::new("ip")
-        .args(command.split(' '))
-        .output()
-        .unwrap();
-    output.status.success()
 }

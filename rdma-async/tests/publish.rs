@@ -52,7 +52,7 @@ fn a_reader_gets_the_last_value_of_any_length() {
 fn readers_never_see_a_part_of_an_update() {
     // An emulated machine takes a thousand times as long.
     let reads = match common::context().name() {
-        "softroce0" => 20_000,
+        "softroce0" => common::variable("READS", 20_000),
         _ => 300,
     };
     for capacity in [64, 4000] {
@@ -144,5 +144,112 @@ fn tokens_of_other_memory_are_refused() {
                 "{len}"
             );
         }
+    });
+}
+
+#[test]
+fn the_right_of_a_reader_ends_without_that_of_others() {
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (one, server) = join(&mut listener, |builder| builder).await;
+        let (other, _other_server) = join(&mut listener, |builder| builder).await;
+        let (third, _third_server) = join(&mut listener, |builder| builder).await;
+        let mut board = server.device().publish(16).unwrap();
+        board.update(b"value").unwrap();
+        let rights = [board.admit().unwrap(), board.admit().unwrap()];
+        assert_ne!(rights[0].token().rkey, rights[1].token().rkey);
+        let mut reader = PublishedReader::new(&one, rights[0].token()).unwrap();
+        let mut lasting = PublishedReader::new(&other, rights[1].token()).unwrap();
+        assert_eq!(reader.read().await.unwrap(), b"value");
+        let [right, other_right] = rights;
+        right.end().unwrap();
+        let refused = |outcome: Result<&[u8], Error>| match outcome {
+            Err(Error::Work(error)) => assert_eq!(error.status, WorkStatus::RemoteAccess),
+            outcome => panic!("not refused: {outcome:?}"),
+        };
+        refused(reader.read().await);
+        board.update(b"next").unwrap();
+        assert_eq!(lasting.read().await.unwrap(), b"next");
+        // The end of the value ends every right, even one that is kept.
+        let mut at_end = PublishedReader::new(&third, board.token()).unwrap();
+        at_end.read().await.unwrap();
+        board.end().unwrap();
+        refused(lasting.read().await);
+        refused(at_end.read().await);
+        drop(other_right);
+    });
+}
+
+#[test]
+fn the_last_change_is_announced_to_every_subscriber_however_slow_it_is() {
+    run(async {
+        let few = |builder: rdma_async::RdmaBuilder| builder.receive_depth(2);
+        let mut listener = listen(few).await;
+        let mut board = None;
+        let mut readers = Vec::new();
+        for number in 0..3 {
+            let (client, server) = join(&mut listener, few).await;
+            // The first connection has opened a device of its own, and the others use it too.
+            let board = board.get_or_insert_with(|| server.device().publish(16).unwrap());
+            let announcer = board.announcer();
+            let token = board.token();
+            tokio::spawn(async move { announcer.announce(&server, number).await });
+            readers.push(tokio::spawn(async move {
+                let mut reader = PublishedReader::new(&client, token).unwrap();
+                let (mut last, mut seen) = (0, 0);
+                while last < 1000 {
+                    let value = reader.announced().await.unwrap();
+                    last = u64::from_ne_bytes(value.try_into().unwrap());
+                    seen += 1;
+                    // The subscribers are slow to different degrees.
+                    tokio::time::sleep(Duration::from_millis(u64::from(number))).await;
+                }
+                seen
+            }));
+        }
+        let mut board = board.unwrap();
+        for value in 1..=1000_u64 {
+            board.update(&value.to_ne_bytes()).unwrap();
+            if value % 10 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for reader in readers {
+            assert!((1..=1000).contains(&reader.await.unwrap()));
+        }
+    });
+}
+
+#[test]
+fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (client, server) = join(&mut listener, |builder| builder).await;
+        let (other, other_server) = join(&mut listener, |builder| builder).await;
+        let mut board = server.device().publish(4000).unwrap();
+        let announcer = board.announcer();
+        let announcing = tokio::spawn(async move { announcer.announce(&server, 1).await });
+        // The reader goes away in the middle of reads, and of announcements.
+        for number in 1..200 {
+            board.update(&value(number, 4000)).unwrap();
+            let mut reader = PublishedReader::new(&client, board.token()).unwrap();
+            drop(common::poll_and_drop(reader.read()));
+        }
+        drop(client);
+        announcing.await.unwrap().unwrap_err();
+        let mut reader = PublishedReader::new(&other, board.token()).unwrap();
+        board.update(b"still here").unwrap();
+        assert_eq!(reader.read().await.unwrap(), b"still here");
+        // The owner ends in the middle of a read.
+        let reading = async {
+            loop {
+                if let Err(error) = reader.read().await {
+                    return error;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(reading, async { drop(other_server) });
+        common::assert_gone(&error);
+        drop(board);
     });
 }

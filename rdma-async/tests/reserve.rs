@@ -8,7 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{bytes, check, join, listen, pair, pattern, poll_and_drop, run};
-use rdma_async::{Error, LocalMrReadAccess, Rdma, RemoteMr, Result};
+use futures_util::future::join_all;
+use rdma_async::{Error, LocalMr, LocalMrReadAccess, Rdma, RemoteMr, Result};
 use rdma_core::WorkStatus;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -207,6 +208,92 @@ fn dropping_the_reservation_ends_the_access() {
         assert!(poll_and_drop(owner).is_none());
         let mut remote = RemoteMr::from_token(token.get().unwrap());
         assert_refused(client.write(&pattern(&client, 8, 1), &mut remote).await);
+        check(&other, &other_server).await;
+    });
+}
+
+/// Writes the whole of a region of the peer again and again, in several requests at once, until an operation
+/// fails. Returns the first error.
+async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> Error {
+    let remote = remote.share();
+    let sources: Vec<_> = (0..4).map(|seed| pattern(client, len, seed)).collect();
+    let transfer = async |source: &LocalMr| {
+        let mut remote = remote.clone();
+        loop {
+            if let Err(error) = client.write(source, &mut remote).await {
+                return error;
+            }
+        }
+    };
+    let mut errors = join_all(sources.iter().map(transfer)).await;
+    errors.swap_remove(0)
+}
+
+/// Checks that memory whose lease ends in the middle of long writes does not change after it is back.
+#[test]
+fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
+    const LEN: usize = 64 << 10;
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (other, other_server) = join(&mut listener, |builder| builder).await;
+        for round in 0..3 {
+            let (client, server) = join(&mut listener, |builder| builder).await;
+            let region = pattern(&server, LEN, 0xee);
+            let limit = SHORT * (round + 1);
+            let owner = server.reserve(region, limit, |grant| async move {
+                grant.offer().await.unwrap();
+                std::future::pending::<()>().await;
+            });
+            let borrower = async {
+                let remote = client.receive_remote_mr().await.unwrap();
+                transfer_until_refused(&client, remote, LEN).await
+            };
+            let owner = async {
+                let region = owner.await.unwrap().region;
+                // From here on, the memory is a slice.
+                let before = region.as_slice().to_vec();
+                (region, before)
+            };
+            let ((region, before), error) = tokio::join!(owner, borrower);
+            let refused = match &error {
+                Error::Work(work) => work.status == WorkStatus::RemoteAccess,
+                // The message of the end was faster.
+                Error::LeaseEnded => true,
+                _ => false,
+            };
+            assert!(refused, "{error}");
+            assert!(region.as_slice() == before, "the memory has changed");
+        }
+        check(&other, &other_server).await;
+    });
+}
+
+#[test]
+fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
+    const LEN: usize = 64 << 10;
+    run(async {
+        let mut listener = listen(|builder| builder).await;
+        let (other, other_server) = join(&mut listener, |builder| builder).await;
+        let (client, server) = join(&mut listener, |builder| builder).await;
+        let region = pattern(&server, LEN, 0xee);
+        let owner = async {
+            let reservation = server.reserve(region, LONG, |grant| async move {
+                grant.offer().await.unwrap();
+                std::future::pending::<()>().await;
+            });
+            // The reservation and the connection are dropped in the middle of the transfer.
+            drop(timeout(SHORT, reservation).await);
+            drop(server);
+        };
+        let borrower = async {
+            let remote = client.receive_remote_mr().await.unwrap();
+            transfer_until_refused(&client, remote, LEN).await
+        };
+        let ((), error) = tokio::join!(owner, borrower);
+        match &error {
+            Error::Work(_) | Error::LeaseEnded | Error::Disconnected { .. } => {}
+            other => panic!("{other}"),
+        }
         check(&other, &other_server).await;
     });
 }

@@ -145,11 +145,11 @@ pub use error::{Errno, Error, Result};
 pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
 pub use memory::{
     AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
-    ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages,
-    LeaseState, Left, LentMemory, MemoryWindow, Pages, Part, Prefetch, ReadClaim, Registration,
-    RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter, SharedBuffer,
-    StableMemory, StableMemoryMut, UnmappedRegion, VolatileSlice, WindowLease, WindowType,
-    WriteClaim, fork_init, fork_status,
+    ExposedGrant, ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder,
+    HugePages, LeaseState, Left, LentMemory, MemoryWindow, Pages, Part, Prefetch, ReadClaim,
+    Registration, RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter,
+    SharedBuffer, StableMemory, StableMemoryMut, UnmappedRegion, VolatileSlice, WindowLease,
+    WindowType, WriteClaim, fork_init, fork_status,
 };
 pub use memory::{AtomicResult, BorrowedMemory, Tagged};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};

@@ -188,6 +188,14 @@ fn device_memory_is_copied_from_and_to_and_registered() {
         Err(Error::OutOfRange { .. })
     ));
     memory.write_at(4096, &[]).unwrap();
+    for (offset, len) in [(2, DeviceMemory::WORD), (0, DeviceMemory::WORD + 2)] {
+        let errno = |outcome: rdma_core::Result<()>| outcome.unwrap_err().errno().unwrap().0;
+        assert_eq!(errno(memory.write_at(offset, &bytes(len, 1))), libc::EINVAL);
+        assert_eq!(
+            errno(memory.read_at(offset, &mut back[..len])),
+            libc::EINVAL
+        );
+    }
 
     let domain = context.protection_domain().unwrap();
     let region = domain

@@ -309,3 +309,30 @@ fn huge_pages_are_larger_than_others() {
     let memory = HostMemory::builder(8).huge_page_size(1).build().unwrap();
     assert_eq!(memory.pages(), Pages::Ordinary);
 }
+
+#[test]
+fn a_further_grant_has_a_key_of_its_own_and_keeps_the_memory_exposed() {
+    let domain = common::context().protection_domain().unwrap();
+    let exposed = domain.allocate(64).unwrap();
+    let exposed = exposed.expose(AccessFlags::REMOTE_READ).unwrap();
+    let part = exposed.slice(8..24).unwrap();
+    let (whole, of_part) = (
+        exposed.grant(AccessFlags::REMOTE_READ).unwrap(),
+        part.grant(AccessFlags::REMOTE_WRITE).unwrap(),
+    );
+    assert_eq!((whole.remote().len, of_part.remote().len), (64, 16));
+    assert_eq!(of_part.remote().address, whole.remote().address + 8);
+    assert_eq!(whole.remote().address, exposed.remote().address);
+    let keys = [exposed.remote(), whole.remote(), of_part.remote()].map(|remote| remote.rkey);
+    assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
+    drop(part);
+    let refused = exposed.revoke().unwrap_err();
+    assert!(
+        matches!(refused.error, Error::InUse { .. }),
+        "{}",
+        refused.error
+    );
+    whole.revoke().unwrap();
+    drop(of_part);
+    refused.value.revoke().unwrap();
+}

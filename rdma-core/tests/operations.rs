@@ -376,10 +376,72 @@ fn what_a_queue_pair_was_not_made_for_is_unsupported() {
     pair.check();
 }
 
-/// No device of the tests has them: told when a queue pair is to be made for them, and when one that
-/// was not is posted to.
+/// A pair whose left queue pair may post `extra`, or `None` where the device does not have the
+/// operations.
+fn pair_for(extra: SendOperations, access: AccessFlags) -> Option<Pair> {
+    let domain = common::context().protection_domain().unwrap();
+    let operations = SendOperations::of(Transport::ReliableConnected) | extra;
+    let left = domain.queue_pair().operations(operations).build();
+    let left = common::where_supported(left)?;
+    let right = domain.queue_pair().access(access).build().unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let options = ConnectOptions::default();
+    Some(Pair {
+        left: left.connect(&to_right, &options).unwrap(),
+        right: right.connect(&to_left, &options).unwrap(),
+        domain,
+    })
+}
+
 #[test]
-fn flushes_atomic_writes_and_segmentation_are_unsupported() {
+fn an_atomic_write_replaces_a_word() {
+    let Some(pair) = pair_for(SendOperations::ATOMIC_WRITE, AccessFlags::REMOTE) else {
+        return;
+    };
+    let there = exposed(&pair.domain, 16, AccessFlags::REMOTE);
+    let mut sends = pair.left.send_queue::<Buffer>();
+    let place = there.slice(8..).unwrap().remote();
+    sends
+        .post_inline(SendRequest::atomic_write([7; 8], place))
+        .unwrap();
+    let done = succeed(pair.left.send_completions());
+    assert_eq!(done.opcode(), WorkOpcode::AtomicWrite);
+    sends.complete(&done).for_each(drop);
+    let mut content = [0; 16];
+    there.read_at(0, &mut content).unwrap();
+    assert_eq!(content, [0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7]);
+}
+
+#[test]
+fn a_flush_completes_where_it_is_allowed() {
+    let rights = AccessFlags::REMOTE | AccessFlags::FLUSH_GLOBAL;
+    let Some(pair) = pair_for(SendOperations::FLUSH, rights) else {
+        return;
+    };
+    let there = exposed(&pair.domain, 64, rights);
+    let mut sends = pair.left.send_queue::<Buffer>();
+    for request in [
+        SendRequest::flush(there.remote(), Placement::Global),
+        SendRequest::flush_region(there.remote(), Placement::Global),
+    ] {
+        sends.post_inline(request).unwrap();
+        let done = succeed(pair.left.send_completions());
+        assert_eq!(done.opcode(), WorkOpcode::Flush);
+        sends.complete(&done).for_each(drop);
+    }
+    // Memory that a peer may write, but not flush.
+    let other = exposed(&pair.domain, 64, AccessFlags::REMOTE);
+    sends
+        .post_inline(SendRequest::flush(other.remote(), Placement::Global))
+        .unwrap();
+    let refused = completion(pair.left.send_completions());
+    assert_eq!(refused.status(), WorkStatus::RemoteAccess);
+}
+
+/// Queue pairs that were not created for them do not have them, and no device of the tests has
+/// segmentation.
+#[test]
+fn flushes_atomic_writes_and_segmentation_are_refused_where_they_are_unsupported() {
     for pair in pairs() {
         let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue::<Buffer>();
@@ -396,8 +458,8 @@ fn flushes_atomic_writes_and_segmentation_are_unsupported() {
     }
     let domain = common::context().protection_domain().unwrap();
     let extras = [
-        (Transport::ReliableConnected, SendOperations::ATOMIC_WRITE),
-        (Transport::ReliableConnected, SendOperations::FLUSH),
+        (Transport::UnreliableConnected, SendOperations::ATOMIC_WRITE),
+        (Transport::UnreliableConnected, SendOperations::FLUSH),
         (Transport::Datagram, SendOperations::SEGMENTATION),
     ];
     for (transport, extra) in extras {

@@ -10,12 +10,12 @@ mod common;
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use common::program::with_device;
 use rdma_core::CompletionFields;
 
 #[path = "../examples/rc_pingpong.rs"]
@@ -125,15 +125,6 @@ impl Ours {
     }
 }
 
-/// The library that brings softroce to C programs, which is built beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let mut beside = test.ancestors().map(|path| path.join("libsoftroce.so"));
-    beside
-        .find(|library| library.is_file())
-        .expect("there is no libsoftroce.so beside this test")
-}
-
 /// A C program that runs.
 struct Theirs {
     child: Child,
@@ -144,9 +135,7 @@ impl Theirs {
     fn start(program: &str, arguments: &[String], server: Option<&str>) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).args(server);
-        if common::context().device().is_emulated() {
-            command.env("LD_PRELOAD", library());
-        }
+        with_device(&mut command, &common::context());
         let (mut reader, writer) = std::io::pipe().unwrap();
         command.stdin(Stdio::null());
         command.stdout(writer.try_clone().unwrap()).stderr(writer);

@@ -68,9 +68,11 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// Returns whether rows are selected that compare rdma-rpc with other frameworks: the rows of the
-    /// letter F.
+    /// letter F, and J7.
     fn compares_frameworks(&self) -> bool {
+        let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
+            || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
     /// Returns whether rows of rdma-async are selected: the rows of the letter E.

@@ -83,6 +83,13 @@ pub(crate) const UCX: &Group = &Group {
     purpose: "compare softroce with UCX over shared memory",
 };
 
+/// Packages of the programs of other projects that the tests run on softroce: UCX, and Open MPI with its
+/// compiler.
+pub(crate) const FOREIGN: &Group = &Group {
+    names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev"],
+    purpose: "run UCX and Open MPI on softroce",
+};
+
 /// Package of valgrind, whose tool callgrind counts instructions.
 pub(crate) const CALLGRIND: &Group = &Group {
     names: &["valgrind"],
@@ -99,6 +106,8 @@ const PROGRAMS_OF: &[(&str, &str)] = &[
     ("ibverbs-utils", "ibv_devinfo"),
     ("iproute2", "ip"),
     ("kmod", "modprobe"),
+    ("libopenmpi-dev", "mpicc"),
+    ("openmpi-bin", "mpirun"),
     ("perftest", "ib_send_lat"),
     ("pkg-config", "pkg-config"),
     ("qemu-system-x86", "qemu-system-x86_64"),

@@ -30,7 +30,7 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
         "build",
         "--release",
         "-p",
-        "softroce",
+        "softroce-preload",
         "--target-dir",
         &directory,
     ];

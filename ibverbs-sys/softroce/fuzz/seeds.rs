@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use softroce::wire::ip::{self, Route};
 use softroce::wire::{
-    Aeth, AtomicEth, Bth, Deth, Header, Nak, Opcode, Packet, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, Bth, Deth, Feth, Header, Nak, Opcode, Packet, Reth, Syndrome, Transport,
 };
 
 fn main() -> io::Result<()> {
@@ -109,6 +109,10 @@ fn header(opcode: Opcode, payload: usize) -> Header {
         deth: opcode.has_deth().then_some(Deth {
             queue_key: 0x1111_1111,
             source: 0x12,
+        }),
+        feth: opcode.has_feth().then_some(Feth {
+            placement: 1,
+            level: 0,
         }),
         reth: opcode.has_reth().then_some(Reth {
             address: 0x7000,

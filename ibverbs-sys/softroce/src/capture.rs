@@ -154,7 +154,9 @@ mod tests {
 
     use super::*;
     use crate::wire::ip::{self, Headers, Route};
-    use crate::wire::{Aeth, AtomicEth, Bth, Deth, Header, Opcode, Packet, Reth, Syndrome, icrc};
+    use crate::wire::{
+        Aeth, AtomicEth, Bth, Deth, Feth, Header, Opcode, Packet, Reth, Syndrome, icrc,
+    };
 
     /// Temporary directory that is removed when the test ends.
     struct TemporaryDirectory(PathBuf);
@@ -210,6 +212,10 @@ mod tests {
             deth: opcode.has_deth().then_some(Deth {
                 queue_key: 0x1111_1111,
                 source: 0x12,
+            }),
+            feth: opcode.has_feth().then_some(Feth {
+                placement: 1,
+                level: 0,
             }),
             reth: opcode.has_reth().then_some(Reth {
                 address: 0x7000,

@@ -110,6 +110,15 @@ impl Opening {
         self.record(file)
     }
 
+    /// Records and marks a file whose descriptor the program knows and the device does not use.
+    fn record_public(&self, file: OwnedFd) -> Descriptor {
+        let descriptor = self.record(file);
+        if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        descriptor
+    }
+
     fn record(&self, file: OwnedFd) -> Descriptor {
         // SAFETY: the call takes no pointers, and only changes a number of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK_SIGNAL) };
@@ -139,11 +148,13 @@ impl Descriptor {
     /// Duplicates a descriptor for use by the program. The device itself does not use the duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
-        let descriptor = opening.record(fcntl_dupfd_cloexec(file, 0)?);
-        if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-        Ok(descriptor)
+        Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
+    }
+
+    /// Takes over a descriptor that the program has duplicated from one of [`for_program`](Self::for_program). The device itself
+    /// does not use the descriptor, except that it closes it.
+    pub(crate) fn of_program(file: OwnedFd) -> Self {
+        Opening::begin().record_public(file)
     }
 
     /// Returns whether the descriptor number still belongs to a file of the device. If not, makes the device fail.

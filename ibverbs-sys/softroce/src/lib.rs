@@ -19,7 +19,7 @@
 //! ```
 //!
 //! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do this. For other programs, the library is preloaded:
-//! `LD_PRELOAD=libsoftroce.so ib_send_lat`.
+//! `LD_PRELOAD=libsoftroce.so ib_send_lat`. The nested package `softroce-preload` builds this library.
 //!
 //! Each process that uses the device is a network card of its own, with an address in 127/8 or an address of the host. Packets
 //! are RoCE v2, so the kernel's Soft-RoCE and network cards can be peers, too. [`config`] documents the environment variables
@@ -46,6 +46,7 @@
 //! | [`config`], [`fault`], [`mod@counters`] | environment variables; fault injection; counters |
 //! | `transfer` | the paths without packets, and the choice of the path of each request |
 //! | [`proto`] | the transport without I/O: RC, UC, UD and XRC queue pairs as state machines |
+//! | `sysfs` | the device as files of `/sys` and `/dev`, for the library that is preloaded |
 //! | `sim` (feature `sim`) | a simulated network in virtual time, for tests of the transport |
 
 mod abi;
@@ -80,6 +81,8 @@ pub mod same_host;
 pub mod sim;
 mod spin;
 mod sync;
+#[doc(hidden)]
+pub mod sysfs;
 mod timers;
 mod transfer;
 pub mod wire;

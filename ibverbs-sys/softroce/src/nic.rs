@@ -318,6 +318,11 @@ impl Nic {
         self.network.interface(gid)
     }
 
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
+        self.network.interface_name(gid)
+    }
+
     /// Returns the port's active MTU.
     pub(crate) fn mtu(&self) -> Mtu {
         self.network.mtu()

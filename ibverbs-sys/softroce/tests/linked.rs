@@ -1,13 +1,16 @@
 //! Softroce as a part of a Rust program: verbs that the program calls through the shim of
 //! ibverbs-sys, and verbs that its libraries call, reach softroce.
 
+mod library;
+
 use std::env;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::mem::zeroed;
 use std::process::Command;
 use std::ptr;
 
 use ibverbs_sys::*;
+use library::library;
 
 fn name(device: *mut ibv_device) -> String {
     // SAFETY: the device is in a list that is not freed yet.
@@ -55,6 +58,39 @@ fn every_public_symbol_is_ours() {
 }
 
 #[test]
+fn functions_for_files_are_those_of_the_c_library() {
+    softroce::install();
+    let own = home(every_public_symbol_is_ours as *const c_void);
+    assert_eq!(home(ibv_get_device_list as *const c_void), own);
+    for name in [
+        c"open",
+        c"openat",
+        c"stat",
+        c"access",
+        c"opendir",
+        c"realpath",
+    ] {
+        // SAFETY: the name is a C string.
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        assert!(!function.is_null(), "{name:?}");
+        assert_ne!(home(function), own, "{name:?}");
+    }
+}
+
+/// Returns the path of the program or library that contains a function.
+fn home(function: *const c_void) -> String {
+    // SAFETY: zeroes are valid for all fields: null pointers.
+    let mut about: libc::Dl_info = unsafe { zeroed() };
+    // SAFETY: any address may be passed, and `about` is valid for writes. The name is a C string of the dynamic linker.
+    unsafe {
+        assert_ne!(libc::dladdr(function, &mut about), 0);
+        CStr::from_ptr(about.dli_fname)
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+#[test]
 fn the_device_is_listed_and_opened() {
     with_device(|device| {
         // SAFETY: the device is in a list that is not freed, the context is open until it is
@@ -74,15 +110,9 @@ fn the_device_is_listed_and_opened() {
 
 #[test]
 fn linked_and_preloaded_at_once_it_is_one() {
-    let program = env::current_exe().unwrap();
-    let library = program.with_file_name("libsoftroce.so");
-    assert!(
-        library.exists(),
-        "cargo builds the library where it builds the tests"
-    );
-    let output = Command::new(program)
+    let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "the_device_is_listed_and_opened"])
-        .env("LD_PRELOAD", library)
+        .env("LD_PRELOAD", library())
         .output()
         .unwrap();
     let (told, complained) = (

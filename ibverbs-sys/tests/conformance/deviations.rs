@@ -118,6 +118,12 @@ const DEVIATIONS: &[Deviation] = &[
     },
     Deviation {
         driver: RXE,
+        clause: "IBTA 10.6.7.2: a window of type 2B belongs to the queue pair that it is bound to",
+        found: "it is success, not an error",
+        cases: &["mw::type_2b_is_invalidated_by_its_queue_pair_alone"],
+    },
+    Deviation {
+        driver: RXE,
         clause: "ibv_poll_cq(3): IBV_WC_WITH_INV tells that invalidated_rkey is valid",
         found: "IBV_WC_WITH_INV is missing",
         cases: &["mw::completion_tells_the_invalidated_key"],
@@ -210,13 +216,22 @@ const DEVIATIONS: &[Deviation] = &[
     },
 ];
 
-/// Cases that are not run on a driver, because it would take the machine down.
+/// Cases that are not run on a driver, because it would take the machine or the program down.
 const FATAL: &[Deviation] = &[
+    Deviation {
+        driver: RXE,
+        clause: "infiniband/verbs.h: ibv_bind_mw takes no region for a window without a range",
+        found: "the library follows the null pointer",
+        cases: &["mw::type_1_bind_without_a_region_revokes"],
+    },
     Deviation {
         driver: RXE,
         clause: "IBTA 10.6.7: to invalidate a window that is invalid is an error of the request",
         found: "the kernel follows a null pointer (__rxe_put) and stops",
-        cases: &["mw::remote_invalidate_of_an_invalid_window_fails"],
+        cases: &[
+            "mw::remote_invalidate_of_an_invalid_window_fails",
+            "mw::invalidate_of_an_invalid_window_fails",
+        ],
     },
     // Debian's 6.1.0-42 (6.1.159) to 6.1.0-48 (6.1.172) do, 6.1.0-56 does not.
     Deviation {

@@ -33,6 +33,7 @@ mod cq_ex;
 mod device;
 mod error;
 mod event;
+mod import;
 mod long;
 mod mr;
 mod multicast;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         long::cases,
         error::cases,
         event::cases,
+        import::cases,
         rest::cases,
     ];
     let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();

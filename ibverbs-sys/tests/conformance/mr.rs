@@ -45,6 +45,7 @@ pub(crate) fn cases() -> Vec<Case> {
         advice_for_a_foreign_region_is_refused,
         null_region_drops_and_gives_zeroes,
         device_memory_copies_and_serves,
+        device_memory_is_copied_in_whole_words,
         device_memory_beyond_its_end_is_refused,
         device_memory_of_a_region_is_busy,
         dma_buf_that_is_none_is_refused,
@@ -524,7 +525,7 @@ fn device_memory_region(pd: &Pd, dm: &Dm, length: usize) -> *mut ibv_mr {
 fn device_memory_copies_and_serves(device: &Device) {
     let pair = Pair::rc(device);
     let dm = Dm::new(device, 4096);
-    unsafe { ibv_memcpy_to_dm(dm.0, 64, b"inside".as_ptr().cast(), 6) }
+    unsafe { ibv_memcpy_to_dm(dm.0, 64, b"inside..".as_ptr().cast(), 8) }
         .succeeds("ibv_memcpy_to_dm");
     let raw = device_memory_region(&pair.pd, &dm, 4096);
     let mr = Mr::from_raw(&pair.pd, pair.b.mr.memory(), raw);
@@ -539,10 +540,28 @@ fn device_memory_copies_and_serves(device: &Device) {
         .qp
         .post(Request::write(&[pair.a.mr.sge(0, 7)], 128, mr.rkey()));
     pair.a.cq.success(1);
-    let mut out = [0_u8; 7];
-    unsafe { ibv_memcpy_from_dm(out.as_mut_ptr().cast(), dm.0, 128, 7) }
+    let mut out = [0_u8; 8];
+    unsafe { ibv_memcpy_from_dm(out.as_mut_ptr().cast(), dm.0, 128, 8) }
         .succeeds("ibv_memcpy_from_dm");
-    equal("what was written", &out, b"written");
+    equal("what was written", &out, b"written\0");
+}
+
+/// The device memory of NICs has words of four bytes. Nothing in the attributes says so.
+fn device_memory_is_copied_in_whole_words(device: &Device) {
+    let dm = Dm::new(device, 4096);
+    let mut bytes = *b"twelve bytes";
+    let place = bytes.as_mut_ptr().cast();
+    for (offset, length) in [(0, 12), (4, 8), (4092, 4), (4096, 0)] {
+        unsafe { ibv_memcpy_to_dm(dm.0, offset, place, length) }.succeeds("ibv_memcpy_to_dm");
+        unsafe { ibv_memcpy_from_dm(place, dm.0, offset, length) }.succeeds("ibv_memcpy_from_dm");
+    }
+    for (offset, length) in [(0, 6), (2, 4), (1, 1), (4, 11), (3, 0)] {
+        unsafe { ibv_memcpy_to_dm(dm.0, offset, place, length) }
+            .fails("ibv_memcpy_to_dm", &[libc::EINVAL]);
+        unsafe { ibv_memcpy_from_dm(place, dm.0, offset, length) }
+            .fails("ibv_memcpy_from_dm", &[libc::EINVAL]);
+    }
+    equal("the bytes", &bytes, b"twelve bytes");
 }
 
 fn device_memory_beyond_its_end_is_refused(device: &Device) {

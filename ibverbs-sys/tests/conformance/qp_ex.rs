@@ -1,5 +1,6 @@
 //! The work request functions: `ibv_wr_start` to `ibv_wr_complete`.
 
+use ibverbs_sys::ibv_access_flags as Access;
 use ibverbs_sys::ibv_qp_create_send_ops_flags as Op;
 use ibverbs_sys::ibv_qp_type as Service;
 use ibverbs_sys::ibv_wc_opcode as Opcode;
@@ -26,7 +27,18 @@ pub(crate) fn cases() -> Vec<Case> {
         compare_and_swap,
         fetch_and_add,
         atomic_write,
+        atomic_writes_follow_each_other,
+        atomic_write_of_an_odd_address_fails,
+        atomic_write_needs_remote_write,
+        flush_of_a_range,
+        flush_of_a_region,
+        flush_through_a_window,
+        flush_beyond_the_region_fails,
+        flush_needs_the_region_s_permission,
+        flush_needs_the_queue_pair_s_permission,
+        persistent_flush_as_claimed,
         bind_and_local_invalidate,
+        bind_takes_flags_of_regions,
         send_and_invalidate,
         batch_arrives_in_order,
         aborted_batch_leaves_nothing,
@@ -79,16 +91,19 @@ struct Batches {
 
 impl Batches {
     fn new(device: &Device, service: Service, operations: Op) -> Self {
+        Self::of(device, &Plan::new(service), operations)
+    }
+
+    fn of(device: &Device, plan: &Plan, operations: Op) -> Self {
         let pd = Pd::new(device);
-        let plan = Plan::new(service);
         let cq = Cq::new(device, 64);
-        let made = create(&pd, &cq, &plan, operations.0.into());
+        let made = create(&pd, &cq, plan, operations.0.into());
         let a = End {
             qp: made.supported("ibv_create_qp_ex(SEND_OPS_FLAGS)"),
             cq,
             mr: Mr::new(&pd, SPACE, ALL_ACCESS),
         };
-        let b = End::new(&pd, &plan, SPACE);
+        let b = End::new(&pd, plan, SPACE);
         a.qp.connect(b.qp.number());
         b.qp.connect(a.qp.number());
         let qp = unsafe { ibv_qp_to_qp_ex(a.qp.raw()) };
@@ -362,19 +377,216 @@ fn fetch_and_add(device: &Device) {
     equal("what is there", batches.pair.b.mr.u64(0), 7);
 }
 
-fn atomic_write(device: &Device) {
+/// Ends the case where the device has no atomic writes.
+fn for_atomic_writes(device: &Device) -> Batches {
     // IBV_DEVICE_ATOMIC_WRITE, of headers newer than the bindings.
     if device.attr_ex().device_cap_flags_ex & (1 << 40) == 0 {
         ignore("the device does not claim IBV_DEVICE_ATOMIC_WRITE");
     }
-    let operation = Op::IBV_QP_EX_WITH_ATOMIC_WRITE;
-    let batches = Batches::new(device, Service::IBV_QPT_RC, operation);
+    let operations = BASIC | Op::IBV_QP_EX_WITH_ATOMIC_WRITE;
+    Batches::new(device, Service::IBV_QPT_RC, operations)
+}
+
+fn atomic_write(device: &Device) {
+    let batches = for_atomic_writes(device);
     let (key, address) = batches.remote();
     batches.post(|qp| unsafe {
         ibv_wr_atomic_write(qp, key, address, 77_u64.to_ne_bytes().as_ptr().cast());
     });
     batches.done(Opcode::IBV_WC_ATOMIC_WRITE);
     equal("what is there", batches.pair.b.mr.u64(0), 77);
+}
+
+fn atomic_writes_follow_each_other(device: &Device) {
+    let batches = for_atomic_writes(device);
+    let (key, address) = batches.remote();
+    // More than the queue pair may have outstanding, between other requests.
+    unsafe { ibv_wr_start(batches.qp) };
+    for id in 0..12_u64 {
+        batches.request(id, |qp| unsafe {
+            if id % 3 == 2 {
+                ibv_wr_rdma_write(qp, key, address + 8);
+                batches.data(0, 8);
+            } else {
+                ibv_wr_atomic_write(qp, key, address, id.to_ne_bytes().as_ptr().cast());
+            }
+        });
+    }
+    unsafe { ibv_wr_complete(batches.qp) }.succeeds("ibv_wr_complete");
+    for id in 0..12 {
+        batches.pair.a.cq.success(id);
+    }
+    equal("what is there", batches.pair.b.mr.u64(0), 10);
+}
+
+fn atomic_write_of_an_odd_address_fails(device: &Device) {
+    let batches = for_atomic_writes(device);
+    let (key, address) = batches.remote();
+    batches.post(|qp| unsafe {
+        ibv_wr_atomic_write(qp, key, address + 4, 77_u64.to_ne_bytes().as_ptr().cast());
+    });
+    let refused = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+    batches.pair.a.cq.expect(1, refused);
+    equal("what is there", batches.pair.b.mr.u64(0), 0);
+}
+
+fn atomic_write_needs_remote_write(device: &Device) {
+    let batches = for_atomic_writes(device);
+    let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+    let mr = Mr::new(
+        &batches.pair.pd,
+        4096,
+        access | Access::IBV_ACCESS_REMOTE_READ,
+    );
+    batches.post(|qp| unsafe {
+        ibv_wr_atomic_write(
+            qp,
+            mr.rkey(),
+            mr.at(0),
+            77_u64.to_ne_bytes().as_ptr().cast(),
+        );
+    });
+    let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    batches.pair.a.cq.expect(1, refused);
+    equal("what is there", mr.u64(0), 0);
+}
+
+/// Flags of headers newer than the bindings.
+const FLUSH_GLOBAL: Access = Access(1 << 8);
+const FLUSH_PERSISTENT: Access = Access(1 << 9);
+const WITH_FLUSH: Op = Op(1 << 11);
+const WC_FLUSH: Opcode = Opcode(8);
+/// Placement types and selectivity levels of flushes.
+const GLOBAL: u8 = 1;
+const PERSISTENT: u8 = 2;
+const RANGE: u8 = 0;
+const REGION: u8 = 1;
+
+/// `struct ibv_qp_ex` of newer headers.
+#[repr(C)]
+struct Later {
+    known: ibv_qp_ex,
+    wr_flush: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
+}
+
+/// A pair for flushes, and a region of the second end's that permits them. Ends the case where the
+/// device has none.
+struct Flushes {
+    batches: Batches,
+    mr: Mr,
+}
+
+impl Flushes {
+    fn new(device: &Device) -> Self {
+        Self::with(device, FLUSH_GLOBAL, FLUSH_GLOBAL)
+    }
+
+    /// With these additional rights at the queue pair and at the region.
+    fn with(device: &Device, queue_pair: Access, region: Access) -> Self {
+        if device.attr_ex().device_cap_flags_ex & (1 << 38) == 0 {
+            ignore("the device does not claim IBV_DEVICE_FLUSH_GLOBAL");
+        }
+        let plan = Plan {
+            access: ALL_ACCESS | queue_pair,
+            ..Plan::new(Service::IBV_QPT_RC)
+        };
+        let batches = Batches::of(device, &plan, BASIC | WINDOWS | WITH_FLUSH);
+        let access = ALL_ACCESS | Access::IBV_ACCESS_MW_BIND | region;
+        let mr = Mr::new(&batches.pair.pd, 4096, access);
+        Self { batches, mr }
+    }
+
+    #[track_caller]
+    fn post(&self, key: u32, address: u64, length: usize, placement: u8, level: u8) {
+        self.batches.post(|qp| unsafe {
+            // The queue pair was created for flushes, so it has the function.
+            ((*qp.cast::<Later>()).wr_flush)(qp, key, address, length, placement, level);
+        });
+    }
+}
+
+fn flush_of_a_range(device: &Device) {
+    let flushes = Flushes::new(device);
+    let (a, mr) = (&flushes.batches.pair.a, &flushes.mr);
+    a.mr.write(0, b"flushed!");
+    let write = Request::write(&[a.mr.sge(0, 8)], mr.at(64), mr.rkey());
+    a.qp.post(write.id(2).unsignaled());
+    flushes.post(mr.rkey(), mr.at(64), 8, GLOBAL, RANGE);
+    flushes.batches.done(WC_FLUSH);
+    equal("what is there", mr.read(64, 8), b"flushed!".to_vec());
+    flushes.post(mr.rkey(), mr.at(0), 4096, GLOBAL, RANGE);
+    flushes.batches.done(WC_FLUSH);
+}
+
+fn flush_of_a_region(device: &Device) {
+    let flushes = Flushes::new(device);
+    // Of a region, neither the address nor the length counts.
+    flushes.post(flushes.mr.rkey(), 0, 0, GLOBAL, REGION);
+    flushes.batches.done(WC_FLUSH);
+}
+
+fn flush_through_a_window(device: &Device) {
+    let flushes = Flushes::new(device);
+    let mw = Mw::new(&flushes.batches.pair.pd);
+    let key = unsafe { ibv_inc_rkey((*mw.0).rkey) };
+    let place = ibv_mw_bind_info {
+        mr: flushes.mr.raw(),
+        addr: flushes.mr.at(1024),
+        length: 64,
+        mw_access_flags: (Access::IBV_ACCESS_REMOTE_WRITE | FLUSH_GLOBAL).0,
+    };
+    let b = &flushes.batches.pair.b;
+    b.qp.post(Request::bind(mw.0, key, place).id(3));
+    b.cq.success(3);
+    flushes.post(key, flushes.mr.at(1024), 64, GLOBAL, RANGE);
+    flushes.batches.done(WC_FLUSH);
+    flushes.post(key, 0, 0, GLOBAL, REGION);
+    flushes.batches.done(WC_FLUSH);
+    flushes.post(key, flushes.mr.at(1024), 65, GLOBAL, RANGE);
+    let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    flushes.batches.pair.a.cq.expect(1, refused);
+}
+
+fn flush_beyond_the_region_fails(device: &Device) {
+    let flushes = Flushes::new(device);
+    flushes.post(flushes.mr.rkey(), flushes.mr.at(4000), 97, GLOBAL, RANGE);
+    let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    flushes.batches.pair.a.cq.expect(1, refused);
+}
+
+fn flush_needs_the_region_s_permission(device: &Device) {
+    for level in [RANGE, REGION] {
+        let flushes = Flushes::with(device, FLUSH_GLOBAL, NO_ACCESS);
+        flushes.post(flushes.mr.rkey(), flushes.mr.at(0), 8, GLOBAL, level);
+        let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+        flushes.batches.pair.a.cq.expect(1, refused);
+    }
+}
+
+fn flush_needs_the_queue_pair_s_permission(device: &Device) {
+    let flushes = Flushes::with(device, NO_ACCESS, FLUSH_GLOBAL);
+    flushes.post(flushes.mr.rkey(), flushes.mr.at(0), 8, GLOBAL, RANGE);
+    let refused = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+    flushes.batches.pair.a.cq.expect(1, refused);
+}
+
+fn persistent_flush_as_claimed(device: &Device) {
+    let flushes = Flushes::with(device, FLUSH_PERSISTENT, FLUSH_GLOBAL);
+    // IBV_DEVICE_FLUSH_PERSISTENT: memory of the test is not persistent in any case.
+    let pd = &flushes.batches.pair.pd;
+    Mr::of(
+        pd,
+        flushes.mr.memory(),
+        0,
+        4096,
+        ALL_ACCESS | FLUSH_PERSISTENT,
+    )
+    .map(drop)
+    .fails("ibv_reg_mr", &[libc::EINVAL, libc::EOPNOTSUPP]);
+    let mr = &flushes.mr;
+    flushes.post(mr.rkey(), mr.at(0), 8, PERSISTENT, RANGE);
+    let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    flushes.batches.pair.a.cq.expect(1, refused);
 }
 
 /// A window of the pair's domain, freed at its end.
@@ -425,6 +637,19 @@ fn bind_and_local_invalidate(device: &Device) {
     batches.done(Opcode::IBV_WC_LOCAL_INV);
     b.qp.post(Request::write(&[b.mr.sge(0, 8)], mr.at(0), key));
     b.cq.expect(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+}
+
+fn bind_takes_flags_of_regions(device: &Device) {
+    let batches = Batches::new(device, Service::IBV_QPT_RC, BASIC | WINDOWS);
+    let (mr, mut place) = ground(&batches);
+    place.mw_access_flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    let mw = Mw::new(&batches.pair.pd);
+    let key = unsafe { ibv_inc_rkey((*mw.0).rkey) };
+    batches.post(|qp| unsafe { ibv_wr_bind_mw(qp, mw.0, key, &place) });
+    batches.done(Opcode::IBV_WC_BIND_MW);
+    let b = &batches.pair.b;
+    b.qp.post(Request::write(&[b.mr.sge(0, 8)], mr.at(0), key));
+    b.cq.success(1);
 }
 
 fn send_and_invalidate(device: &Device) {

@@ -23,8 +23,6 @@ pub(crate) fn cases() -> Vec<Case> {
         rate_limit_says_whether_it_is_there,
         tag_operations_say_whether_they_are_there,
         indirection_tables_say_whether_they_are_there,
-        import_of_no_device_is_refused,
-        import_of_no_domain_is_refused,
         link_address_of_a_known_gid_is_found,
         source_port_of_a_flow_label_is_in_its_range,
     ]
@@ -239,14 +237,6 @@ fn indirection_tables_say_whether_they_are_there(device: &Device) {
         "ibv_create_rwq_ind_table",
         &[ABSENT, &[libc::EINVAL]].concat(),
     );
-}
-
-fn import_of_no_device_is_refused(_: &Device) {
-    unsafe { ibv_import_device(-1) }.refuses("ibv_import_device(-1)");
-}
-
-fn import_of_no_domain_is_refused(device: &Device) {
-    unsafe { ibv_import_pd(device.context(), u32::MAX) }.refuses("ibv_import_pd");
 }
 
 fn link_address_of_a_known_gid_is_found(device: &Device) {

@@ -1,20 +1,19 @@
 //! The control task of a connection, which ends the connection.
 //!
-//! The task waits until the peer closes the TCP connection, or the application drops this end.
+//! The task waits until the peer closes the [link](Link), or the application drops this end.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
+use tracing::Instrument;
 
 use super::Connection;
+use super::link::Link;
 use crate::error::Error;
+use crate::observe::OpenConnection;
 
 /// Maximum time for which a dropped connection is kept until the peer has its last messages. Also the
 /// maximum time that operations in flight get after the peer has closed the connection, because the
@@ -33,9 +32,12 @@ pub(crate) struct ControlTask {
     dropped: oneshot::Receiver<Arc<Connection>>,
     /// The dropped connection, which is kept for at most [`LINGER`].
     lingering: Option<Lingering>,
-    /// The TCP connection, until either end closes it.
-    control: Option<TcpStream>,
-    has_failed: Arc<Notify>,
+    /// The link to the peer, until either end closes it.
+    link: Option<Link>,
+    /// Time of the next test of a link that does not test the peer itself.
+    next_probe: Instant,
+    has_news: Arc<Notify>,
+    _open: OpenConnection,
     /// Dropped last.
     _attached: Attached,
 }
@@ -64,7 +66,7 @@ struct Lingering {
     latest: Instant,
     /// Number of bytes of a stream that the peer had not taken at the last check.
     unsent: usize,
-    /// Set once this end has shut down its side of the TCP connection.
+    /// Set once this end has shut down its side of the link.
     has_shut_down: bool,
 }
 
@@ -92,29 +94,28 @@ struct PeerGone {
     reason: String,
     /// Time at which the connection is ended at the latest.
     latest: Instant,
-    /// TCP connection, open until the operations have ended, because the peer keeps its queue pair as
-    /// long.
-    _control: Option<TcpStream>,
+    /// Link, open until the operations have ended, because the peer keeps its queue pair as long.
+    link: Option<Link>,
 }
 
 impl ControlTask {
     /// Starts the control task of a connection on the current runtime. Returns the sender to which the
     /// connection is passed when the application drops it.
-    pub(crate) fn spawn(
-        attached: Attached,
-        control: TcpStream,
-    ) -> oneshot::Sender<Arc<Connection>> {
+    pub(crate) fn spawn(attached: Attached, link: Link) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
-        let connection = &attached.0;
+        let connection = Arc::clone(&attached.0);
         let mut task = Self {
-            connection: Arc::downgrade(connection),
+            connection: Arc::downgrade(&connection),
             dropped,
             lingering: None,
-            control: Some(control),
-            has_failed: connection.has_failed.clone(),
+            link: Some(link),
+            next_probe: Instant::now() + connection.probe_interval(),
+            has_news: connection.has_news.clone(),
+            _open: OpenConnection::of(connection.device()),
             _attached: attached,
         };
-        tokio::spawn(async move { task.serve().await });
+        let span = connection.span().clone();
+        tokio::spawn(async move { task.serve().await }.instrument(span));
         sender
     }
 
@@ -124,33 +125,50 @@ impl ControlTask {
             let Some(connection) = self.connection.upgrade() else {
                 return;
             };
-            if let Some(PeerGone { reason, latest, .. }) = &peer_gone {
+            if let Some(PeerGone {
+                reason,
+                latest,
+                link,
+            }) = &peer_gone
+            {
                 // The peer closed only after its messages were acknowledged, so they are already in
                 // the completion queue.
                 connection.shard.catch_up().await;
-                if !connection.awaits_completions() || Instant::now() >= *latest {
+                let is_busy = connection.awaits_completions()
+                    || link.as_ref().is_some_and(|link| link.is_busy(&connection));
+                if !is_busy || Instant::now() >= *latest {
                     connection.fail(Error::disconnected(reason.as_str()));
                     peer_gone = None;
                 }
             }
             if connection.failure().is_some() {
-                // Closing the TCP connection notifies the peer.
-                self.control = None;
+                // Closing the link notifies the peer.
+                self.link = None;
             }
+            self.probe(&connection);
+            connection.end_overdue_leases();
+            let lease_end = connection.next_lease_end();
             drop(connection);
             if self.has_lingered().await {
                 return;
             }
             let is_ending = peer_gone.is_some() || self.lingering.is_some();
+            let next_probe = self.next_probe;
+            let needs_probes = self.link.as_ref().is_some_and(Link::needs_probes);
             tokio::select! {
-                reason = end_of(self.control.as_mut()) => {
+                reason = end_of(self.link.as_mut()) => {
+                    if let (Some(link), Some(connection)) = (&self.link, self.connection.upgrade()) {
+                        link.say_end(&connection);
+                    }
                     peer_gone = Some(PeerGone {
                         reason,
                         latest: Instant::now() + LINGER,
-                        _control: self.control.take(),
+                        link: self.link.take(),
                     });
                 }
-                () = self.has_failed.notified() => {}
+                () = sleep_until(next_probe.into()), if needs_probes => {}
+                () = until(lease_end) => {}
+                () = self.has_news.notified() => {}
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
                     // The sender is gone, and so is the connection.
@@ -158,6 +176,16 @@ impl ControlTask {
                 },
                 () = sleep(TICK), if is_ending => {}
             }
+        }
+    }
+
+    /// Sends a message to the peer if the link needs one now, and nothing else is in flight: a peer that is
+    /// gone does not acknowledge the message, which ends the connection.
+    fn probe(&mut self, connection: &Connection) {
+        let now = Instant::now();
+        if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
+            self.next_probe = now + connection.probe_interval();
+            connection.probe();
         }
     }
 
@@ -173,8 +201,8 @@ impl ControlTask {
     }
 
     /// Returns whether a dropped connection can be freed: it has failed, for example because the peer
-    /// has closed its end, or [`LINGER`] has passed. Shuts down this side of the TCP connection once
-    /// the peer has everything.
+    /// has closed its end, or [`LINGER`] has passed. Shuts down this side of the link once the peer has
+    /// everything.
     ///
     /// Until the peer closes its end, the queue pair is kept, to acknowledge the peer's last messages
     /// again if the first acknowledgements were lost.
@@ -183,14 +211,13 @@ impl ControlTask {
             return false;
         };
         lingering.extend_while_read();
-        if let Some(control) = &mut self.control
+        if let Some(link) = &mut self.link
             && lingering.unsent == 0
             && lingering.connection.is_settled()
             && !lingering.has_shut_down
         {
             lingering.has_shut_down = true;
-            // If this fails, the peer is gone, which the end of the stream will show.
-            let _ = control.shutdown().await;
+            link.shut_down(&lingering.connection).await;
         }
         lingering.connection.failure().is_some() || Instant::now() >= lingering.latest
     }
@@ -204,24 +231,23 @@ impl ControlTask {
             None => Instant::now() + LINGER,
         };
         connection.post_staged();
-        let control = self.control.as_ref().map(|control| control.as_fd());
-        // Without the runtime, the end of the stream must be polled for.
-        let Some(Ok(control)) = control.map(|fd| fd.try_clone_to_owned()) else {
+        let Some(link) = &self.link else {
             return;
         };
-        let control = std::net::TcpStream::from(control);
-        let is_open = || {
-            let outcome = control.peek(&mut [0]);
-            outcome.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        let wait = || {
+            while connection.failure().is_none()
+                && !connection.is_settled()
+                && link.is_open()
+                && Instant::now() < latest
+            {
+                // Completions free the slots and credits for which further messages wait.
+                connection.shard.poll();
+                thread::sleep(PAUSE);
+            }
         };
-        while connection.failure().is_none()
-            && !connection.is_settled()
-            && is_open()
-            && Instant::now() < latest
-        {
-            // Completions free the slots and credits for which further messages wait.
-            connection.shard.poll();
-            thread::sleep(PAUSE);
+        wait();
+        if link.say_end(connection) {
+            wait();
         }
     }
 }
@@ -243,16 +269,17 @@ impl Drop for ControlTask {
     }
 }
 
-/// Waits until the peer closes the TCP connection, which carries no data after the handshake, and
-/// returns the reason. Waits forever if the TCP connection is `None`.
-async fn end_of(control: Option<&mut TcpStream>) -> String {
-    let Some(control) = control else {
-        return std::future::pending().await;
-    };
-    let mut byte = [0];
-    match control.read(&mut byte).await {
-        Ok(0) => "the peer closed it".to_owned(),
-        Ok(_) => "the peer sent something after the handshake".to_owned(),
-        Err(error) => format!("the peer is gone: {error}"),
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the peer closes the link, and returns the reason. Waits forever if there is no link.
+async fn end_of(link: Option<&mut Link>) -> String {
+    match link {
+        Some(link) => link.end().await,
+        None => std::future::pending().await,
     }
 }

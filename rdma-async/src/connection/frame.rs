@@ -1,6 +1,8 @@
 //! The format of messages: a [`Frame`] is the header of every message, with the body of control
 //! messages.
 
+use std::fmt;
+
 use rdma_core::RemoteMemory;
 
 /// Length of the header in bytes, which precedes the payload of a message.
@@ -58,25 +60,61 @@ pub(crate) enum Kind {
     Revoke { lease: u64 },
     /// Message without content, which only returns credits.
     Credit,
+    /// End of the connection: the sender sends nothing more. Only for connections without a TCP
+    /// connection or a connection manager, which otherwise say so.
+    Close,
 }
 
 /// Reason for the refusal of a request for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The request exceeds the limit of the peer.
-    Limit,
+    /// The peer lends at most this number of bytes on one connection.
+    Bytes(u64),
     /// The size or alignment is impossible.
     Layout,
     /// The peer could not allocate or register the memory.
     Memory,
+    /// The peer lends at most this number of regions on one connection.
+    Regions(u64),
+    /// The peer lends at most this number of bytes to this end, on all connections together.
+    PeerBytes(u64),
 }
 
 impl Refusal {
-    pub(crate) fn text(self) -> &'static str {
+    /// Returns the number of the reason, and the limit, or 0 if the reason has none.
+    fn to_numbers(self) -> (u8, u64) {
         match self {
-            Self::Limit => "it lends no more than its limit (RdmaBuilder::remote_memory_limit)",
-            Self::Layout => "no memory has such a size and alignment",
-            Self::Memory => "it could not allocate or register so much memory",
+            Self::Bytes(limit) => (0, limit),
+            Self::Layout => (1, 0),
+            Self::Memory => (2, 0),
+            Self::Regions(limit) => (3, limit),
+            Self::PeerBytes(limit) => (4, limit),
+        }
+    }
+
+    fn from_numbers(number: u8, limit: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Bytes(limit),
+            1 => Self::Layout,
+            2 => Self::Memory,
+            3 => Self::Regions(limit),
+            4 => Self::PeerBytes(limit),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(limit) => write!(f, "it lends at most {limit} bytes on one connection"),
+            Self::Layout => f.write_str("no memory has such a size and alignment"),
+            Self::Memory => f.write_str("it could not allocate or register so much memory"),
+            Self::Regions(limit) => write!(f, "it lends at most {limit} regions on one connection"),
+            Self::PeerBytes(limit) => write!(
+                f,
+                "it lends this peer at most {limit} bytes, on all connections together"
+            ),
         }
     }
 }
@@ -97,6 +135,7 @@ impl Frame {
             Kind::Release { lease } => (9, lease),
             Kind::Credit => (10, 0),
             Kind::Revoke { lease } => (11, lease),
+            Kind::Close => (12, 0),
         };
         let (header, body) = room[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
@@ -118,7 +157,12 @@ impl Frame {
                 put(&bytes)
             }
             Kind::RendezvousDone { read, .. } => put(&[u8::from(read)]),
-            Kind::Refuse { reason, .. } => put(&[reason as u8]),
+            Kind::Refuse { reason, .. } => {
+                let (number, limit) = reason.to_numbers();
+                let mut bytes = [number; 9];
+                bytes[1..].copy_from_slice(&limit.to_be_bytes());
+                put(&bytes)
+            }
             Kind::Request { size, align, .. } => {
                 let mut bytes = [0; 16];
                 bytes[..8].copy_from_slice(&size.to_be_bytes());
@@ -129,6 +173,7 @@ impl Frame {
             | Kind::Return { .. }
             | Kind::Release { .. }
             | Kind::Revoke { .. }
+            | Kind::Close
             | Kind::Credit => HEADER_LEN,
         }
     }
@@ -168,18 +213,13 @@ impl Frame {
                     memory: memory(rest)?,
                 }
             }
-            (6, &[0]) => Kind::Refuse {
-                id,
-                reason: Refusal::Limit,
-            },
-            (6, &[1]) => Kind::Refuse {
-                id,
-                reason: Refusal::Layout,
-            },
-            (6, &[2]) => Kind::Refuse {
-                id,
-                reason: Refusal::Memory,
-            },
+            (6, &[number, ref limit @ ..]) => {
+                let limit = u64::from_be_bytes(limit.try_into().ok()?);
+                Kind::Refuse {
+                    id,
+                    reason: Refusal::from_numbers(number, limit)?,
+                }
+            }
             (7, body) => Kind::Offer {
                 lease: id,
                 memory: memory(body)?,
@@ -188,6 +228,7 @@ impl Frame {
             (9, []) => Kind::Release { lease: id },
             (10, []) => Kind::Credit,
             (11, []) => Kind::Revoke { lease: id },
+            (12, []) => Kind::Close,
             _ => return None,
         };
         Some(Self {
@@ -210,7 +251,7 @@ mod tests {
         rkey: 77,
     };
 
-    fn kinds() -> [Kind; 14] {
+    fn kinds() -> [Kind; 17] {
         [
             Kind::Data,
             Kind::Rendezvous {
@@ -231,7 +272,15 @@ mod tests {
             },
             Kind::Refuse {
                 id: 5,
-                reason: Refusal::Limit,
+                reason: Refusal::Bytes(1 << 40),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::Regions(3),
+            },
+            Kind::Refuse {
+                id: 5,
+                reason: Refusal::PeerBytes(u64::MAX),
             },
             Kind::Refuse {
                 id: 5,
@@ -249,6 +298,7 @@ mod tests {
             Kind::Release { lease: 8 },
             Kind::Revoke { lease: 9 },
             Kind::Credit,
+            Kind::Close,
         ]
     }
 

@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core::RemoteMemory;
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use super::messages::Payload;
 use super::replies::Reply;
 use super::send_state::AWAITED;
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, RemoteMr};
+use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::reserve::GrantState;
 
 impl Connection {
@@ -43,7 +43,7 @@ impl Connection {
             }
             Reply::Refused(reason) => Err(Error::Refused {
                 what: "a request for memory",
-                reason: reason.text(),
+                reason: reason.to_string().into(),
             }),
             Reply::Read(_) => {
                 self.violation("the answer to another question");
@@ -57,7 +57,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
-            .lend(region, 0, None)
+            .lend(region, None, None, &self.device)
             .map_err(|(_, error)| Error::from(error))?;
         // The peer cannot end a lease that was not sent to it.
         let unsent = EndUnlessSent {
@@ -81,7 +81,9 @@ impl Connection {
         reservation: &Arc<GrantState>,
     ) -> Result<(u64, RemoteMemory)> {
         self.checked()?;
-        let lent = self.leases.lend(region, 0, Some(Arc::clone(reservation)));
+        let lent = self
+            .leases
+            .lend(region, None, Some(Arc::clone(reservation)), &self.device);
         lent.map_err(|(_, error)| error.into())
     }
 
@@ -93,14 +95,29 @@ impl Connection {
         reservation: &GrantState,
     ) -> Result<()> {
         let credit = self.data_credit().await?;
+        if !self.leases.is_open(lease) {
+            return Err(Error::LeaseEnded);
+        }
         // Set before the offer is sent: a peer that has the offer must learn of the end.
-        reservation.set_offered();
+        if !reservation.begin_offer() {
+            return Err(Error::invalid(
+                "memory of a reservation",
+                "it was offered before",
+            ));
+        }
+        let unsent = WithdrawUnlessSent {
+            connection: self,
+            lease,
+            reservation,
+        };
+        // The reservation may have ended before it knew of the offer.
         if !self.leases.is_open(lease) {
             return Err(Error::LeaseEnded);
         }
         let kind = Kind::Offer { lease, memory };
         let submitted = self.submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED);
         let number = submitted.await?;
+        mem::forget(unsent);
         credit.spend();
         self.operation(number, None).await.map(drop)
     }
@@ -117,6 +134,32 @@ impl Connection {
             self.send_control(Kind::Revoke { lease });
         }
         Some(ended)
+    }
+
+    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    #[cfg(test)]
+    pub(crate) fn revoked_leases(&self) -> usize {
+        self.leases.revoked()
+    }
+
+    /// Returns the memory that the peer holds because it requested it.
+    pub(crate) fn granted_memory(&self) -> GrantedMemory {
+        self.leases.granted()
+    }
+
+    /// Ends the leases of requested memory whose time limit has passed. The peer's operations on them then fail.
+    pub(super) fn end_overdue_leases(&self) {
+        while let Some(lease) = self.leases.next_overdue(Instant::now()) {
+            // On an error the device may still access the memory, which is then not freed.
+            if let Some(Err(error)) = self.end_lease(lease, true) {
+                self.fail(error.into());
+            }
+        }
+    }
+
+    /// Returns the time at which the next lease of requested memory ends.
+    pub(super) fn next_lease_end(&self) -> Option<Instant> {
+        self.leases.next_end()
     }
 
     /// Returns memory to the peer that lent it.
@@ -170,6 +213,20 @@ struct EndUnlessSent<'c> {
 impl Drop for EndUnlessSent<'_> {
     fn drop(&mut self) {
         drop(self.connection.leases.end(self.lease, false));
+    }
+}
+
+/// Guard that withdraws the offer of a reservation unless the offer was sent.
+struct WithdrawUnlessSent<'c> {
+    connection: &'c Connection,
+    lease: u64,
+    reservation: &'c GrantState,
+}
+
+impl Drop for WithdrawUnlessSent<'_> {
+    fn drop(&mut self) {
+        let forget = || self.connection.leases.forget_revoked(self.lease);
+        self.reservation.withdraw_offer(forget);
     }
 }
 

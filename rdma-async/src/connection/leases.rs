@@ -1,19 +1,18 @@
 //! Leases: memory of this end that is lent to the peer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 
+use crate::device::RdmaDevice;
 use crate::error::Result;
-use crate::memory::{LocalMr, Parts, PieceLender};
+use crate::memory::{Charge, GrantedMemory, LocalMr, Parts, PieceLender};
+use crate::observe::LentBytes;
 use crate::reserve::GrantState;
-
-/// Maximum number of regions that the peer can hold by requesting them. Each needs resources of
-/// the device in addition to its bytes.
-const REQUESTED_REGIONS: usize = 1 << 14;
 
 /// Leases of a connection. Each has a memory registration of its own, whose removal ends the access.
 #[derive(Debug)]
@@ -29,8 +28,10 @@ struct Open {
     /// Leases that this end has ended, and that the peer has not returned or released since.
     revoked: HashSet<u64>,
     /// Bytes and regions that are lent because the peer requested them.
-    requested: usize,
-    requested_regions: usize,
+    requested: GrantedMemory,
+    /// Ends of the leases with a time limit, which is the same for all, in their order. Contains leases that
+    /// the peer has ended before.
+    ends: VecDeque<(Instant, u64)>,
 }
 
 impl Open {
@@ -47,8 +48,10 @@ impl Open {
 
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
-        self.requested -= lease.requested;
-        self.requested_regions -= usize::from(lease.requested > 0);
+        if let Some(charge) = &lease.charge {
+            self.requested.bytes -= charge.bytes();
+            self.requested.regions -= 1;
+        }
         Some(lease)
     }
 }
@@ -60,10 +63,11 @@ struct Lease {
     tail: Option<Buffer>,
     lead: Option<Buffer>,
     lender: Option<Arc<PieceLender>>,
-    /// Number of bytes of the lease that count against the limit.
-    requested: usize,
+    /// Charge to the peer, if it requested the memory.
+    charge: Option<Charge>,
     /// Reservation to which the memory is returned, if the lease has one.
     reservation: Option<Arc<GrantState>>,
+    _observed: LentBytes,
 }
 
 /// Memory of a lease that the peer has ended.
@@ -85,11 +89,37 @@ impl Leases {
         }
     }
 
-    /// Returns whether the peer may request `bytes` more without exceeding `limit`.
-    pub(super) fn allows(&self, bytes: usize, limit: usize) -> bool {
-        let open = self.open.lock();
-        let sum = open.requested.checked_add(bytes);
-        open.requested_regions < REQUESTED_REGIONS && sum.is_some_and(|sum| sum <= limit)
+    /// Returns the memory that the peer holds because it requested it.
+    pub(super) fn granted(&self) -> GrantedMemory {
+        self.open.lock().requested
+    }
+
+    /// Returns the number of the first lease whose time limit has passed, after it was removed from the list of
+    /// limits.
+    pub(super) fn next_overdue(&self, now: Instant) -> Option<u64> {
+        let mut open = self.open.lock();
+        let &(end, id) = open.ends.front()?;
+        (end <= now).then(|| {
+            open.ends.pop_front();
+            id
+        })
+    }
+
+    /// Returns the time at which the next time limit passes.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.open.lock().ends.front().map(|&(end, _)| end)
+    }
+
+    /// Sets the end of a lease. Returns whether no other lease has an end.
+    pub(super) fn set_end(&self, id: u64, end: Instant) -> bool {
+        let mut open = self.open.lock();
+        let Open { leases, ends, .. } = &mut *open;
+        // Those that the peer has ended are removed now and then, so that their number is bounded.
+        if ends.len() > 2 * leases.len() + 64 {
+            ends.retain(|(_, id)| leases.contains_key(id));
+        }
+        open.ends.push_back((end, id));
+        open.ends.len() == 1
     }
 
     /// Returns whether a lease has not ended.
@@ -97,13 +127,14 @@ impl Leases {
         self.open.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region, of which `requested` bytes count against the limit. Returns the id of the
+    /// Lends a region, which `charge` charges to the peer if it requested the region. Returns the id of the
     /// lease, and the address, length and key for the peer. On an error, returns the region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
-        requested: usize,
+        charge: Option<Charge>,
         reservation: Option<Arc<GrantState>>,
+        device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let Parts {
             buffer,
@@ -113,11 +144,13 @@ impl Leases {
         let (lead, memory, tail) = cut(buffer, range);
         match memory.expose(self.access) {
             Ok(memory) => {
-                let remote = memory.remote();
+                let (remote, len) = (memory.remote(), memory.len());
                 let mut open = self.open.lock();
                 let id = open.next_id();
-                open.requested += requested;
-                open.requested_regions += usize::from(requested > 0);
+                if let Some(charge) = &charge {
+                    open.requested.bytes += charge.bytes();
+                    open.requested.regions += 1;
+                }
                 open.leases.insert(
                     id,
                     Lease {
@@ -125,8 +158,9 @@ impl Leases {
                         tail,
                         lead,
                         lender,
-                        requested,
+                        charge,
                         reservation,
+                        _observed: LentBytes::of(device, len),
                     },
                 );
                 Ok((id, remote))
@@ -153,6 +187,17 @@ impl Leases {
             }
             None => Given::Back(region),
         })
+    }
+
+    /// Forgets that this end has ended a lease, of which the peer has never learned.
+    pub(super) fn forget_revoked(&self, id: u64) {
+        self.open.lock().revoked.remove(&id);
+    }
+
+    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    #[cfg(test)]
+    pub(super) fn revoked(&self) -> usize {
+        self.open.lock().revoked.len()
     }
 
     /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is set, the

@@ -12,6 +12,7 @@ use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use super::work::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
+use crate::observe;
 
 /// Bytes that follow the header of a message.
 #[derive(Debug)]
@@ -141,6 +142,7 @@ impl Connection {
             self.failed()
                 .or_else(|| self.data_credits.try_take(0).then_some(Ok(())))
         };
+        observe::waits_for_credit(&self.device);
         let _waiting = self.shard.waiting();
         self.data_credits.waiters().wait_for(attempt).await?;
         Ok(Credit::data(self))

@@ -7,11 +7,13 @@
 mod borrowed;
 mod control;
 mod credits;
+mod farewell;
 mod frame;
 mod handler;
 mod handover;
 mod inbox;
 mod leases;
+mod link;
 mod messages;
 #[cfg(all(test, loom_models))]
 mod models;
@@ -29,7 +31,8 @@ mod waiters;
 mod work;
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
@@ -38,15 +41,18 @@ use rdma_core::{Claim, QueuePair, RemoteMemory, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
+use tracing::Span;
 
 use self::borrowed::Borrowed;
 pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
+use self::farewell::Farewell;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::handler::Handler;
 pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
+pub(crate) use self::link::Link;
 use self::operation::Operation;
 use self::outbox::Outbox;
 use self::outgoing::Outgoing;
@@ -59,6 +65,7 @@ use self::sender::Sender;
 use self::waiters::Waiters;
 use self::work::Memory;
 pub(crate) use self::work::{Push, Work};
+use crate::authentication::Authenticator;
 use crate::builder::Settings;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
@@ -89,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) peer: Depths,
     /// Maximum length, in bytes, of a message that the peer accepts in one piece.
     pub(crate) peer_payload: usize,
+    /// Address of the peer's host.
+    pub(crate) peer_address: IpAddr,
 }
 
 /// One end of a connection.
@@ -103,10 +112,13 @@ pub(crate) struct Connection {
     _reservation: Reservation,
     device: RdmaDevice,
     settings: Settings,
+    span: Span,
 
     data_credits: CreditCounter,
     control_credits: CreditCounter,
     peer_payload: usize,
+    /// Address of the peer's host, by which the device accounts for its memory.
+    peer: IpAddr,
     owed_data: AtomicU32,
     owed_control: AtomicU32,
 
@@ -122,14 +134,17 @@ pub(crate) struct Connection {
     leases: Leases,
     replies: Replies,
     outbox: Outbox,
+    farewell: Arc<Farewell>,
     /// Outgoing bytes, if the connection is a stream.
     outgoing: OnceLock<Outgoing>,
 
     /// Approximate number of polls of futures.
     polls: AtomicU32,
+    /// Set while the peer has not proved that it may connect, and gets no memory.
+    withholds_memory: AtomicBool,
     failure: OnceLock<Error>,
-    /// Notifies the control task of the failure.
-    has_failed: Arc<Notify>,
+    /// Notifies the control task of the failure, or of the first lease that has an end.
+    has_news: Arc<Notify>,
     itself: Weak<Connection>,
 }
 
@@ -142,6 +157,7 @@ impl Connection {
             settings,
             peer,
             peer_payload,
+            peer_address,
         } = parts;
         let own = settings.depths();
         Arc::new_cyclic(|itself| Self {
@@ -150,6 +166,7 @@ impl Connection {
             data_credits: CreditCounter::new(peer.data),
             control_credits: CreditCounter::new(peer.control),
             peer_payload,
+            peer: peer_address,
             owed_data: AtomicU32::new(0),
             owed_control: AtomicU32::new(0),
             handler: Handler::default(),
@@ -163,11 +180,19 @@ impl Connection {
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
             outbox: Outbox::new(),
+            farewell: Arc::default(),
             outgoing: OnceLock::new(),
             polls: AtomicU32::new(0),
+            withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
-            has_failed: Arc::default(),
+            has_news: Arc::default(),
             itself: itself.clone(),
+            span: tracing::info_span!(
+                "rdma_connection",
+                device = device.context().name(),
+                queue_pair = queue_pair.number(),
+                peer = tracing::field::Empty,
+            ),
             queue_pair,
             device,
             shard: Arc::clone(reservation.shard()),
@@ -178,6 +203,26 @@ impl Connection {
 
     pub(crate) fn device(&self) -> &RdmaDevice {
         &self.device
+    }
+
+    /// Returns the authenticator of the settings.
+    pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
+        self.settings.authenticator.clone()
+    }
+
+    /// Refuses requests of the peer for memory until [`Self::release_memory`].
+    pub(crate) fn withhold_memory(&self) {
+        self.withholds_memory.store(true, Ordering::Release);
+    }
+
+    /// Grants requests of the peer for memory.
+    pub(crate) fn release_memory(&self) {
+        self.withholds_memory.store(false, Ordering::Release);
+    }
+
+    /// Returns the span of the connection.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     pub(crate) fn shard(&self) -> &Shard {
@@ -210,7 +255,7 @@ impl Connection {
         if self.failure.set(error).is_err() {
             return;
         }
-        tracing::debug!(queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
+        tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
         self.sender.give_up();
         if let Err(error) = moved {
@@ -238,7 +283,7 @@ impl Connection {
         ] {
             waiters.wake();
         }
-        self.has_failed.notify_one();
+        self.has_news.notify_one();
         // Makes the driver poll for the flushed requests.
         self.shard.wake_driver();
     }

@@ -20,6 +20,8 @@ pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
     place: Option<ResultSlot>,
+    /// Set once the future has registered a waker. From then on the driver polls for it.
+    is_waiting: bool,
     /// Set once the result was taken.
     is_over: bool,
 }
@@ -31,6 +33,7 @@ impl<'c> Operation<'c> {
             connection,
             number,
             place,
+            is_waiting: false,
             is_over: false,
         }
     }
@@ -58,12 +61,22 @@ impl<'c> Operation<'c> {
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
+        let sender = &connection.sender;
+        let may_poll = !self.is_waiting && connection.shard.may_poll_briefly();
+        self.is_waiting = true;
         // If no other future waits, polling delays no other task of this connection.
-        let is_alone = connection.sender.lock().has_one_waiter();
-        if is_alone && let Some(outcome) = connection.post_and_poll_briefly(|| self.take()) {
-            return Poll::Ready(outcome);
-        }
-        if connection.sender.register(self.number, cx.waker()) {
+        let registered = match may_poll {
+            true => sender.register_unless_alone(self.number, cx.waker()),
+            false => Some(sender.register(self.number, cx.waker())),
+        };
+        let must_not_wait = match registered {
+            Some(must_not_wait) => must_not_wait,
+            None => match connection.post_and_poll_briefly(|| self.take()) {
+                Some(outcome) => return Poll::Ready(outcome),
+                None => sender.register(self.number, cx.waker()),
+            },
+        };
+        if must_not_wait {
             let ended = || Err(connection.ended().of_posted());
             return Poll::Ready(self.take().unwrap_or_else(ended));
         }
@@ -86,7 +99,8 @@ impl Future for Operation<'_> {
             true => Some(ready!(poll_proceed(cx))),
             false => None,
         };
-        if !self.connection.sender.has_ended(self.number) {
+        let sender = &self.connection.sender;
+        if !self.is_waiting && !sender.has_ended(self.number) && !sender.is_staged(self.number) {
             self.connection.shard.poll();
         }
         let polled = match self.take() {

@@ -3,6 +3,7 @@
 use std::alloc::Layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
 
@@ -118,7 +119,8 @@ impl Connection {
             }
             Kind::Grant { id, lease, memory } => {
                 // If the future of the request was dropped, dropping the region releases it.
-                let region = RemoteMr::new(memory, lease, self.itself.clone());
+                let ended = self.borrowed.begin(lease);
+                let region = RemoteMr::new(memory, lease, self.itself.clone()).ending_with(ended);
                 drop(self.replies.answer(id, Reply::Granted(region)));
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
@@ -132,7 +134,7 @@ impl Connection {
                     if untaken.is_err() && !read {
                         self.fail(Error::Refused {
                             what: "a part of a stream",
-                            reason: "it could not read it",
+                            reason: "it could not read it".into(),
                         });
                     }
                 }
@@ -152,6 +154,7 @@ impl Connection {
                 None => self.violation("memory released that was not lent"),
             },
             Kind::Revoke { lease } => self.borrowed.end(lease),
+            Kind::Close => self.farewell.arrive(),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
     }
@@ -165,14 +168,24 @@ impl Connection {
         if size == 0 {
             return Err(Refusal::Layout);
         }
+        if self.withholds_memory.load(Ordering::Acquire) {
+            return Err(Refusal::Bytes(0));
+        }
         // An alignment above the size needs as much memory.
         let charge = size.max(align);
-        if !self
-            .leases
-            .allows(charge, self.settings.remote_memory_limit)
-        {
-            return Err(Refusal::Limit);
+        let limits = &self.settings.granted;
+        let held = self.leases.granted();
+        if held.regions >= limits.regions {
+            return Err(Refusal::Regions(limits.regions as u64));
         }
+        let sum = held.bytes.checked_add(charge);
+        if sum.is_none_or(|sum| sum > limits.bytes) {
+            return Err(Refusal::Bytes(limits.bytes as u64));
+        }
+        let ledger = self.device.ledger();
+        let charge = ledger
+            .charge(self.peer, charge, limits.peer_bytes)
+            .ok_or(Refusal::PeerBytes(limits.peer_bytes as u64))?;
         let refuse = |error: &dyn std::fmt::Display| {
             tracing::warn!(%error, size, "memory that the peer requested could not be lent");
             Refusal::Memory
@@ -181,9 +194,19 @@ impl Connection {
             .device
             .alloc_local_mr(layout)
             .map_err(|error| refuse(&error))?;
-        self.leases
-            .lend(region, charge, None)
-            .map_err(|(_, error)| refuse(&error))
+        let lent = self
+            .leases
+            .lend(region, Some(charge), None, &self.device)
+            .map_err(|(_, error)| refuse(&error))?;
+        if let Some(end) = limits
+            .time
+            .and_then(|limit| Instant::now().checked_add(limit))
+            && self.leases.set_end(lent.0, end)
+        {
+            // The control task waits for the end.
+            self.has_news.notify_one();
+        }
+        Ok(lent)
     }
 
     pub(super) fn violation(&self, what: &str) {

@@ -114,7 +114,7 @@ impl Connection {
             Reply::Read(true) => Ok(()),
             _ => Err(Error::Refused {
                 what: "a message",
-                reason: "it could not read it",
+                reason: "it could not read it".into(),
             }),
         }
     }

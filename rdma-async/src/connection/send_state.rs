@@ -167,6 +167,12 @@ impl<Q: Posted> SendState<Q> {
         self.has_room() && !self.is_closed
     }
 
+    /// Returns the number of the first staged request, or of the next request if none is staged.
+    #[inline]
+    pub(super) fn first_staged(&self) -> u64 {
+        self.accepted - self.staged.len() as u64
+    }
+
     /// Returns whether no more requests are accepted.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed

@@ -21,6 +21,9 @@ pub(super) struct Sender<Q = SendQueue<Memory>> {
     state: Mutex<SendState<Q>>,
     /// Number of requests that completed, successfully or not.
     ended: AtomicU64,
+    /// Number of the first staged request at the last change of the queue. Decides only whether a
+    /// future polls, so that a stale value does no harm.
+    first_staged: AtomicU64,
     /// Number of the first request that failed, or `u64::MAX`.
     failed_from: AtomicU64,
     /// Number of the first request that was cancelled before the device got it, or `u64::MAX`.
@@ -48,6 +51,7 @@ impl<Q: Posted> Sender<Q> {
         Self {
             state: Mutex::new(state),
             ended: AtomicU64::new(0),
+            first_staged: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
             given_up_from: AtomicU64::new(u64::MAX),
             first_failure: OnceLock::new(),
@@ -71,6 +75,19 @@ impl<Q: Posted> Sender<Q> {
     pub(super) fn has_ended(&self, number: u64) -> bool {
         number < self.ended.load(Ordering::Acquire)
             || number >= self.given_up_from.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a request waits for the end of the turn, so that polling cannot end it.
+    #[inline]
+    pub(super) fn is_staged(&self, number: u64) -> bool {
+        number >= self.first_staged.load(Ordering::Relaxed)
+    }
+
+    /// Records which requests are staged, after a change of the queue.
+    #[inline]
+    fn note_staged(&self, state: &SendState<Q>) {
+        self.first_staged
+            .store(state.first_staged(), Ordering::Relaxed);
     }
 
     /// Returns whether a request that has ended succeeded.
@@ -124,10 +141,28 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
+    /// Registers `waker` like [`Self::register`]. Returns `None`, and registers nothing, if no other
+    /// future waits for a request.
+    pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
+        let state = self.lock();
+        (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
+    }
+
     /// Registers `waker`, which is woken when the request ends. Returns whether the request has ended
     /// or will never be announced, so that the future must not wait for `waker`.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
-        let replaced = self.lock().register(number, waker);
+        self.register_in(self.lock(), number, waker)
+    }
+
+    #[inline]
+    fn register_in(
+        &self,
+        mut state: MutexGuard<'_, SendState<Q>>,
+        number: u64,
+        waker: &Waker,
+    ) -> bool {
+        let replaced = state.register(number, waker);
+        drop(state);
         // Dropped outside of the lock, because dropping a waker can run code of the runtime.
         drop(replaced);
         // The request may have ended before the waker was registered.
@@ -196,6 +231,8 @@ impl Connection {
         };
         if has_turn {
             self.turn(state);
+        } else {
+            self.sender.note_staged(&state);
         }
         Ok(number)
     }
@@ -221,6 +258,8 @@ impl Connection {
         };
         if has_turn {
             self.turn(state);
+        } else {
+            self.sender.note_staged(&state);
         }
         Ok(number)
     }
@@ -242,6 +281,7 @@ impl Connection {
     fn turn(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
         let outcome = if waits { Ok(()) } else { state.post_staged() };
+        self.sender.note_staged(&state);
         drop(state);
         if let Err(error) = outcome {
             self.fail(error);
@@ -251,7 +291,10 @@ impl Connection {
     /// Hands the staged requests and the collected bytes of a stream to the device.
     pub(crate) fn post_staged(&self) {
         self.flush_outgoing_and_open();
-        let outcome = self.sender.lock().post_staged();
+        let mut state = self.sender.lock();
+        let outcome = state.post_staged();
+        self.sender.note_staged(&state);
+        drop(state);
         if let Err(error) = outcome {
             self.fail(error);
         }

@@ -1,9 +1,13 @@
 //! Memory regions: registered memory of this process, and memory that the peer lends.
 
+mod ledger;
 mod local;
 mod pool;
 mod remote;
+mod usage;
 
+pub use ledger::GrantedMemory;
+pub(crate) use ledger::{Charge, Ledger};
 pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };
@@ -13,3 +17,4 @@ pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
     SharedRemoteMr,
 };
+pub use usage::{PoolOptions, PoolStatistics};

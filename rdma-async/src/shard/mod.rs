@@ -281,6 +281,7 @@ impl Shard {
             left,
         } = poller;
         let mut found = 0;
+        let mut received = 0;
         for _ in 0..BATCHES {
             let completions = match self.completions.poll(room) {
                 Ok(completions) => completions,
@@ -296,25 +297,27 @@ impl Shard {
                     // The connection may have been attached since `changes` was last read.
                     self.apply_changes(connections, left);
                 }
-                self.hand_out(completion, connections.get(number), wakes);
+                let is_receive = self.hand_out(completion, connections.get(number), wakes);
+                received += usize::from(is_receive);
             }
             if completions.len() < BATCH {
                 break;
             }
         }
-        if found > 0 {
-            self.receives.replenish();
+        if received > 0 {
+            self.receives.replenish(received);
         }
         found
     }
 
+    /// Passes a completion to its connection. Returns whether the completion is of a receive.
     #[inline]
     fn hand_out(
         &self,
         completion: &WorkCompletion,
         connection: Option<&Arc<Connection>>,
         wakes: &mut Vec<Waker>,
-    ) {
+    ) -> bool {
         let may_be_receive = completion.result().is_err()
             || matches!(
                 completion.opcode(),
@@ -329,9 +332,12 @@ impl Shard {
             if let Some(memory) = unused {
                 self.receives.post(memory);
             }
-        } else if let Some(connection) = connection {
+            return true;
+        }
+        if let Some(connection) = connection {
             connection.complete(completion, wakes);
         }
+        false
     }
 
     #[cold]

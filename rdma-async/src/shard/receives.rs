@@ -9,7 +9,7 @@ use rdma_core::{
     ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkCompletion, WriteClaim,
 };
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
 /// Receives for the messages of all connections of a shard. As many are posted as the peers may send
@@ -81,12 +81,10 @@ impl Receives {
     }
 
     /// Returns the memory of the receive that has completed, or `None` if the completion is of a
-    /// request.
+    /// request. The caller counts the receives that have completed, for [`Self::replenish`].
     #[inline]
     pub(super) fn complete(&self, completion: &WorkCompletion) -> Option<WriteClaim> {
-        let memory = self.queue.complete(completion)?;
-        self.posted.fetch_sub(1, Ordering::Relaxed);
-        Some(memory)
+        self.queue.complete(completion)
     }
 
     /// Posts the memory of a completed receive again.
@@ -105,32 +103,42 @@ impl Receives {
         tracing::warn!(%error, "a receive could not be posted");
     }
 
-    /// Posts a batch of new receives, in place of receives whose memory the applications are holding,
-    /// if too few are posted.
+    /// Records that `completed` receives have completed. If too few are posted, posts new ones in place
+    /// of receives whose memory the applications are holding.
     #[inline]
-    pub(super) fn replenish(&self) {
-        if self.posted.load(Ordering::Relaxed) < self.least.load(Ordering::Relaxed)
+    pub(super) fn replenish(&self, completed: usize) {
+        let posted = self.posted.fetch_sub(completed, Ordering::Relaxed) - completed;
+        if posted < self.least.load(Ordering::Relaxed)
             && let Err(error) = self.fill()
         {
             tracing::warn!(%error, "no memory for a receive");
         }
     }
 
+    /// Posts receives until as many are posted as wanted.
     fn fill(&self) -> Result<()> {
-        while self.posted.load(Ordering::Relaxed) < self.target.load(Ordering::Relaxed) {
-            let Ok(memory) = self.memory.take()?.into_claim(..) else {
-                unreachable!("memory from the pool is unclaimed");
-            };
-            self.posted.fetch_add(1, Ordering::Relaxed);
-            if let Err(refused) = self.queue.post(memory) {
-                self.posted.fetch_sub(1, Ordering::Relaxed);
-                return match refused.error {
-                    // The thread that polls has meanwhile posted the receive that it had taken.
-                    rdma_core::Error::QueueFull { .. } => Ok(()),
-                    error => Err(error.into()),
-                };
-            }
+        let target = self.target.load(Ordering::Relaxed);
+        let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));
+        self.posted.fetch_add(missing, Ordering::Relaxed);
+        let mut outcome = Ok(());
+        while missing > 0 && outcome.is_ok() {
+            outcome = self.post_new();
+            missing -= usize::from(outcome.is_ok());
         }
-        Ok(())
+        if missing > 0 {
+            self.posted.fetch_sub(missing, Ordering::Relaxed);
+        }
+        match outcome {
+            // The thread that polls has meanwhile posted the receive that it had taken.
+            Err(Error::Verbs(rdma_core::Error::QueueFull { .. })) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn post_new(&self) -> Result<()> {
+        let Ok(memory) = self.memory.take()?.into_claim(..) else {
+            unreachable!("memory from the pool is unclaimed");
+        };
+        Ok(self.queue.post(memory).map_err(|refused| refused.error)?)
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod held;
 pub(crate) mod hostile;
+pub(crate) mod namespace;
 pub(crate) mod talk;
 
 use std::alloc::Layout;
@@ -138,6 +139,14 @@ pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
     {
         Poll::Ready(outcome) => Some(outcome),
         Poll::Pending => None,
+    }
+}
+
+/// Returns the number in an environment variable, or `default` if the variable is not set.
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => default,
     }
 }
 

@@ -234,6 +234,38 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
+/// Runs servers and a client of each at the same time, until all have ended. Returns the outputs of the
+/// clients. The servers share a processor, and so do the clients.
+pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Result<Vec<String>> {
+    let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
+    let mut servers = Vec::new();
+    for flow in flows {
+        let mut server = Process::start(&flow.server, Some(0), &format!("{name} (server)"))?;
+        server.await_listening(flow.port)?;
+        servers.push(server);
+    }
+    let deadline = Instant::now() + limit;
+    let start =
+        |flow: &Flow| Process::start(&flow.client, Some(last.min(1)), &format!("{name} (client)"));
+    let clients: Result<Vec<Process>> = flows.iter().map(start).collect();
+    let printed = clients?
+        .iter_mut()
+        .map(|client| client.finish(deadline))
+        .collect();
+    for mut server in servers {
+        server.finish(deadline)?;
+    }
+    printed
+}
+
+/// The command lines of a server and its client, and the port on which the server listens.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) server: Vec<OsString>,
+    pub(crate) port: u16,
+    pub(crate) client: Vec<OsString>,
+}
+
 /// Runs one program until it ends, and returns its output. Binds the program to `processor` if given.
 pub(crate) fn run_alone(
     words: &[OsString],

@@ -17,6 +17,7 @@
 
 mod attack;
 mod copy;
+mod flows;
 mod goal;
 mod hosts;
 mod interval;

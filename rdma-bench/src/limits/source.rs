@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::copy;
+use super::flows;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
@@ -47,16 +48,38 @@ pub enum Source {
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
-    /// The program `yardstick`, which writes to a TCP connection between two hosts.
-    Tcp {
+    /// A program without softroce, with its arguments, between two hosts whose network has the given MTU
+    /// in bytes.
+    Hosts(Tool, &'static [&'static str], usize),
+    /// `ib_write_bw` of several processes of one host to as many processes of another, at the same
+    /// time.
+    Flows {
+        /// The number of processes of each host.
+        count: usize,
         /// The size of a write in bytes.
         size: usize,
-        /// The MTU of the network in bytes.
-        mtu: usize,
     },
     /// The round trip of a cache line, in microseconds, measured before and after each pair of
     /// measurements.
     CacheLine,
+}
+
+/// A program that measures two hosts without softroce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// The program `yardstick`.
+    Yardstick,
+    /// The program `rdma-bench-peers`.
+    Peers,
+}
+
+impl Tool {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Yardstick => "yardstick",
+            Self::Peers => "rdma-bench-peers",
+        }
+    }
 }
 
 impl Source {
@@ -73,8 +96,8 @@ impl Source {
             Self::Connections(_) => Quantity::Rate,
             Self::Streams(["latency", ..]) | Self::Web(["latency", ..]) => Quantity::Time,
             Self::Streams(_) | Self::Web(_) | Self::Copier(_) => Quantity::Rate,
-            Self::Peer([_, "latency", ..]) => Quantity::Time,
-            Self::Peer(_) | Self::Tcp { .. } => Quantity::Rate,
+            Self::Peer([_, "latency", ..]) | Self::Hosts(_, ["udp", ..], _) => Quantity::Time,
+            Self::Peer(_) | Self::Hosts(..) | Self::Flows { .. } => Quantity::Rate,
             Self::CacheLine => Quantity::Time,
         }
     }
@@ -101,7 +124,8 @@ impl Source {
                         | Self::Streams(_)
                         | Self::Web(_)
                         | Self::Peer(_)
-                        | Self::Tcp { .. }
+                        | Self::Hosts(..)
+                        | Self::Flows { .. }
                 )
             }
         }
@@ -119,7 +143,8 @@ impl Source {
             | Self::Web(_)
             | Self::Copier(_)
             | Self::Peer(_)
-            | Self::Tcp { .. }
+            | Self::Hosts(..)
+            | Self::Flows { .. }
             | Self::CacheLine => None,
         }
     }
@@ -183,7 +208,16 @@ impl Source {
             }
             Self::Copier(words) => copy::measure(programs.copier()?, words),
             Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
-            Self::Tcp { size, mtu } => tcp(&programs.yardstick, *size, *mtu, time, statistic),
+            Self::Hosts(tool, words, mtu) => {
+                let program = match tool {
+                    Tool::Yardstick => &programs.yardstick,
+                    Tool::Peers => programs.peers()?,
+                };
+                on_hosts((program, tool.name()), words, *mtu, time, statistic)
+            }
+            Self::Flows { count, size } => {
+                flows::measure(&networks.softroce, *count, *size, statistic)
+            }
             Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
@@ -226,31 +260,30 @@ fn yardstick(
     parsed(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of `yardstick tcp` on two hosts, without softroce, and returns the
-/// value of `statistic`.
-fn tcp(
-    program: &Path,
-    size: usize,
+/// Runs the server and the client of a program on two hosts, without softroce, and returns the value of
+/// `statistic`.
+fn on_hosts(
+    (program, name): (&Path, &str),
+    words: &[&str],
     mtu: usize,
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
     let hosts = Hosts::create(mtu)?;
     let port = free_port()?;
-    let (size, number) = (size.to_string(), port.to_string());
-    let words = ["tcp", "--size", &size, "--port", &number];
     let line = |host| {
         let mut line = hosts.words(host);
         line.extend(WITHOUT_PRELOAD.map(OsString::from));
-        line.extend(timed(program, &words, time));
+        line.extend(timed(program, words, time));
+        line.extend(["--port", &port.to_string()].map(OsString::from));
         line
     };
     let mut client = line(Host::Client);
     client.push(Host::Server.address().into());
-    let name = "yardstick tcp";
+    let name = format!("{name} {}", words.join(" "));
     let server = (line(Host::Server), port);
-    let printed = run_with_servers(&[server], &client, name, LIMIT, None)?;
-    parsed(name, statistic, &printed)
+    let printed = run_with_servers(&[server], &client, &name, LIMIT, None)?;
+    parsed(&name, statistic, &printed)
 }
 
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
@@ -321,7 +354,15 @@ impl fmt::Display for Source {
             Self::Web(words) => write!(f, "web {}", words.join(" ")),
             Self::Copier(words) => write!(f, "rdma_cp {}", words.join(" ")),
             Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
-            Self::Tcp { size, mtu } => write!(f, "yardstick tcp -s {size} (two hosts, MTU {mtu})"),
+            Self::Hosts(tool, words, mtu) => {
+                write!(
+                    f,
+                    "{} {} (two hosts, MTU {mtu})",
+                    tool.name(),
+                    words.join(" ")
+                )
+            }
+            Self::Flows { count, size } => write!(f, "{count} ib_write_bw -s {size} (two hosts)"),
             Self::CacheLine => f.write_str("yardstick cache-line"),
         }
     }

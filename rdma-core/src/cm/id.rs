@@ -211,9 +211,36 @@ impl ConnectionId {
         peer: &PeerParameters,
         parameters: &ConnectionParameters,
     ) -> Result<QueuePair> {
-        let pair = establish(self, prepared, peer, parameters)?;
-        self.handle.establish()?;
+        let pair = self.connect_queue_pair(prepared, peer, parameters)?;
+        self.confirm()?;
         Ok(pair)
+    }
+
+    /// Connects the queue pair to the peer whose response contained the parameters `peer`, without
+    /// confirming the connection to that peer, which sends nothing before [`Self::confirm`]. The first
+    /// half of [`Self::establish`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::establish`].
+    #[doc(alias = "rdma_init_qp_attr")]
+    pub fn connect_queue_pair(
+        &self,
+        prepared: PreparedQueuePair,
+        peer: &PeerParameters,
+        parameters: &ConnectionParameters,
+    ) -> Result<QueuePair> {
+        establish(self, prepared, peer, parameters)
+    }
+
+    /// Confirms the connection to the peer, after [`Self::connect_queue_pair`].
+    ///
+    /// # Errors
+    ///
+    /// The error of `rdma_establish`, for example if the peer has given up.
+    #[doc(alias = "rdma_establish")]
+    pub fn confirm(&self) -> Result<()> {
+        self.handle.establish()
     }
 
     /// Queries the datagram queue pair of the peer at the resolved address. The outcome is reported

@@ -88,16 +88,48 @@ impl ConnectionRequest {
         prepared: PreparedQueuePair,
         parameters: &ConnectionParameters,
     ) -> Result<(ConnectionId, QueuePair)> {
+        self.id.checked(parameters, Message::Accept)?;
+        let pair = self.connect_queue_pair(prepared, parameters)?;
+        let id = self.accept_connected(&pair, parameters)?;
+        Ok((id, pair))
+    }
+
+    /// Connects the queue pair to the peer without accepting the connection: the peer sends nothing
+    /// before [`Self::accept_connected`]. The first half of [`Self::accept`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::accept`].
+    #[doc(alias = "rdma_init_qp_attr")]
+    pub fn connect_queue_pair(
+        &self,
+        prepared: PreparedQueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<QueuePair> {
         if self.id.handle().is_datagram() {
             let reason = "it is for datagrams: accept it for a queue pair in operation";
             return Err(Error::invalid("connection identifier", reason));
         }
+        establish(&self.id, prepared, &self.peer, parameters)
+    }
+
+    /// Sends the acceptance of a connection whose queue pair was connected by
+    /// [`Self::connect_queue_pair`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::accept`].
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_connected(
+        self,
+        pair: &QueuePair,
+        parameters: &ConnectionParameters,
+    ) -> Result<ConnectionId> {
         self.id.checked(parameters, Message::Accept)?;
-        let shared = prepared.handle().shared_receive_queue().is_some();
-        let pair = establish(&self.id, prepared, &self.peer, parameters)?;
+        let shared = pair.handle().shared_receive_queue().is_some();
         let raw = parameters.to_raw(&pair.local(), shared);
         self.id.handle().accept(&raw, parameters.data())?;
-        Ok((self.id, pair))
+        Ok(self.id)
     }
 
     /// Accepts a datagram peer: sends the number of the queue pair `pair` to the peer. Several

@@ -14,6 +14,8 @@ pub(crate) struct DeviceMemoryHandle {
     raw: NonNull<sys::ibv_dm>,
     len: usize,
     context: Arc<ContextHandle>,
+    /// Set if this object only stands for memory that belongs to another value, which frees it.
+    is_imported: bool,
 }
 
 // SAFETY: verbs are thread-safe on device memory, which holds no Rust value.
@@ -47,7 +49,27 @@ impl DeviceMemoryHandle {
         raw: NonNull<sys::ibv_dm>,
         len: usize,
     ) -> Self {
-        Self { raw, len, context }
+        Self {
+            raw,
+            len,
+            context,
+            is_imported: false,
+        }
+    }
+
+    /// Takes ownership of imported device memory, which must belong to `context`. The library
+    /// checks all accesses to the memory, so `len` may be wrong.
+    pub(super) fn import(
+        context: Arc<ContextHandle>,
+        raw: NonNull<sys::ibv_dm>,
+        len: usize,
+    ) -> Self {
+        Self {
+            raw,
+            len,
+            context,
+            is_imported: true,
+        }
     }
 
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_dm {
@@ -103,6 +125,11 @@ impl DeviceMemoryHandle {
 
 impl Drop for DeviceMemoryHandle {
     fn drop(&mut self) {
+        if self.is_imported {
+            // SAFETY: the memory is imported and unimported once, here; every region of it that was
+            // registered by this handle holds an `Arc` of the handle, so no such region is left.
+            return unsafe { sys::ibv_unimport_dm(self.raw.as_ptr()) };
+        }
         // SAFETY: the memory is allocated and freed once, here; every region of it holds an `Arc`
         // of this handle, so no such region is left.
         let errno = unsafe { sys::ibv_free_dm(self.raw.as_ptr()) };

@@ -38,6 +38,11 @@ impl Exposed {
         &self.memory
     }
 
+    /// Returns the range of registered memory, whose bytes must not be borrowed.
+    pub(crate) fn span(&self) -> &Span {
+        self.memory.span()
+    }
+
     /// Returns the address that requests, of peers and of this process, use for the first byte.
     #[inline]
     pub(crate) fn address(&self) -> u64 {

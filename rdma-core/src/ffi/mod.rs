@@ -29,6 +29,7 @@ mod extended_queue;
 mod flow;
 mod fork;
 mod from_raw;
+mod import;
 mod in_flight;
 mod inbox;
 mod lease;

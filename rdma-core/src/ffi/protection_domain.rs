@@ -16,6 +16,8 @@ pub(crate) struct ProtectionDomainHandle {
     /// The domains from which this parent domain was created. They must outlive this domain. `None`
     /// if this is not a parent domain.
     parts: Option<Parts>,
+    /// Set if this object only stands for a domain that belongs to another value, which frees it.
+    is_imported: bool,
 }
 
 /// The two domains that a parent domain combines: a protection domain, and optionally a thread
@@ -54,6 +56,17 @@ impl ProtectionDomainHandle {
             raw,
             context,
             parts: None,
+            is_imported: false,
+        }
+    }
+
+    /// Takes ownership of an imported protection domain, which must belong to `context`.
+    pub(super) fn import(context: Arc<ContextHandle>, raw: NonNull<sys::ibv_pd>) -> Self {
+        Self {
+            raw,
+            context,
+            parts: None,
+            is_imported: true,
         }
     }
 
@@ -85,6 +98,7 @@ impl ProtectionDomainHandle {
             raw,
             context,
             parts: Some(parts),
+            is_imported: false,
         })
     }
 
@@ -128,6 +142,11 @@ impl ProtectionDomainHandle {
 
 impl Drop for ProtectionDomainHandle {
     fn drop(&mut self) {
+        if self.is_imported {
+            // SAFETY: the domain is imported and unimported once, here; every object in it that was
+            // created by this handle holds an `Arc` of the handle, so no such object is left.
+            return unsafe { sys::ibv_unimport_pd(self.raw.as_ptr()) };
+        }
         // SAFETY: the domain is allocated and freed once, here; every object in it holds an `Arc`
         // of this handle, so no such object is left.
         let errno = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };

@@ -24,6 +24,9 @@ pub(super) struct RawRegion {
     lkey: LocalKey,
     rkey: u32,
     domain: Arc<ProtectionDomainHandle>,
+    /// Set if this object only stands for a region that belongs to another value, which deregisters
+    /// it.
+    is_imported: bool,
 }
 
 // SAFETY: verbs are thread-safe on a memory region.
@@ -50,7 +53,28 @@ impl RawRegion {
             lkey: LocalKey::new(lkey, domain.context()),
             rkey,
             domain,
+            is_imported: false,
         })
+    }
+
+    /// Takes ownership of an imported region.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a region that was imported into `domain`, and that no other code unimports.
+    pub(super) unsafe fn import(
+        domain: Arc<ProtectionDomainHandle>,
+        raw: NonNull<sys::ibv_mr>,
+    ) -> Self {
+        // SAFETY: the caller guarantees an imported region.
+        let (lkey, rkey) = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
+        Self {
+            raw: Some(raw),
+            lkey: LocalKey::new(lkey, domain.context()),
+            rkey,
+            domain,
+            is_imported: true,
+        }
     }
 
     /// Reads the keys of the region again after a change, and records `domain` as the domain of the
@@ -82,9 +106,15 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters the region. Does nothing if the region was already deregistered.
+    /// Deregisters the region, or unimports an imported one. Does nothing if the region was already deregistered.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
+        if self.is_imported {
+            self.raw = None;
+            // SAFETY: the region is imported; `raw` was cleared, so this is called once.
+            unsafe { sys::ibv_unimport_mr(raw.as_ptr()) };
+            return Ok(());
+        }
         // SAFETY: the region is registered; `raw` is cleared below, so this succeeds once.
         let errno = unsafe { sys::ibv_dereg_mr(raw.as_ptr()) };
         if errno != 0 {

@@ -5,8 +5,10 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::span::Span;
 
@@ -63,6 +65,16 @@ impl Shared {
         self.span.into_inner()
     }
 
+    /// Returns whether `owner` is the only reference. No claim then exists, because each claim holds
+    /// a reference, and what the last claim's holder did to the memory is visible to the caller.
+    #[inline]
+    pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
+        let is_sole = Arc::strong_count(owner) == 1;
+        // Pairs with the release of the reference that was dropped last.
+        fence(Ordering::Acquire);
+        is_sole
+    }
+
     /// Returns whether no claim is held at this moment.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.claims.load(Ordering::Acquire) == 0
@@ -107,12 +119,29 @@ impl Shared {
 
     #[inline]
     pub(crate) fn claim_write(self: &Arc<Self>) -> Option<Writing> {
-        self.claims
-            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
-            .ok()?;
-        Some(Writing {
+        self.set_writer().then(|| Writing {
             shared: Arc::clone(self),
         })
+    }
+
+    /// Makes the reference of the shared buffer a write claim. Returns the reference if a claim
+    /// exists.
+    #[inline]
+    pub(crate) fn into_claim(self: Arc<Self>) -> Result<Writing, Arc<Self>> {
+        if Self::is_sole(&self) {
+            // No other thread can reach the count.
+            self.claims.store(WRITER, Ordering::Relaxed);
+        } else if !self.set_writer() {
+            return Err(self);
+        }
+        Ok(Writing { shared: self })
+    }
+
+    #[inline]
+    fn set_writer(&self) -> bool {
+        self.claims
+            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
@@ -162,14 +191,17 @@ impl Writing {
 impl Writing {
     /// Releases the claim and returns the shared memory, if this claim holds the last reference to
     /// that memory. Otherwise returns the claim.
+    #[inline]
     pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {
         // The write claim excludes read claims, so the only other reference can be that of the
         // shared buffer.
-        if Arc::strong_count(&self.shared) == 1 {
-            Ok(Arc::clone(&self.shared))
-        } else {
-            Err(self)
+        if !Shared::is_sole(&self.shared) {
+            return Err(self);
         }
+        let this = ManuallyDrop::new(self);
+        this.shared.claims.store(0, Ordering::Release);
+        // SAFETY: `this` is never dropped and not used again, so the reference is moved out once.
+        Ok(unsafe { ptr::read(&this.shared) })
     }
 }
 

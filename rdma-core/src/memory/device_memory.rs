@@ -22,6 +22,10 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    /// Length in bytes of the words in which devices copy between their memory and the host's. No
+    /// verb reports it; all known devices have this length or a shorter one.
+    pub const WORD: usize = 4;
+
     pub(crate) fn of(handle: DeviceMemoryHandle) -> Self {
         Self {
             handle: Arc::new(handle),
@@ -42,25 +46,27 @@ impl DeviceMemory {
         self.handle.len() == 0
     }
 
-    /// Copies `from` into the device memory at `offset`. Some devices can only copy whole words.
+    /// Copies `from` into the device memory at `offset`. The offset and the length should be
+    /// multiples of [`Self::WORD`]: other copies fail on network cards and on softroce.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
-    /// `ibv_memcpy_to_dm`.
+    /// `ibv_memcpy_to_dm`: `EINVAL` for copies of parts of words.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(from.len()), self.len())?;
         self.handle.write(offset, from)
     }
 
-    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. Some devices
-    /// can only copy whole words.
+    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. The offset and
+    /// the length should be multiples of [`Self::WORD`]: other copies fail on network cards and on
+    /// softroce.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the range is not inside of the memory, and the error of
-    /// `ibv_memcpy_from_dm`.
+    /// `ibv_memcpy_from_dm`: `EINVAL` for copies of parts of words.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         resolve(offset..offset.saturating_add(to.len()), self.len())?;

@@ -7,7 +7,7 @@ use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{AccessFlags, Buffer, RemoteMemory, VolatileSlice};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, LocalKey, RegionHandle};
+use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering};
 use crate::refused::Refused;
 
 /// Memory, or a part of it, that peers can access by RDMA as long as this value or a clone exists.
@@ -178,6 +178,45 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
+    /// Grants peers a further access to the memory, by a separate registration with a key of its own.
+    /// The memory can therefore have a key for each peer, which ends without the others.
+    ///
+    /// ```
+    /// # use rdma_core::{AccessFlags, Context};
+    /// # let context = Context::open("softroce0")?;
+    /// let domain = context.protection_domain()?;
+    /// let exposed = domain.allocate(64)?.expose(AccessFlags::REMOTE_READ)?;
+    /// let of_a_peer = exposed.grant(AccessFlags::REMOTE_READ)?;
+    /// assert_ne!(of_a_peer.remote().rkey, exposed.remote().rkey);
+    /// of_a_peer.revoke()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for memory without bytes, and the error of `ibv_reg_mr`.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn grant(&self, access: AccessFlags) -> Result<ExposedGrant> {
+        if self.is_empty() {
+            let reason = "0 bytes cannot be registered";
+            return Err(Error::invalid("memory to grant access to", reason));
+        }
+        let span = self.exposed.span();
+        let (domain, memory) = (span.region().domain(), span.region().memory());
+        let start = span.range().start;
+        let range = start + self.range.start..start + self.range.end;
+        let how = Registering {
+            access: access | AccessFlags::LOCAL_WRITE,
+            first: None,
+        };
+        let lease = RegionHandle::register(Arc::clone(domain), Arc::clone(memory), range, how)?;
+        Ok(ExposedGrant {
+            address: lease.request_address(span.start().as_ptr()),
+            lease,
+            memory: self.clone(),
+        })
+    }
+
     /// Ends the access of peers by deregistering the memory at the device, and returns the memory
     /// as a [`Buffer`], which peers cannot access.
     ///
@@ -207,6 +246,38 @@ impl ExposedMemory {
                 Error::in_use("exposed memory", "a clone or part of it"),
             )),
         }
+    }
+}
+
+/// A further grant of access to [`ExposedMemory`], from [`ExposedMemory::grant`]. The access by its key ends
+/// when the program calls [`Self::revoke`] or drops the value; the access by other keys goes on.
+#[derive(Debug)]
+pub struct ExposedGrant {
+    /// Declared before `memory`, so that the access ends before the memory can be used again.
+    lease: RegionHandle,
+    /// Address that requests use for the first byte of the whole exposed memory.
+    address: u64,
+    memory: ExposedMemory,
+}
+
+impl ExposedGrant {
+    /// Returns the address, length and key that a peer needs to access the memory.
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory {
+            address: self.address.wrapping_add(self.memory.range.start as u64),
+            len: self.memory.len() as u64,
+            rkey: self.lease.rkey(),
+        }
+    }
+
+    /// Ends the access by the key of this grant.
+    ///
+    /// # Errors
+    ///
+    /// The error of the deregistration. The access may then go on, and the memory is never freed.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn revoke(mut self) -> Result<()> {
+        self.lease.end()
     }
 }
 

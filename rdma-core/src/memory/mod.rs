@@ -118,7 +118,7 @@ pub use borrowed::BorrowedMemory;
 pub use buffer::{Buffer, FrozenBuffer};
 pub use detached::DetachedMemory;
 pub use device_memory::DeviceMemory;
-pub use exposed::ExposedMemory;
+pub use exposed::{ExposedGrant, ExposedMemory};
 pub use fork::{ForkStatus, fork_init, fork_status};
 pub use gather::{Elements, Gather, Part, Scatter};
 pub use host::{HostMemory, HostMemoryBuilder, HugePages, Pages};

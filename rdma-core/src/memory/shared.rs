@@ -45,6 +45,25 @@ impl SharedBuffer {
         self.shared.is_unclaimed()
     }
 
+    /// Returns whether this value is the only holder of the memory: no claim exists, and no thread
+    /// is about to end one.
+    ///
+    /// ```
+    /// # fn main() -> rdma_core::Result<()> {
+    /// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
+    /// let buffer = rdma_core::SharedBuffer::new(domain.allocate(64)?);
+    /// assert!(buffer.is_sole_holder());
+    /// let claim = buffer.try_read(..)?;
+    /// assert!(!buffer.is_sole_holder());
+    /// # drop(claim);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn is_sole_holder(&self) -> bool {
+        Shared::is_sole(&self.shared)
+    }
+
     /// Claims the range `range` of the buffer for reading.
     ///
     /// # Errors
@@ -105,8 +124,15 @@ impl SharedBuffer {
     /// # Errors
     ///
     /// Returns the shared buffer, if a claim exists or if the range is not inside of the buffer.
-    pub fn into_claim(mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim, Self> {
-        self.try_write(range).map_err(|_| self)
+    #[inline]
+    pub fn into_claim(self, range: impl RangeBounds<usize>) -> Result<WriteClaim, Self> {
+        let Ok(range) = resolve(range, self.len()) else {
+            return Err(self);
+        };
+        match self.shared.into_claim() {
+            Ok(writing) => Ok(WriteClaim { writing, range }),
+            Err(shared) => Err(Self { shared }),
+        }
     }
 
     /// Returns the underlying buffer, if no claim exists.
@@ -165,6 +191,7 @@ impl WriteClaim {
     /// # Errors
     ///
     /// Returns the claim, if the shared buffer from which it was created still exists.
+    #[inline]
     pub fn into_shared(self) -> Result<SharedBuffer, Self> {
         let Self { writing, range } = self;
         match writing.into_shared() {

@@ -18,7 +18,8 @@ use crate::ffi::Volatile;
 ///
 /// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
 /// atomics only if the device supports
-/// [`AtomicCapability::Global`](crate::AtomicCapability::Global). Most devices guarantee atomicity
+/// [`AtomicCapability::Global`](crate::AtomicCapability::Global) or lists the operation and its size in
+/// [`pci_atomics`](crate::ExtendedDeviceAttributes::pci_atomics). Most devices guarantee atomicity
 /// only among atomics that they execute themselves.
 #[derive(Debug, Clone)]
 pub struct VolatileSlice<'a> {

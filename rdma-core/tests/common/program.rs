@@ -1,27 +1,20 @@
 //! C programs on the device under test.
 
-use std::env;
-use std::path::PathBuf;
+#[path = "../../../ibverbs-sys/softroce/tests/library/mod.rs"]
+mod library;
+
 use std::process::Command;
 
 use rdma_core::Context;
 
-/// Makes the device under test visible to a C program. The library of the user-space device, which
-/// is built along with the tests, is preloaded; a device of the kernel is visible anyway.
+use self::library::library;
+
+/// Makes the device under test visible to a C program. The library of the user-space device is built
+/// and preloaded; a device of the kernel is visible anyway.
 #[track_caller]
 pub(crate) fn with_device<'a>(command: &'a mut Command, context: &Context) -> &'a mut Command {
     if context.device().is_emulated() {
         command.env("LD_PRELOAD", library());
     }
     command
-}
-
-#[track_caller]
-fn library() -> PathBuf {
-    let test = env::current_exe().expect("the path of this program");
-    let beside = test
-        .ancestors()
-        .map(|directory| directory.join("libsoftroce.so"));
-    let library = beside.into_iter().find(|library| library.is_file());
-    library.expect("libsoftroce.so is beside this program, as cargo builds both")
 }

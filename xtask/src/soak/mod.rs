@@ -68,6 +68,12 @@ const SOAKS: &[Soak] = &[
         run: dropped_futures,
     },
     Soak {
+        name: "published",
+        description: "reads published values of rdma-async that their owner updates without a pause, \
+                      and checks that no reader sees a part of an update",
+        run: published,
+    },
+    Soak {
         name: "fuzz",
         description: "feeds softroce packets, messages and memory of other processes, and calls, \
                       and rdma-rpc messages of peers, all made by libFuzzer, under \
@@ -262,6 +268,38 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
         }
         again +=
             "cargo xtask test --package rdma-async --program dropped_futures --device softroce";
+        (command, again)
+    })
+}
+
+fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    const TEST: &str = "readers_never_see_a_part_of_an_update";
+    let built = cargo::build(&[
+        "test",
+        "--release",
+        "--package",
+        "rdma-async",
+        "--no-run",
+        "--test",
+        "publish",
+    ])?;
+    let program = find(&built, "publish")?;
+    Repeated {
+        name: "published",
+        fewest: 100_000,
+        // Four readers of as many reads, which end before the time limit of the test.
+        most: 2_000_000,
+        first_seed: 0,
+    }
+    .run(time, |_, count| {
+        let mut command = repeated::command(program, &built);
+        command
+            .arg(TEST)
+            .env("READS", count.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let again = format!(
+            "READS={count} cargo test --release --package rdma-async --test publish {TEST}"
+        );
         (command, again)
     })
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
-use self::place::{C_PROGRAMS, Matches, Place};
+use self::place::{C_PROGRAMS, FOREIGN, Matches, Place};
 use self::program::{Outcome, Program};
 use self::report::{Part, Report};
 pub(crate) use self::selection::Selection;
@@ -34,7 +34,7 @@ use self::supplies::Supplies;
 pub(crate) use self::target::Target;
 use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
-use crate::{packages, project};
+use crate::{packages, project, softroce};
 
 /// Time limit of all tests together on a device of the kernel.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -64,6 +64,12 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
             place.needs(|name| programs.iter().any(|program| program.name == name))
         };
         supplies.install(shell, places.iter().flat_map(needs).collect());
+    }
+
+    let is_on_softroce = |(place, _): &(Place, _)| *place == Place::Device(Target::Softroce);
+    if places.iter().any(is_on_softroce) {
+        // Tests that need this library build it, too. The build would count as time of the first of them.
+        softroce::library(shell)?;
     }
 
     let mut report = Report::default();
@@ -171,12 +177,17 @@ fn run_at(
             )?
         }
     };
-    let ignores = |outcome: &Outcome| outcome.name == C_PROGRAMS && outcome.counts.ignored > 0;
-    if outcomes.iter().any(ignores)
-        && let Some(problem) = supplies.problem(packages::PROGRAMS)
-    {
-        let problem = format!("{place}: C programs were left out: {problem}");
-        report.problems.push(problem);
+    for (program, group) in [
+        (C_PROGRAMS, packages::PROGRAMS),
+        (FOREIGN, packages::FOREIGN),
+    ] {
+        let ignores = |outcome: &Outcome| outcome.name == program && outcome.counts.ignored > 0;
+        if outcomes.iter().any(ignores)
+            && let Some(problem) = supplies.problem(group)
+        {
+            let problem = format!("{place}: programs were left out: {problem}");
+            report.problems.push(problem);
+        }
     }
     report.parts.push(Part {
         name: place.to_string(),

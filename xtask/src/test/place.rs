@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::program::Program;
 use super::quick;
 use super::selection::{DOC_TESTS, Selection};
-use super::target::{PROGRAMS_OVER_STREAMS, Target};
+use super::target::{PROGRAMS_OVER_STREAMS, SOFTROCE_PRELOAD, Target};
 use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
@@ -19,6 +19,9 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
 /// The name of softroce's test program that runs C programs.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
+
+/// The name of the test program that runs programs of other projects on softroce.
+pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
 /// The name of the test program that runs the commands of the documentation, some of which are C
 /// programs.
@@ -73,6 +76,7 @@ impl Place {
             }
             Self::Device(Target::Softroce) => {
                 needs.extend(runs(C_PROGRAMS).then_some(packages::PROGRAMS));
+                needs.extend(runs(FOREIGN).then_some(packages::FOREIGN));
             }
             Self::Device(target) => {
                 let requirements = target.requirements();
@@ -165,7 +169,7 @@ fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     } else {
         let is_library = |name: &&String| {
             let mut parts = built.iter();
-            **name != PROGRAMS_OVER_STREAMS
+            ![PROGRAMS_OVER_STREAMS, SOFTROCE_PRELOAD].contains(&name.as_str())
                 && parts.any(|part| {
                     part.package_name == **name && part.package.join("src/lib.rs").exists()
                 })

@@ -12,6 +12,11 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "the C programs of libibverbs and perftest on softroce",
     ),
     (
+        "softroce-preload",
+        "foreign",
+        "the programs of UCX and Open MPI on softroce",
+    ),
+    (
         "rdma-core",
         "compile_fail",
         "the programs that must not compile",

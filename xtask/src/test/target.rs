@@ -28,6 +28,9 @@ pub(crate) enum Target {
 /// The name of softroce's package.
 const SOFTROCE: &str = "softroce";
 
+/// The name of the package with softroce's library for other programs. It has no interface for Rust.
+pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
+
 /// The name of xtask's package, whose integration tests need no device.
 pub(crate) const XTASK: &str = "xtask";
 
@@ -108,13 +111,14 @@ impl Target {
             return false;
         }
         let interop = package == SOFTROCE && test == INTEROP;
+        let is_of_softroce = [SOFTROCE, SOFTROCE_PRELOAD].contains(&package);
         match self {
             Self::Softroce => !interop,
             Self::Packets | Self::Shared => BY_ALL_WAYS.contains(&(package, test)),
             Self::Rxe => {
-                package != SOFTROCE && package != PROGRAMS_OVER_STREAMS && test != COMPILE_FAIL
+                !is_of_softroce && package != PROGRAMS_OVER_STREAMS && test != COMPILE_FAIL
             }
-            Self::Named(_) => package != SOFTROCE,
+            Self::Named(_) => !is_of_softroce,
             Self::Wire => interop,
         }
     }
@@ -179,7 +183,7 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
-    use super::{INTEROP, PROGRAMS_OVER_STREAMS, SOFTROCE, Target, XTASK};
+    use super::{INTEROP, PROGRAMS_OVER_STREAMS, SOFTROCE, SOFTROCE_PRELOAD, Target, XTASK};
 
     #[test]
     fn a_wish_names_one_device() {
@@ -210,6 +214,8 @@ mod tests {
     fn softroces_own_tests_run_on_nothing_else() {
         assert!(Target::Softroce.has_test(SOFTROCE, "simulation"));
         assert!(!Target::Rxe.has_test(SOFTROCE, "simulation"));
+        assert!(Target::Softroce.has_test(SOFTROCE_PRELOAD, "foreign"));
+        assert!(!Target::Rxe.has_test(SOFTROCE_PRELOAD, "foreign"));
         assert!(Target::Rxe.has_test("rdma-core", "messages"));
         assert!(!Target::Rxe.has_test("rdma-core", "compile_fail"));
         assert!(Target::Softroce.has_test("rdma-core", "compile_fail"));

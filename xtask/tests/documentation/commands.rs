@@ -23,7 +23,7 @@ const RUN: &[&str] = &[
     "cargo xtask on softroce -- ib_send_lat 127.0.0.1",
     "cargo xtask on softroce -- ibv_rc_pingpong -g 0 -c &",
     "cargo xtask on softroce -- ibv_rc_pingpong -g 0 -c 127.0.0.1",
-    "cargo build --release -p softroce --target-dir target/preload",
+    "cargo build --release -p softroce-preload --target-dir target/preload",
     "LD_PRELOAD=$PWD/target/preload/release/libsoftroce.so ibv_devinfo",
     "SOFTROCE_LOSS=2% SOFTROCE_SEED=7 SOFTROCE_PCAP=target/lossy.pcap cargo xtask on softroce -- ib_send_lat &",
     "SOFTROCE_LOSS=2% cargo xtask on softroce -- ib_send_lat 127.0.0.1",
@@ -87,6 +87,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "tshark -r target/lossy.pcap",
         "needs tshark, which nothing else needs",
     ),
+    ("cargo test -p rdma-async --test containers", TESTED),
     ("cargo test -p ibverbs-sys --test conformance", TESTED),
     (
         "cargo test -p ibverbs-sys --test conformance -- state::rc_",
@@ -111,6 +112,18 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask soak kills --minutes 10", MINUTES),
     ("cargo xtask on softroce -- ib_send_bw -x 2", HOST),
     ("cargo xtask on softroce -- ib_send_bw -x 2 SERVER", HOST),
+    (
+        "UCX_TLS=rc_v cargo xtask on softroce -- ucx_perftest &",
+        TESTED,
+    ),
+    (
+        "UCX_TLS=rc_v cargo xtask on softroce -- ucx_perftest 127.0.0.1 -t tag_lat -n 1000",
+        TESTED,
+    ),
+    (
+        "UCX_TLS=rc_v cargo xtask on softroce -- mpirun -n 2 --mca pml ucx --mca osc ucx PROGRAM",
+        TESTED,
+    ),
     ("cd rdma-async/interop", TESTED),
     (
         "cargo run --example greeter -- serve 127.0.0.1:7473 &",

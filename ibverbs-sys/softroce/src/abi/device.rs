@@ -3,6 +3,7 @@ use std::mem;
 use std::ptr;
 use std::slice;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ibverbs_sys::{_ibv_device_ops, ibv_context, ibv_device, ibv_node_type, ibv_transport_type};
 use libc::{c_char, c_int};
@@ -231,22 +232,41 @@ const NAMELESS: DeviceObject = DeviceObject {
 
 const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
-/// Sets the name in the device's C object to the configured name.
+/// Set if the program finds the files of [`crate::sysfs`] under their paths.
+static HAS_FILES: AtomicBool = AtomicBool::new(false);
+
+/// Makes the device's C object name the files of [`crate::sysfs`], as those of other devices do. Must be called before the first
+/// list of devices is returned.
+pub(crate) fn show_files() {
+    HAS_FILES.store(true, Ordering::Relaxed);
+}
+
+/// Sets the names and paths in the device's C object, from the configured name.
 fn name_device() {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
         // An invalid configuration is reported when the device is opened.
         let default = Config::default();
-        let name = Config::of_process().unwrap_or(&default).device.as_bytes();
+        let name = &Config::of_process().unwrap_or(&default).device;
         for device in [&DEVICE, &OF_PARENT] {
             // SAFETY: no other code writes to the device, and readers get the device only after this.
             let device = unsafe { &mut (*device.0.get()).public };
-            // The last byte stays 0, even if the name is too long.
-            let length = name.len().min(device.name.len() - 1);
-            for (place, byte) in name[..length].iter().enumerate() {
-                device.name[place] = byte.cast_signed();
-                device.dev_name[place] = byte.cast_signed();
+            write_text(&mut device.name, name);
+            write_text(&mut device.dev_name, name);
+            if HAS_FILES.load(Ordering::Relaxed) {
+                let node = format!("/sys/class/infiniband_verbs/{name}");
+                let path = format!("/sys/class/infiniband/{name}");
+                write_text(&mut device.dev_path, &node);
+                write_text(&mut device.ibdev_path, &path);
             }
         }
     });
+}
+
+/// Writes text to a field, which must contain zeroes, and cuts text that is too long. The last byte stays 0.
+fn write_text(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1;
+    for (place, byte) in field[..room].iter_mut().zip(text.bytes()) {
+        *place = byte.cast_signed();
+    }
 }

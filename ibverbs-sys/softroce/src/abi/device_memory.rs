@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use libc::{c_int, c_uint, c_void};
 
 use super::answer::{hand_out, handle, pointer, status};
-use super::memory::{Memory, make};
+use super::memory::{self, Memory};
 use super::{fail, forward, guard, number, open, verb};
 use crate::context::{HasUsage, Held, Refusal};
 use crate::fault::Verb;
@@ -42,19 +42,33 @@ pub(super) unsafe extern "C" fn alloc_dm(
                 return Err(Refusal::Invalid);
             }
             let memory = nic.memory.allocate(attr.length as u64)?;
-            Ok(hand_out(DeviceMemoryHandle {
-                public: ibv_dm {
-                    context,
-                    memcpy_to_dm: Some(memcpy_to_dm),
-                    memcpy_from_dm: Some(memcpy_from_dm),
-                    comp_mask: 0,
-                    handle: handle(),
-                },
-                nic: Arc::clone(nic),
-                memory,
-                _counted: Counted::new(Kind::DeviceMemory),
-            }))
+            let handle = handle();
+            // SAFETY: only contexts of this device have this function.
+            unsafe {
+                open::file(context).device_memory.insert(handle, &memory);
+                Ok(make(context, memory, handle))
+            }
         })
+    })
+}
+
+/// Creates a C object of device memory.
+///
+/// # Safety
+/// `context` must be an open context of this device.
+unsafe fn make(context: *mut ibv_context, memory: Arc<DeviceMemory>, handle: u32) -> *mut ibv_dm {
+    hand_out(DeviceMemoryHandle {
+        public: ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle,
+        },
+        // SAFETY: the caller guarantees an open context of this device.
+        nic: Arc::clone(unsafe { open::nic(context) }),
+        memory,
+        _counted: Counted::new(Kind::DeviceMemory),
     })
 }
 
@@ -68,6 +82,9 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
                 handle.nic.memory.deallocate(handle.memory.length());
+                open::file((*dm).context)
+                    .device_memory
+                    .remove(handle.public.handle);
                 drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
             }
             Ok(())
@@ -86,10 +103,9 @@ unsafe extern "C" fn memcpy_to_dm(
         // SAFETY: only memory of this device has this function. The C API requires `length` bytes that are valid for reads.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
-            status(|| match Span::device(memory, dm_offset, length as u64) {
-                Some(_) if length == 0 => Ok(()),
-                Some(span) => span.copy_in(slice::from_raw_parts(host_addr.cast(), length)),
-                None => Err(Refusal::Fault),
+            status(|| match copied(memory, dm_offset, length)? {
+                _ if length == 0 => Ok(()),
+                span => span.copy_in(slice::from_raw_parts(host_addr.cast(), length)),
             })
         }
     })
@@ -107,16 +123,29 @@ unsafe extern "C" fn memcpy_from_dm(
         // initialized before a reference to them is made.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
-            status(|| match Span::device(memory, dm_offset, length as u64) {
-                Some(_) if length == 0 => Ok(()),
-                Some(span) => {
+            status(|| match copied(memory, dm_offset, length)? {
+                _ if length == 0 => Ok(()),
+                span => {
                     ptr::write_bytes(host_addr.cast::<u8>(), 0, length);
                     span.copy_out(slice::from_raw_parts_mut(host_addr.cast(), length))
                 }
-                None => Err(Refusal::Fault),
             })
         }
     })
+}
+
+/// Returns the span of device memory that the program copies to or from.
+///
+/// # Errors
+/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if its offset or length is not a multiple
+/// of 4 bytes: network cards have only words of this length, and a program that runs here must run there.
+fn copied(memory: &Arc<DeviceMemory>, offset: u64, length: usize) -> Result<Span, Refusal> {
+    const WORD: u64 = 4;
+    let span = Span::device(memory, offset, length as u64).ok_or(Refusal::Fault)?;
+    if !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
+        return Err(Refusal::Invalid);
+    }
+    Ok(span)
 }
 
 /// Registers a memory region in device memory (`ibv_reg_dm_mr(3)`).
@@ -131,24 +160,25 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         pointer(|| {
             let access = region_access(access)?;
             // SAFETY: the C API requires a valid domain and valid memory. Only contexts of this device have this function, so
-            // the domain belongs to it, and so does memory of the same context.
+            // the domain belongs to it, and so does memory of the same file.
             unsafe {
-                if (*dm).context != (*pd).context || !access.contains(AccessFlags::ZERO_BASED) {
+                let is_shared = Arc::ptr_eq(open::file((*dm).context), open::file((*pd).context));
+                if !is_shared || !access.contains(AccessFlags::ZERO_BASED) {
                     return Err(Refusal::Invalid);
                 }
-                let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
-                let span =
-                    Span::device(memory, dm_offset, length as u64).ok_or(Refusal::Invalid)?;
+                let held = &(*dm.cast::<DeviceMemoryHandle>()).memory;
+                let span = Span::device(held, dm_offset, length as u64).ok_or(Refusal::Invalid)?;
                 let held = Memory::Device {
-                    _memory: Held::new(memory)?,
+                    _memory: Held::new(held)?,
                 };
-                make(pd, (span, 0, access), (ptr::null_mut(), length), held)
+                memory::make(pd, (span, 0, access), (ptr::null_mut(), length), held)
             }
         })
     })
 }
 
-/// Imports device memory by a kernel handle (`ibv_import_dm(3)`). Fails: objects of this device have no handles in the kernel.
+/// Returns a further C object of device memory, which the handle in its other C objects names (`ibv_import_dm(3)`). Fails unless
+/// the memory belongs to `context`, or to a context with which `context` shares its objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,
@@ -156,12 +186,23 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 ) -> *mut ibv_dm {
     // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_dm(context, dm_handle)) };
-    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+    guard(ptr::null_mut(), || {
+        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
+        pointer(|| unsafe {
+            let memory = open::file(context).device_memory.find(dm_handle)?;
+            Ok(make(context, memory, dm_handle))
+        })
+    })
 }
 
-/// Releases imported device memory (`ibv_unimport_dm(3)`). Does nothing for this device, whose memory cannot be imported.
+/// Frees the C object of device memory, and not the memory (`ibv_unimport_dm(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the C API requires the caller to pass valid device memory.
     unsafe { forward!((*dm).context, ibv_unimport_dm(dm)) };
+    // SAFETY: the memory belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
+    // this call.
+    guard((), || unsafe {
+        drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
+    });
 }

@@ -9,7 +9,7 @@ use libc::{c_int, c_void};
 use super::queue_pair::{QueuePairHandle, object};
 use super::work_request::{SEND, address, bind, copy, segment, slice};
 use super::{fork, guard};
-use crate::proto::{Remote, SendOperation, Service};
+use crate::proto::{Flush, Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
 bitflags! {
@@ -27,6 +27,8 @@ bitflags! {
         const LOCAL_INVALIDATE = 1 << 7;
         const BIND = 1 << 8;
         const SEND_WITH_INVALIDATE = 1 << 9;
+        const FLUSH = 1 << 11;
+        const ATOMIC_WRITE = 1 << 12;
     }
 }
 
@@ -38,7 +40,8 @@ impl Operations {
         match service {
             Service::ReliableConnection | Service::XrcInitiator => Self::all(),
             Service::UnreliableConnection => {
-                Self::all() - Self::READ - Self::COMPARE_SWAP - Self::FETCH_ADD
+                let atomics = Self::COMPARE_SWAP | Self::FETCH_ADD | Self::ATOMIC_WRITE;
+                Self::all() - Self::READ - Self::FLUSH - atomics
             }
             Service::UnreliableDatagram => datagrams,
             Service::XrcTarget => Self::empty(),
@@ -76,11 +79,17 @@ pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
 /// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare entries.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct LaterFunctions([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
+pub(super) struct LaterFunctions {
+    wr_flush: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
+    spare: [unsafe extern "C" fn(*mut ibv_qp_ex); 7],
+}
 
 impl LaterFunctions {
     pub(super) fn new() -> Self {
-        Self([wr_unknown; 8])
+        Self {
+            wr_flush,
+            spare: [wr_unknown; 7],
+        }
     }
 }
 
@@ -251,10 +260,44 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: 
     unsafe { refuse(qp) };
 }
 
-/// Makes the batch of requests fail: the device does not support atomic writes.
-unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    atomic_wr: *const c_void,
+) {
+    let remote = remote(rkey, remote_addr);
+    // SAFETY: the C API requires eight bytes that are valid for reads. Only queue pairs of this device have this function.
+    unsafe {
+        let bytes = atomic_wr.cast::<[u8; 8]>().read_unaligned();
+        begin(qp, SendOperation::AtomicWrite { remote, bytes });
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let remote = remote(rkey, remote_addr);
     // SAFETY: only queue pairs of this device have this function.
-    unsafe { refuse(qp) };
+    unsafe {
+        match u32::try_from(len) {
+            Ok(length) => {
+                let flush = Flush {
+                    remote,
+                    length,
+                    placement,
+                    level,
+                };
+                begin(qp, SendOperation::Flush(flush));
+            }
+            Err(_) => with(qp, |object| object.batch().record_error(PostError::Length)),
+        }
+    }
 }
 
 /// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In the C calling

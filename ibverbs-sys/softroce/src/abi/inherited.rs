@@ -53,8 +53,9 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
         operations.post_recv = Some(post_recv);
         operations.post_srq_recv = Some(post_srq_recv);
         table.context.device = device::of_parent();
-        // The descriptor is closed, and its number may be reused for another file.
+        // The descriptors are closed, and their numbers may be reused for other files.
         table.context.async_fd = -1;
+        table.context.cmd_fd = -1;
     }
 }
 

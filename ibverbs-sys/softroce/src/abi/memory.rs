@@ -9,8 +9,9 @@ use ibverbs_sys::{
     ibv_rereg_mr_flags, ibv_sge,
 };
 use libc::{c_int, c_uint, c_void};
+use parking_lot::Mutex;
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{hand_out, handle, pointer, status};
 use super::{fail, forward, guard, number, open, pd, set_errno, verb};
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
@@ -26,10 +27,19 @@ use crate::proto::AccessFlags;
 struct RegionHandle {
     public: ibv_mr,
     nic: Arc<Nic>,
+    region: Arc<Region>,
+    _counted: Counted,
+}
+
+/// A memory region, which has several C objects if the program imports it. `None` after it was deregistered by one of them.
+pub(super) struct Region(Mutex<Option<Registered>>);
+
+/// Data of a registered region.
+struct Registered {
     key: u32,
+    length: usize,
     memory: Memory,
     domain: Held<ProtectionDomain>,
-    _counted: Counted,
 }
 
 /// Kind of memory that a region consists of, with the data that the kind requires.
@@ -189,7 +199,13 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             // call.
             unsafe {
                 let handle = &*mr.cast::<RegionHandle>();
-                handle.nic.memory.deregister(handle.key)?;
+                let mut registered = handle.region.0.lock();
+                let key = registered.as_ref().ok_or(Refusal::Absent)?.key;
+                handle.nic.memory.deregister(key)?;
+                *registered = None;
+                drop(registered);
+                let file = open::file(handle.public.context);
+                file.regions.remove(handle.public.handle);
                 drop(Box::from_raw(mr.cast::<RegionHandle>()));
             }
             Ok(())
@@ -197,20 +213,54 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Imports a memory region by a kernel handle (`ibv_import_mr(3)`). Fails: objects of this device have no handles in the
-/// kernel.
+/// Returns a further C object of a memory region, which the handle in its other C objects names (`ibv_import_mr(3)`). Fails
+/// unless the region belongs to the context of `pd`, or to a context with which that context shares its objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_import_mr(pd, mr_handle)) };
-    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+    guard(ptr::null_mut(), || {
+        pointer(|| {
+            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its context.
+            let (file, nic) = unsafe { (open::file((*pd).context), open::nic((*pd).context)) };
+            let region = file.regions.find(mr_handle)?;
+            let (lkey, rkey, length) = {
+                let registered = region.0.lock();
+                let registered = registered.as_ref().ok_or(Refusal::Absent)?;
+                let key = registered.key;
+                let is_null = matches!(registered.memory, Memory::Null);
+                (key, if is_null { 0 } else { key }, registered.length)
+            };
+            Ok(hand_out(RegionHandle {
+                public: ibv_mr {
+                    // SAFETY: the C API requires the caller to pass a valid protection domain.
+                    context: unsafe { (*pd).context },
+                    pd,
+                    // The memory may be that of another process, says the manual page.
+                    addr: ptr::null_mut(),
+                    length,
+                    handle: mr_handle,
+                    lkey,
+                    rkey,
+                },
+                nic: Arc::clone(nic),
+                region,
+                _counted: Counted::new(Kind::MemoryRegion),
+            }))
+        })
+    })
 }
 
-/// Releases an imported memory region (`ibv_unimport_mr(3)`). Does nothing for this device, whose regions cannot be imported.
+/// Frees the C object of a memory region, and does not deregister the region (`ibv_unimport_mr(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe { forward!((*mr).context, ibv_unimport_mr(mr)) };
+    // SAFETY: the region belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
+    // this call.
+    guard((), || unsafe {
+        drop(Box::from_raw(mr.cast::<RegionHandle>()));
+    });
 }
 
 /// Creates the null memory region (`ibv_alloc_null_mr(3)`), which has only a local key.
@@ -326,20 +376,29 @@ pub(super) unsafe fn make(
         access,
     };
     let key = nic.memory.register(attributes)?;
+    let region = Arc::new(Region(Mutex::new(Some(Registered {
+        key,
+        length,
+        memory,
+        domain,
+    }))));
+    let handle = handle();
+    // SAFETY: the context of a domain of this device belongs to this device.
+    unsafe { open::file(context) }
+        .regions
+        .insert(handle, &region);
     Ok(hand_out(RegionHandle {
         public: ibv_mr {
             context,
             pd,
             addr,
             length,
-            handle: key >> 8,
+            handle,
             lkey: key,
             rkey: key,
         },
         nic,
-        key,
-        memory,
-        domain,
+        region,
         _counted: Counted::new(Kind::MemoryRegion),
     }))
 }
@@ -362,7 +421,9 @@ unsafe fn reregister(
     const ACCESS: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0;
     // SAFETY: the caller guarantees a region of this device without concurrent users.
     let handle = unsafe { &mut *mr.cast::<RegionHandle>() };
-    let Memory::Program { mut mapping, .. } = handle.memory else {
+    let mut registered = handle.region.0.lock();
+    let registered = registered.as_mut().ok_or(Refusal::Absent)?;
+    let Memory::Program { mut mapping, .. } = registered.memory else {
         return Err(Refusal::Invalid);
     };
     if flags == 0
@@ -400,18 +461,19 @@ unsafe fn reregister(
         // As with NICs and the kernel's device, peers that have the key can go on with the new access.
         keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
     };
-    handle.key = handle.nic.memory.reregister(handle.key, change)?;
-    handle.memory = Memory::Program {
+    registered.key = handle.nic.memory.reregister(registered.key, change)?;
+    registered.memory = Memory::Program {
         mapping,
         _block: block,
     };
-    handle.public.lkey = handle.key;
-    handle.public.rkey = handle.key;
+    handle.public.lkey = registered.key;
+    handle.public.rkey = registered.key;
     if let Some(domain) = domain {
-        handle.domain = domain;
+        registered.domain = domain;
         handle.public.pd = pd;
     }
     if flags & TRANSLATION != 0 {
+        registered.length = length;
         handle.public.addr = addr;
         handle.public.length = length;
     }

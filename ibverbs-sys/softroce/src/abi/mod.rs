@@ -20,6 +20,7 @@
 pub(crate) mod ah;
 mod answer;
 mod buffer;
+mod command_file;
 pub(crate) mod completion;
 mod context;
 pub(crate) mod device;
@@ -36,6 +37,7 @@ mod install;
 mod marshal;
 mod memory;
 mod multicast;
+mod newer;
 pub(crate) mod open;
 pub(crate) mod pd;
 mod query;

@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,10 +8,11 @@ use std::sync::{Arc, Weak};
 use ibverbs_sys::{ibv_context, ibv_device, ibv_event_type, verbs_context};
 use libc::c_int;
 
+use super::command_file::CommandFile;
 use super::real::call;
 use super::{device, exit, fail, fork, forward, guard, inherited, tables, verb};
 use crate::context::Context;
-use crate::descriptor::Opening;
+use crate::descriptor::{Descriptor, Opening};
 use crate::fault::{Listener, Verb};
 use crate::limits;
 use crate::nic::{Nic, faults};
@@ -22,6 +24,9 @@ struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
+    file: Arc<CommandFile>,
+    /// The context's descriptor of the file, which the program knows.
+    _command: Descriptor,
     /// The device that was opened before this one and is still open; null for the first device.
     next: *mut OpenDevice,
     _counted: Counted,
@@ -87,6 +92,15 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
+/// Returns the file of a context, which it shares with the contexts that were imported by its descriptor.
+///
+/// # Safety
+/// `context` must belong to this device, and must not be closed while the reference is used.
+pub(super) unsafe fn file<'a>(context: *const ibv_context) -> &'a Arc<CommandFile> {
+    // SAFETY: the caller guarantees the conditions of this function.
+    unsafe { &(*open_device(context)).file }
+}
+
 /// Returns the [`OpenDevice`] that contains the C structure `context`.
 ///
 /// # Safety
@@ -109,38 +123,47 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         fork::register_handlers();
         exit::register_handler();
         let opened = Nic::open().and_then(|nic| {
-            Ok(OpenDevice {
-                public: tables::context(),
-                context: Context::new()?,
-                nic,
-                next: ptr::null_mut(),
-                _counted: Counted::new(Kind::Context),
-            })
+            let file = CommandFile::new()?;
+            let command = Descriptor::for_program(file.as_fd())?;
+            Ok(make(Context::new()?, nic, file, command))
         });
-        let mut opened = match opened {
-            Ok(opened) => Box::new(opened),
-            Err(error) => {
-                // The error number does not show which variable is invalid or which port is in use.
-                let _ = writeln!(
-                    io::stderr(),
-                    "softroce: the device cannot be opened: {error}"
-                );
-                return fail(errno_of(&error));
-            }
-        };
-        let listener: Weak<Context> = Arc::downgrade(&opened.context);
-        faults().subscribe(listener);
-        let descriptor = opened.context.number();
-        let context = &mut opened.public.context;
-        context.device = device::address();
-        context.cmd_fd = -1;
-        context.async_fd = descriptor;
-        context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
-        let opened = Box::into_raw(opened);
-        add_to_list(opened);
-        // SAFETY: the object is valid until the context is closed.
-        unsafe { &raw mut (*opened).public.context }
+        opened.unwrap_or_else(|error| {
+            // The error number does not show which variable is invalid or which port is in use.
+            let _ = writeln!(
+                io::stderr(),
+                "softroce: the device cannot be opened: {error}"
+            );
+            fail(errno_of(&error))
+        })
     })
+}
+
+/// Creates the C object of a context.
+fn make(
+    context: Arc<Context>,
+    nic: Arc<Nic>,
+    file: Arc<CommandFile>,
+    command: Descriptor,
+) -> *mut ibv_context {
+    let listener: Weak<Context> = Arc::downgrade(&context);
+    faults().subscribe(listener);
+    let mut public = tables::context();
+    public.context.device = device::address();
+    public.context.cmd_fd = command.as_raw_fd();
+    public.context.async_fd = context.number();
+    public.context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
+    let opened = Box::into_raw(Box::new(OpenDevice {
+        public,
+        context,
+        nic,
+        file,
+        _command: command,
+        next: ptr::null_mut(),
+        _counted: Counted::new(Kind::Context),
+    }));
+    add_to_list(opened);
+    // SAFETY: the object is valid until the context is closed.
+    unsafe { &raw mut (*opened).public.context }
 }
 
 /// Closes a context (`ibv_close_device(3)`). Destroys queue pairs that the program has not destroyed.
@@ -174,12 +197,50 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// Opens a device by a descriptor of the kernel (`ibv_import_device(3)`). Always calls the real library, since
-/// softroce's device has no kernel descriptor.
+/// Makes a context of a duplicate of another context's command descriptor (`ibv_import_device(3)`). The new context has the
+/// objects of the other one, and closes the duplicate when it is closed.
+///
+/// The other context must be of this process. In every other process, a descriptor of this device is one of no device, for
+/// which the real library fails with `EINVAL`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
-    // SAFETY: the argument is that of the caller, for the same function.
-    unsafe { call!(ibv_import_device(cmd_fd)) }
+    guard(ptr::null_mut(), || {
+        let Some((file, nic)) = shared_by(cmd_fd) else {
+            // SAFETY: the argument is that of the caller, for the same function.
+            return unsafe { call!(ibv_import_device(cmd_fd) else fail(libc::EINVAL)) };
+        };
+        match Context::new() {
+            Ok(context) => {
+                // SAFETY: the descriptor is open, as `shared_by` has checked, and the C API gives it to this function.
+                let command = Descriptor::of_program(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
+                make(context, nic, file, command)
+            }
+            Err(error) => fail(errno_of(&error)),
+        }
+    })
+}
+
+/// Returns the command file to which a descriptor refers, and the NIC of its contexts. Returns `None` if it is not the file of
+/// an open context.
+fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
+    if cmd_fd < 0 {
+        return None;
+    }
+    let _opening = Opening::begin();
+    let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
+    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists. The C API requires
+    // the caller to keep the descriptor open during the call.
+    unsafe {
+        let descriptor = BorrowedFd::borrow_raw(cmd_fd);
+        while !at.is_null() {
+            let open = &*at;
+            if open.file.is_file_of(descriptor) {
+                return Some((Arc::clone(&open.file), Arc::clone(&open.nic)));
+            }
+            at = open.next;
+        }
+    }
+    None
 }
 
 fn errno_of(error: &io::Error) -> c_int {

@@ -11,7 +11,7 @@ use libc::c_int;
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{HasUsage, Held, ProtectionDomain, Refusal, ThreadDomain};
+use crate::context::{Context, HasUsage, Held, ProtectionDomain, Refusal, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};
@@ -21,6 +21,8 @@ use crate::object_counts::{Counted, Kind, objects};
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
+    /// Keeps the context of a C object that the program has not destroyed from being freed when the program closes it.
+    _context: Arc<Context>,
     /// For a parent domain: the protection domain and the thread domain that must not be deallocated before the parent
     /// domain.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
@@ -52,8 +54,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     verb(Verb::AllocPd, fail, || {
         pointer(|| {
             // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
-            let domain = ProtectionDomain::new(unsafe { open::context(context) });
-            make(context, domain, None)
+            unsafe {
+                let domain = ProtectionDomain::new();
+                let pd = make(context, Arc::clone(&domain), None)?;
+                open::file(context).domains.insert((*pd).handle, &domain);
+                Ok(pd)
+            }
         })
     })
 }
@@ -68,7 +74,11 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this
             // call.
             unsafe {
-                domain(pd).usage().close()?;
+                let domain = domain(pd);
+                domain.usage().close()?;
+                if !domain.is_parent() {
+                    open::file((*pd).context).domains.remove((*pd).handle);
+                }
                 drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
             }
             Ok(())
@@ -76,8 +86,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Imports a protection domain by a kernel handle (`ibv_import_pd(3)`). Fails: objects of this device have no handles in the
-/// kernel.
+/// Returns a further C object of a protection domain, which the handle in its other C objects names (`ibv_import_pd(3)`). Fails
+/// unless the domain belongs to `context`, or to a context with which `context` shares its objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
@@ -85,15 +95,24 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
 ) -> *mut ibv_pd {
     // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_pd(context, pd_handle)) };
-    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+    guard(ptr::null_mut(), || {
+        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
+        pointer(|| unsafe {
+            let domain = open::file(context).domains.find(pd_handle)?;
+            make(context, domain, None)
+        })
+    })
 }
 
-/// Releases an imported protection domain (`ibv_unimport_pd(3)`). Does nothing for this device, whose domains cannot be
-/// imported.
+/// Frees the C object of a protection domain, and not the domain (`ibv_unimport_pd(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
+    // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
+    guard((), || unsafe {
+        drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
+    });
 }
 
 /// Allocates a thread domain (`ibv_alloc_td(3)`).
@@ -168,7 +187,11 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-fn make(
+/// Creates a C object of a domain.
+///
+/// # Safety
+/// `context` must be an open context of this device.
+unsafe fn make(
     context: *mut ibv_context,
     domain: Arc<ProtectionDomain>,
     parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
@@ -180,6 +203,8 @@ fn make(
     Ok(hand_out(ProtectionDomainHandle {
         public: ibv_pd { context, handle },
         domain,
+        // SAFETY: the caller guarantees an open context of this device.
+        _context: Arc::clone(unsafe { open::context(context) }),
         _parent: parent,
         _counted: Counted::new(Kind::ProtectionDomain),
     }))

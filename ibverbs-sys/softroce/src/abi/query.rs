@@ -4,8 +4,8 @@ use std::ptr;
 use ibverbs_sys::{
     _compat_ibv_port_attr, IBV_LINK_LAYER_ETHERNET, ib_uverbs_query_port_flags, ibv_atomic_cap,
     ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu,
-    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags,
-    ibv_port_state, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
+    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_pci_atomic_op_size, ibv_port_attr,
+    ibv_port_cap_flags, ibv_port_state, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
 };
 use libc::{c_char, c_int, size_t, timespec};
 
@@ -166,9 +166,8 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.max_qp_rd_atom = limits::MAX_QP_RD_ATOM.into();
     original.max_qp_init_rd_atom = limits::MAX_QP_INIT_RD_ATOM.into();
     original.max_res_rd_atom = count(limits::MAX_QP * usize::from(limits::MAX_QP_RD_ATOM));
-    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics,
-    // too.
-    original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    // UCX uses atomics only with this value. The stronger guarantee is in `pci_atomic_caps`.
+    original.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_HCA;
     original.max_mw = count(limits::MAX_MW);
     original.max_mcast_grp = count(limits::MAX_MCAST_GRP);
     original.max_mcast_qp_attach = count(limits::MAX_MCAST_QP_ATTACH);
@@ -193,19 +192,26 @@ fn device_attributes() -> ibv_device_attr_ex {
     let reliable = unreliable
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC;
-    attributes.odp_caps.per_transport_caps.rc_odp_caps = reliable.0;
+    let reliable = reliable.0 | ODP_SUPPORT_FLUSH | ODP_SUPPORT_ATOMIC_WRITE;
+    attributes.odp_caps.per_transport_caps.rc_odp_caps = reliable;
     attributes.odp_caps.per_transport_caps.uc_odp_caps = unreliable.0;
     attributes.odp_caps.per_transport_caps.ud_odp_caps = datagram.0;
-    attributes.xrc_odp_caps = reliable.0;
+    attributes.xrc_odp_caps = reliable;
     attributes.completion_timestamp_mask = limits::TIMESTAMP_MASK;
     attributes.hca_core_clock = limits::HCA_CORE_CLOCK;
-    attributes.device_cap_flags_ex = CAPABILITIES.into();
+    attributes.device_cap_flags_ex =
+        u64::from(CAPABILITIES) | DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
     attributes.cq_mod_caps.max_cq_count = limits::MAX_MODERATION_COUNT;
     attributes.cq_mod_caps.max_cq_period = limits::MAX_MODERATION_PERIOD;
+    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics, too.
+    attributes.pci_atomic_caps.fetch_add = WORD_ATOMICS;
+    attributes.pci_atomic_caps.compare_swap = WORD_ATOMICS;
     attributes.max_dm_size = limits::MAX_DM_SIZE;
     attributes.phys_port_cnt_ex = limits::PORTS.into();
     attributes
 }
+
+const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
 /// Capabilities of the device, as `device_cap_flags` of `ibv_query_device(3)` reports them.
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
@@ -217,6 +223,14 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of newer headers. Memory that survives a loss of power is unknown to this
+/// device, so flushes to it (`_FLUSH_PERSISTENT`) are not supported.
+const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+/// `IBV_ODP_SUPPORT_FLUSH` and `_ATOMIC_WRITE` of newer headers.
+const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
+const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {
     // SAFETY: the structure is plain data, for which zeroes are valid. Its padding is zeroed, too.

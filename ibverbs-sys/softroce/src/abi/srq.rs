@@ -153,13 +153,16 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq, Refusal> {
     // SAFETY: the caller guarantees the conditions of this function.
     let (nic, domain) = unsafe { (open::nic(context), pd::domain(pd)) };
+    // SAFETY: the caller guarantees a context of this device.
+    let events = unsafe { open::context(context) };
     let held = Held::new(domain)?;
     let binding = xrc.as_ref().map(|(domain, completions)| XrcBinding {
         domain: domain.id(),
         completion_queue: Arc::clone(completions.shared()),
     });
     let queue = nic.shared_queues.insert(|number| {
-        SharedReceiveQueue::new(number, domain, attr.max_wr, attr.max_sge, binding)
+        let place = (events, domain);
+        SharedReceiveQueue::new(number, place, attr.max_wr, attr.max_sge, binding)
     })?;
     // Returns the actual values, which may be larger than the requested ones.
     attr.max_wr = queue.capacity();

@@ -33,6 +33,9 @@ pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
 
+/// `IBV_WC_FLUSH` of newer headers.
+const FLUSH: ibv_wc_opcode = ibv_wc_opcode(8);
+
 /// Returns the opcode of a completion queue entry in the C ABI.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     match entry.completion.work {
@@ -41,6 +44,8 @@ pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
         Work::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
         Work::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
         Work::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        Work::AtomicWrite => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        Work::Flush => FLUSH,
         Work::Bind => ibv_wc_opcode::IBV_WC_BIND_MW,
         Work::LocalInvalidate => ibv_wc_opcode::IBV_WC_LOCAL_INV,
         Work::Receive => ibv_wc_opcode::IBV_WC_RECV,

@@ -3,8 +3,8 @@
 use std::slice;
 
 use ibverbs_sys::{
-    ibv_ah, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_qp, ibv_recv_wr,
-    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_access_flags, ibv_ah, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_qp,
+    ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 use libc::c_int;
 
@@ -285,8 +285,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type is an immediate
-/// error; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type and a zero-based window
+/// are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -327,7 +327,11 @@ unsafe fn binding(
     // SAFETY: the caller guarantees that the region is null or valid.
     let region = unsafe { info.mr.as_ref() };
     let without = region.is_none() && info.length > 0;
-    if window.type_ != kind || without {
+    let access = window_access(info.mw_access_flags);
+    // IBTA o10-36.2.2: windows of type 1 are not zero-based.
+    let is_zero_based = kind == ibv_mw_type::IBV_MW_TYPE_1
+        && info.mw_access_flags & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0;
+    if window.type_ != kind || without || is_zero_based {
         return Err(PostError::Bind);
     }
     Ok(WindowBinding {
@@ -336,7 +340,7 @@ unsafe fn binding(
         region: region.map_or(0, |region| region.lkey),
         address: info.addr,
         length: info.length,
-        access: window_access(info.mw_access_flags).map_err(|_| PostError::Bind)?,
+        access,
     })
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Context, HasUsage, Usage};
+use super::{HasUsage, Usage};
 
 /// Number that identifies a protection domain and that no other domain has. A memory key can be used only in the
 /// domain in which it was created.
@@ -26,17 +26,15 @@ impl DomainId {
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
-    context: Arc<Context>,
     usage: Usage,
     is_parent: bool,
 }
 
 impl ProtectionDomain {
     /// Creates a protection domain.
-    pub fn new(context: &Arc<Context>) -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             id: DomainId::unique(),
-            context: Arc::clone(context),
             usage: Usage::default(),
             is_parent: false,
         })
@@ -47,7 +45,6 @@ impl ProtectionDomain {
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
-            context: Arc::clone(&domain.context),
             usage: Usage::default(),
             is_parent: true,
         })
@@ -57,11 +54,6 @@ impl ProtectionDomain {
     /// protection domain from which it was created.
     pub fn id(&self) -> DomainId {
         self.id
-    }
-
-    /// Returns the context of the open device to which the domain belongs.
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 
     /// Returns whether this is a parent domain.

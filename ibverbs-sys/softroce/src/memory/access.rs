@@ -7,20 +7,16 @@ use crate::proto::AccessFlags;
 /// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
 const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
-/// The flags `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers, for persistent memory. This device
-/// does not support them.
-const FLUSH_FLAGS: u32 = 1 << 8 | 1 << 9;
-
 /// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores optional flags.
 ///
 /// # Errors
-/// [`Refusal::Unsupported`] for flush flags; [`Refusal::Invalid`] for unknown flags and invalid combinations.
+/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not know; [`Refusal::Invalid`] for unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let needed = bits & !OPTIONAL_FLAGS;
-    if needed & FLUSH_FLAGS != 0 {
+    let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
+    if access.contains(AccessFlags::FLUSH_PERSISTENT) {
         return Err(Refusal::Unsupported);
     }
-    let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
     let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     // IBTA C10-56 and the manual page: remote write access requires local write access.
     if access.intersects(remote) && !access.contains(AccessFlags::LOCAL_WRITE) {
@@ -33,18 +29,15 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Checks the access flags `bits` of a memory window (`ibv_bind_mw(3)`), and converts them. A window grants access only
-/// to peers, so flags that do not concern peers have no effect, as for NICs and for the kernel's device.
-///
-/// # Errors
-/// [`Refusal::Invalid`] for unknown flags.
-pub fn window_access(bits: u32) -> Result<AccessFlags, Refusal> {
-    let effective = AccessFlags::REMOTE_WRITE
-        | AccessFlags::REMOTE_READ
-        | AccessFlags::REMOTE_ATOMIC
-        | AccessFlags::ZERO_BASED;
-    let access = AccessFlags::from_bits(bits & !OPTIONAL_FLAGS).ok_or(Refusal::Invalid)?;
-    Ok(access & effective)
+/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access only to peers, so flags
+/// that do not concern peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept: with them,
+/// the bind is posted, and fails.
+pub fn window_access(bits: u32) -> AccessFlags {
+    let without_effect = AccessFlags::LOCAL_WRITE
+        | AccessFlags::MW_BIND
+        | AccessFlags::ON_DEMAND
+        | AccessFlags::HUGETLB;
+    AccessFlags::from_bits_retain(bits & !OPTIONAL_FLAGS & !without_effect.bits())
 }
 
 #[cfg(test)]
@@ -73,18 +66,18 @@ mod tests {
         }
         assert_eq!(region_access(1 << 30), Err(Refusal::Invalid));
         assert_eq!(region_access(1 << 31), Err(Refusal::Invalid));
-        assert_eq!(region_access(1 << 8), Err(Refusal::Unsupported));
+        assert_eq!(region_access(1 << 8), Ok(AccessFlags::FLUSH_GLOBAL));
+        assert_eq!(region_access(1 << 9), Err(Refusal::Unsupported));
     }
 
     #[test]
     fn windows_grant_remote_access_only() {
         let peers = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
-        let granted = window_access(peers).unwrap();
+        let granted = window_access(peers);
         assert_eq!(granted.bits(), peers);
         for bit in [0, 4, 6, 7, 20] {
-            assert_eq!(window_access(peers | 1 << bit), Ok(granted), "{bit}");
+            assert_eq!(window_access(peers | 1 << bit), granted, "{bit}");
         }
-        assert_eq!(window_access(1 << 8), Err(Refusal::Invalid));
-        assert_eq!(window_access(1 << 31), Err(Refusal::Invalid));
+        assert_eq!(window_access(1 << 31).bits(), 1 << 31);
     }
 }

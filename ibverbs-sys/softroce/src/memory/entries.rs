@@ -117,6 +117,15 @@ impl Entries {
         }
     }
 
+    /// Returns the address by which requests name the first byte of a region or a bound window. Returns `None` if there is none
+    /// with the key.
+    pub(super) fn start(&self, key: u32) -> Option<u64> {
+        match self.table.find(key)?.1 {
+            Entry::Region(region) => Some(region.start),
+            Entry::Window(window) => window.binding.as_ref().map(|binding| binding.start),
+        }
+    }
+
     pub(super) fn region(&self, key: u32) -> Result<(u32, &Region), Refusal> {
         match self.table.find(key) {
             Some((number, Entry::Region(region))) => Ok((number, region)),
@@ -136,7 +145,7 @@ impl Entries {
         let Some(Entry::Window(window)) = self.table.get(number) else {
             return None;
         };
-        if window.domain != domain || wanted.key >> 8 != wanted.window >> 8 {
+        if window.domain != domain || wanted.access.bits() & !AccessFlags::all().bits() != 0 {
             return None;
         }
         let kind = window.kind;
@@ -154,12 +163,17 @@ impl Entries {
             return None;
         };
         let peer_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        // IBTA C10-72 to C10-75: the domain, the bind and write access flags, and the bounds.
+        let flushes = AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT;
+        // IBTA C10-72 to C10-75: the domain, the bind and write access flags, and the bounds. As with the kernel's device and
+        // with NICs, no window can be bound to a zero-based region.
         if region.domain != domain
             || !region.access.contains(AccessFlags::MW_BIND)
+            || region.access.contains(AccessFlags::ZERO_BASED)
             || region.span.is_null()
             || wanted.access.intersects(peer_writes)
                 && !region.access.contains(AccessFlags::LOCAL_WRITE)
+            // The region's memory may not be able to do what such a flush requires.
+            || !region.access.contains(wanted.access & flushes)
         {
             return None;
         }

@@ -298,6 +298,19 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
+    /// Replaces the eight bytes at `offset` at once.
+    pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), Inaccessible> {
+        let mut before = self.fetch_add(offset, 0)?;
+        loop {
+            let found = self.compare_swap(offset, before, value)?;
+            if found == before {
+                return Ok(());
+            }
+            // Another processor has changed the bytes in between.
+            before = found;
+        }
+    }
+
     /// Returns the address of `length` bytes at `offset`. Fails if they are not inside the span.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
@@ -384,6 +397,10 @@ mod tests {
         });
         assert_eq!(span.compare_swap(8, 12_000, 5), Ok(12_000));
         assert_eq!(span.compare_swap(8, 12_000, 6), Ok(5));
+        assert_eq!(span.store(8, 9), Ok(()));
+        assert_eq!(span.fetch_add(8, 0), Ok(9));
+        assert_eq!(span.store(4, 1), Err(Inaccessible), "not aligned");
+        assert_eq!(span.store(16, 1), Err(Inaccessible));
     }
 
     #[test]

@@ -481,6 +481,57 @@ fn a_type_2_window_is_valid_for_its_queue_pair_until_invalidated() {
 }
 
 #[test]
+fn a_binding_takes_only_the_tag_of_its_new_key() {
+    let all = fixture(BINDABLE);
+    let window = all.window(WindowKind::Type2);
+    let good = all.binding(window, READ);
+    let wanted = WindowBinding {
+        key: good.key ^ 0x5500_0000,
+        ..good
+    };
+    assert_eq!(all.view().bind(&wanted), Ok(()));
+    assert_eq!(all.view().invalidate(wanted.key), Err(LocalFault::Bind));
+    assert_eq!(all.view().invalidate(good.key), Ok(()));
+}
+
+#[test]
+fn a_zero_based_region_has_no_windows() {
+    let all = fixture(BINDABLE | AccessFlags::ZERO_BASED);
+    let window = all.window(WindowKind::Type2);
+    let binding = all.binding(window, READ);
+    assert_eq!(all.view().bind(&binding), Err(LocalFault::Bind));
+}
+
+#[test]
+fn a_word_is_written_where_peers_may_write() {
+    let all = fixture(AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL);
+    let view = all.view();
+    assert_eq!(view.write_word(all.key, START + 8, [7; 8]), Ok(()));
+    assert_eq!(all.bytes(0, 24)[8..16], [7; 8]);
+    for (offset, fault) in [(4, RemoteFault::Invalid), (SIZE, RemoteFault::Access)] {
+        let written = view.write_word(all.key, START + offset, [8; 8]);
+        assert_eq!(written, Err(fault));
+    }
+    let read = fixture(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
+    let written = read.view().write_word(read.key, START, [8; 8]);
+    assert_eq!(written, Err(RemoteFault::Access));
+
+    let global = AccessFlags::FLUSH_GLOBAL;
+    let refused = Err(RemoteFault::Access);
+    assert_eq!(
+        view.flush(all.key, Some((START, SIZE as u32)), global),
+        Ok(())
+    );
+    assert_eq!(view.flush(all.key, None, global), Ok(()));
+    assert_eq!(
+        view.flush(all.key, Some((START + 1, SIZE as u32)), global),
+        refused
+    );
+    assert_eq!(view.flush(next(all.key), None, global), refused);
+    assert_eq!(read.view().flush(read.key, None, global), refused);
+}
+
+#[test]
 fn invalid_window_bindings_are_refused() {
     let all = fixture(BINDABLE);
     let refused = Err(LocalFault::Bind);
@@ -514,10 +565,19 @@ fn invalid_window_bindings_are_refused() {
         );
         assert_eq!(
             bind(WindowBinding {
-                key: good.key ^ 0x100,
+                access: AccessFlags::from_bits_retain(1 << 31),
                 ..good
             }),
-            refused
+            refused,
+            "an unknown flag"
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                access: AccessFlags::FLUSH_GLOBAL,
+                ..good
+            }),
+            refused,
+            "the region is not flushed"
         );
         assert_eq!(
             bind(WindowBinding {

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::context::DomainId;
 use crate::proto::{
@@ -340,6 +341,35 @@ impl Memory for View<'_> {
         self.atomic(key, address, |span, offset| {
             span.fetch_add(offset, add).ok()
         })
+    }
+
+    fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault> {
+        if !address.is_multiple_of(8) {
+            return Err(RemoteFault::Invalid);
+        }
+        self.registry.with(self.queue_pair, |entries| {
+            let access = AccessFlags::REMOTE_WRITE;
+            let found = entries.remote(self.domain, self.queue_pair, key, address, 8, access)?;
+            let stored = found.span.store(found.offset, u64::from_ne_bytes(bytes));
+            stored.map_err(|_| RemoteFault::Access)
+        })
+    }
+
+    fn flush(
+        &self,
+        key: u32,
+        range: Option<(u64, u32)>,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        self.registry.with(self.queue_pair, |entries| {
+            let range = range.or_else(|| Some((entries.start(key)?, 0)));
+            let (address, length) = range.ok_or(RemoteFault::Access)?;
+            let length = u64::from(length);
+            (entries.remote(self.domain, self.queue_pair, key, address, length, access)).map(drop)
+        })?;
+        // Earlier writes of all threads that this thread knows of are visible to a thread that sees the flush complete.
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     fn withdraw_window(&self, binding: &WindowBinding) -> Withdrawal {

@@ -175,7 +175,8 @@ pub(super) fn report_taken(ip: IpAddr, port: u16) {
     ));
 }
 
-fn report(what: std::fmt::Arguments<'_>) {
+/// Writes a message about the device to standard error.
+pub(super) fn report(what: std::fmt::Arguments<'_>) {
     // The error is ignored: standard error may be closed.
     let _ = writeln!(io::stderr(), "softroce: {what}");
 }

@@ -80,6 +80,12 @@ impl Own {
             .map_or(0, |found| found.index)
     }
 
+    /// Returns the name of the network interface that has the address, or `None` if no interface has it.
+    pub(super) fn interface_name(&self) -> Option<String> {
+        let interface = self.interface.lock();
+        interface.as_ref().map(|found| found.name.clone())
+    }
+
     /// Returns the present MTU of the network interface in bytes.
     pub(super) fn interface_mtu(&self) -> usize {
         interface_mtu(self.interface.lock().as_ref(), self.local.ip())

@@ -31,6 +31,7 @@ mod outbox;
 mod peers;
 mod route;
 mod shared;
+mod sizes;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;

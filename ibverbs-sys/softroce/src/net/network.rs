@@ -21,6 +21,7 @@ use super::limits::{MAX_HEADERS, path_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
+use super::sizes::Sizes;
 use super::socket::{Changes, Socket};
 use super::trial::Trials;
 use crate::address::Ports;
@@ -78,6 +79,7 @@ pub(crate) struct Network {
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
     pub(super) trials: Trials,
+    pub(super) sizes: Sizes,
     pub(super) hosts: Hosts,
 }
 
@@ -134,6 +136,7 @@ impl Network {
             host_peers: OnceLock::new(),
             peers: Peers::default(),
             trials: Trials::default(),
+            sizes: Sizes::default(),
             hosts: Hosts::default(),
         };
         let mut receive_buffer = usize::MAX;
@@ -183,6 +186,11 @@ impl Network {
     /// this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.own(gid).map_or(0, Own::interface)
+    }
+
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
+        self.own(gid)?.interface_name()
     }
 
     /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of the NIC's queue pair

@@ -18,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::network::Network;
-use super::outbox::Batch;
+use super::outbox::{Batch, Outbox};
 use super::route::{Batching, gid_of};
 use crate::address;
 use crate::config::Segmentation;
@@ -156,17 +156,30 @@ impl Network {
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
-            let mut header = Header::new(Bth::new(QUESTION, trial.destination, sequence));
-            header.deth = Some(Deth {
-                queue_key: 0,
-                source: number_of(self.slot()),
-            });
-            outbox.push(|out| {
-                header.emit(out);
-                Some(trial.path)
-            });
+            self.ask(&mut outbox, (trial.path, trial.destination), sequence, 0);
         }
         outbox.make_trial();
+    }
+
+    /// Adds a question to the outbox, to the device at the end of `path` with the queue pair number `destination`, with a
+    /// payload of `padding` bytes. If its sequence number is odd, a peer of this crate answers the question.
+    pub(super) fn ask(
+        &self,
+        outbox: &mut Outbox<'_>,
+        (path, destination): (Path, u32),
+        sequence: u32,
+        padding: usize,
+    ) {
+        let mut header = Header::new(Bth::new(QUESTION, destination, sequence));
+        header.deth = Some(Deth {
+            queue_key: 0,
+            source: number_of(self.slot()),
+        });
+        outbox.push(|out| {
+            header.emit(out);
+            out.resize(out.len() + padding, 0);
+            Some(path)
+        });
     }
 
     /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a question, or records an
@@ -194,17 +207,20 @@ impl Network {
                 answer.emit(out);
                 Some(path(arrival.local, arrival.source))
             });
+            let route = (local, arrival.source.to_canonical());
+            self.continue_check(route, self.sizes.heard(route));
         } else if opcode == ANSWER {
-            let peer = arrival.source.to_canonical();
-            self.trials
-                .record_answer(local, peer, sequence, self.timers.now());
+            let (peer, now) = (arrival.source.to_canonical(), self.timers.now());
+            self.trials.record_answer(local, peer, sequence, now);
+            let route = (local, peer);
+            self.continue_check(route, self.sizes.answered(route, sequence, now));
         }
         true
     }
 }
 
 /// Returns the queue pair number of the end of a trial (test burst) at the device with the slot (port index) `slot`.
-fn number_of(slot: u8) -> u32 {
+pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }
 

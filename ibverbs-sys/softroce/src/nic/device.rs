@@ -124,6 +124,10 @@ impl queue_pair::Adapter for Nic {
         self.network.mtu_of(gid)
     }
 
+    fn check_sizes(&self, path: &Path, number: u32, mtu: Mtu) {
+        self.network.check_sizes(path, number, mtu);
+    }
+
     fn receive_everywhere(&self) {
         self.network.receive_everywhere();
     }

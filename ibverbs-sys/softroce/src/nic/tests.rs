@@ -58,7 +58,7 @@ fn open(config: Config) -> Arc<Nic> {
 impl Host {
     fn new(nic: &Arc<Nic>, service: Service, gid: u8) -> Self {
         let context = Context::new().unwrap();
-        let domain = ProtectionDomain::new(&context);
+        let domain = ProtectionDomain::new();
         let attributes = CompletionQueueAttributes {
             capacity: 4096,
             channel: None,

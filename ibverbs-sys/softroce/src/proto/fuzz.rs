@@ -6,12 +6,12 @@ use smallvec::smallvec;
 
 use super::testing::{self, Node, attributes};
 use super::{
-    AccessFlags, Mtu, Payload, SendOperation, SendRequest, Sequence, Service, State, Time,
+    AccessFlags, Flush, Mtu, Payload, SendOperation, SendRequest, Sequence, Service, State, Time,
     WindowBinding,
 };
 use crate::fuzz::Input;
 use crate::sim::PacketChecker;
-use crate::wire::{Aeth, AtomicEth, Deth, Header, Opcode, Packet, Reth, Syndrome, Transport};
+use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syndrome, Transport};
 
 /// Maximum number of steps for one input.
 const STEPS: usize = 200;
@@ -219,7 +219,7 @@ impl Connection {
             invalidate: (immediate.is_none() && input.byte() == 7).then_some(other[2]),
         };
         let reliable = service == Service::ReliableConnection;
-        let operation = match input.below(8) {
+        let operation = match input.below(10) {
             _ if service == Service::UnreliableDatagram => SendOperation::Datagram {
                 immediate,
                 path: testing::path(),
@@ -243,6 +243,16 @@ impl Connection {
                 access: AccessFlags::REMOTE_WRITE,
             }),
             7 => SendOperation::LocalInvalidate { key: keys[2] },
+            8 if reliable => SendOperation::AtomicWrite {
+                remote,
+                bytes: input.long().to_ne_bytes(),
+            },
+            9 if reliable => SendOperation::Flush(Flush {
+                remote,
+                length: u32::from(input.byte()),
+                placement: input.byte() & 3,
+                level: input.byte() & 1,
+            }),
             _ => send,
         };
         let most = match service {
@@ -251,7 +261,10 @@ impl Connection {
         };
         let length = match operation {
             SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. } => 8,
-            SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
+            SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush(_)
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. } => 0,
             _ => u32::from(input.half()) % (most + 1),
         };
         // Some requests name their data by an invalid key.
@@ -379,6 +392,10 @@ impl Connection {
             deth: opcode.has_deth().then(|| Deth {
                 queue_key: input.one_of(&[0x1234, 0, 0xffff_ffff]),
                 source: input.word() & 0xff_ffff,
+            }),
+            feth: opcode.has_feth().then_some(Feth {
+                placement: 1,
+                level: 0,
             }),
             reth: opcode.has_reth().then(|| Reth {
                 address: input.one_of(&[remote.address, 0, u64::MAX, 1, 1 << 22, 1 << 24]),

@@ -153,6 +153,18 @@ pub trait Memory {
     /// key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
+    /// Writes eight bytes at `address`, which must be a multiple of eight, so that no access sees only a part of them.
+    fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
+
+    /// Checks that a peer may flush memory with the rights `access`: a range, given by its address and length, or, with
+    /// `None`, the whole region or window. All earlier writes to it are visible to the program afterwards.
+    fn flush(
+        &self,
+        key: u32,
+        range: Option<(u64, u32)>,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault>;
+
     /// Withdraws the present key of a memory window that is about to be bound again, so that no other process can begin
     /// to use the key. The caller repeats the call until the result is not [`Withdrawal::Pending`], and then
     /// [binds](Self::bind) the window or [publishes the key again](Self::keep).

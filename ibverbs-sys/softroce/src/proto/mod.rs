@@ -44,8 +44,8 @@ pub use part::{Incoming, Kind, NotTaken, Outcome, Part, Posted, Prospect, Source
 pub use path::{Arrival, Path};
 pub use queue_pair::QueuePair;
 pub use request::{
-    Completion, CompletionStatus, Data, GatherList, Inline, NetworkHeader, Payload, ReceiveRequest,
-    Remote, Segment, SendOperation, SendRequest, WindowBinding, Work,
+    Completion, CompletionStatus, Data, Flush, GatherList, Inline, NetworkHeader, Payload,
+    ReceiveRequest, Remote, Segment, SendOperation, SendRequest, WindowBinding, Work,
 };
 pub use run::Run;
 pub use sequence::Sequence;

@@ -368,6 +368,11 @@ impl QueuePair {
         self.handle_result(done, host);
     }
 
+    /// Returns the number of timeouts since the last response of the peer.
+    pub fn unanswered_timeouts(&self) -> u8 {
+        self.requester.unanswered_timeouts()
+    }
+
     /// Handles the result of a call of the requester. After an error, moves the queue pair to an error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {

@@ -115,6 +115,43 @@ pub struct Remote {
     pub key: u32,
 }
 
+/// Parameters of a flush: which earlier writes take effect at the peer before the flush completes, and how far they get (IBTA
+/// annex A19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// First byte of the flushed range in the peer's memory.
+    pub remote: Remote,
+    /// Length of the range in bytes.
+    pub length: u32,
+    /// Placement types: the bits of `ibv_placement_type`.
+    pub placement: u8,
+    /// Selectivity level: a value of `ibv_selectivity_level`.
+    pub level: u8,
+}
+
+impl Flush {
+    /// Placement type for global visibility.
+    pub(crate) const GLOBAL: u8 = 1;
+    /// Placement type for persistence.
+    pub(crate) const PERSISTENT: u8 = 2;
+    /// Selectivity level for the range.
+    pub(crate) const RANGE: u8 = 0;
+    /// Selectivity level for the whole memory region or window.
+    pub(crate) const REGION: u8 = 1;
+
+    /// Returns the access flags that a flush with these placement types needs, or `None` if there are no such types.
+    pub(crate) fn rights(placement: u8) -> Option<AccessFlags> {
+        if placement == 0 || placement & !(Self::GLOBAL | Self::PERSISTENT) != 0 {
+            return None;
+        }
+        let mut rights = AccessFlags::empty();
+        rights.set(AccessFlags::FLUSH_GLOBAL, placement & Self::GLOBAL != 0);
+        let is_persistent = placement & Self::PERSISTENT != 0;
+        rights.set(AccessFlags::FLUSH_PERSISTENT, is_persistent);
+        Some(rights)
+    }
+}
+
 /// Parameters of binding a memory window to a range of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
@@ -181,6 +218,15 @@ pub enum SendOperation {
         /// Number that is added to the eight bytes.
         add: u64,
     },
+    /// Writes eight bytes of the peer's memory at once.
+    AtomicWrite {
+        /// Location of the eight bytes in the peer's memory.
+        remote: Remote,
+        /// The eight bytes.
+        bytes: [u8; 8],
+    },
+    /// Waits until earlier writes have taken effect at the peer.
+    Flush(Flush),
     /// Binds a memory window.
     Bind(WindowBinding),
     /// Invalidates a key of this side's memory (a local invalidate).
@@ -197,9 +243,9 @@ pub struct SendRequest {
     pub id: u64,
     /// Operation of the request, with its parameters.
     pub operation: SendOperation,
-    /// Bytes of the message; for a read or an atomic, the local memory for the result.
+    /// Bytes of the message; for a read or an atomic, the local memory for the result. Empty for an atomic write and a flush.
     pub payload: Payload,
-    /// Length of the message in bytes.
+    /// Length of the payload in bytes.
     pub length: u32,
     /// Number of the XRC shared receive queue at the peer that receives the message. `None` for other services.
     pub xrc_srq: Option<u32>,
@@ -274,6 +320,8 @@ pub enum Work {
     Read,
     CompareSwap,
     FetchAdd,
+    AtomicWrite,
+    Flush,
     Bind,
     LocalInvalidate,
     Receive,

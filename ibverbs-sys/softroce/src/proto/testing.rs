@@ -68,7 +68,8 @@ impl Machine {
             AccessFlags::LOCAL_WRITE
                 | AccessFlags::REMOTE_WRITE
                 | AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_ATOMIC,
+                | AccessFlags::REMOTE_ATOMIC
+                | AccessFlags::FLUSH_GLOBAL,
         )
     }
 
@@ -308,6 +309,25 @@ impl Memory for Machine {
         self.atomic(key, address, |before| before.wrapping_add(add))
     }
 
+    fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault> {
+        self.write_remote(key, address, &bytes)
+    }
+
+    fn flush(
+        &self,
+        key: u32,
+        range: Option<(u64, u32)>,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        let (address, length) = range.unwrap_or_else(|| {
+            let regions = self.regions.borrow();
+            let region = regions.get((key as usize).wrapping_sub(1));
+            (region.map_or(0, |region| region.base), 0)
+        });
+        self.with(key, address, length as usize, access, |_| ())
+            .ok_or(RemoteFault::Access)
+    }
+
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut regions = self.regions.borrow_mut();
         let below = regions
@@ -436,7 +456,10 @@ pub(crate) fn attributes(destination: u32) -> Attributes {
         min_rnr_timer: 1,
         max_initiated: 4,
         max_accepted: 4,
-        access: AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC,
+        access: AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::FLUSH_GLOBAL,
         ..Attributes::default()
     }
 }

@@ -41,6 +41,10 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         self.mtu()
     }
 
+    /// Checks that the longest packets of a connection arrive at another host: on `_path`, to the queue pair number
+    /// `_number`, with the path MTU `_mtu`.
+    fn check_sizes(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
+
     /// Accepts datagrams at all GIDs from now on.
     fn receive_everywhere(&self) {}
 

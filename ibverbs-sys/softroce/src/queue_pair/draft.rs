@@ -3,7 +3,7 @@ use ibverbs_sys::ibv_qp_cap;
 
 use super::error::PostError;
 use crate::proto::{
-    GatherList, Inline, Path, Payload, Segment, SendOperation, SendRequest, Service,
+    Flush, GatherList, Inline, Path, Payload, Segment, SendOperation, SendRequest, Service,
 };
 
 bitflags! {
@@ -152,10 +152,19 @@ impl Draft {
         }
         let is_inline = matches!(self.payload, Payload::Inline(_));
         let mut solicited = false;
+        let mut has_payload = true;
         match &self.operation {
             SendOperation::Send { .. } => solicited = true,
             SendOperation::Write { immediate, .. } => solicited = immediate.is_some(),
             _ if is_inline => return Err(PostError::Inline),
+            SendOperation::AtomicWrite { .. } => has_payload = false,
+            SendOperation::Flush(flush) => {
+                let is_known = matches!(flush.level, Flush::RANGE | Flush::REGION);
+                if Flush::rights(flush.placement).is_none() || !is_known {
+                    return Err(PostError::Flags);
+                }
+                has_payload = false;
+            }
             // The result of an atomic has exactly eight bytes (IBTA 9.4.5).
             SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. }
                 if self.length != 8 =>
@@ -185,12 +194,17 @@ impl Draft {
             (Service::XrcInitiator, _) => Some(self.xrc_srq.ok_or(PostError::Order)?),
             _ => None,
         };
+        let (payload, length) = match has_payload {
+            true => (self.payload, self.length),
+            // Segments, which `ibv_wr_post(3)` permits, have no meaning.
+            false => (Payload::Gathered(GatherList::new()), 0),
+        };
         Ok(SendRequest {
             id: self.id,
             operation,
-            payload: self.payload,
+            payload,
             // A message that is too long is not rejected here, but completes with a length error (IBTA 11.6.2).
-            length: u32::try_from(self.length).unwrap_or(u32::MAX),
+            length: u32::try_from(length).unwrap_or(u32::MAX),
             xrc_srq,
             signaled: flags.contains(SendFlags::SIGNALED),
             solicited: solicited && flags.contains(SendFlags::SOLICITED),
@@ -205,11 +219,18 @@ pub(super) mod tests {
 
     use super::{Address, Draft, PostError, Rules, SendFlags};
     use crate::proto::{
-        AccessFlags, Inline, Path, Remote, Segment, SendOperation, Service, WindowBinding,
+        AccessFlags, Flush, Inline, Path, Remote, Segment, SendOperation, Service, WindowBinding,
     };
     use crate::queue_pair::transition::tests::SERVICES;
 
     const REMOTE: Remote = Remote { address: 8, key: 1 };
+
+    const FLUSH: Flush = Flush {
+        remote: REMOTE,
+        length: 1 << 20,
+        placement: Flush::GLOBAL,
+        level: Flush::RANGE,
+    };
 
     pub(in crate::queue_pair) fn rules(service: Service) -> Rules {
         Rules {
@@ -294,6 +315,14 @@ pub(super) mod tests {
                 },
             ),
             (
+                "atomic store",
+                SendOperation::AtomicWrite {
+                    remote: REMOTE,
+                    bytes: [1; 8],
+                },
+            ),
+            ("flush", SendOperation::Flush(FLUSH)),
+            (
                 "local invalidate",
                 SendOperation::LocalInvalidate { key: 1 },
             ),
@@ -333,17 +362,17 @@ pub(super) mod tests {
 
     #[test]
     fn each_queue_pair_type_accepts_the_operations_of_the_manual_page() {
-        //              s  si w  wi r  cs fa li b  sinv
+        //              s  si w  wi r  cs fa aw fl li b  sinv
         let table = [
-            [true, true, true, true, true, true, true, true, true, true], // RC
+            [true; 12], // RC
             [
-                true, true, true, true, false, false, false, true, true, true,
+                true, true, true, true, false, false, false, false, false, true, true, true,
             ], // UC
             [
-                true, true, false, false, false, false, false, false, false, false,
+                true, true, false, false, false, false, false, false, false, false, false, false,
             ], // UD
-            [true, true, true, true, true, true, true, true, true, true], // XRC initiator
-            [false; 10],                                                  // XRC target
+            [true; 12], // XRC initiator
+            [false; 12], // XRC target
         ];
         for (service, row) in SERVICES.into_iter().zip(table) {
             for ((name, operation), allowed) in operations().into_iter().zip(row) {
@@ -410,6 +439,41 @@ pub(super) mod tests {
             let result = draft.finish(&rules);
             assert_eq!(result.is_ok(), right, "{lengths:?}");
             assert_eq!(result.err(), (!right).then_some(PostError::Length));
+        }
+    }
+
+    #[test]
+    fn atomic_writes_and_flushes_have_no_local_memory() {
+        let rules = rules(Service::ReliableConnection);
+        let write = SendOperation::AtomicWrite {
+            remote: REMOTE,
+            bytes: [1; 8],
+        };
+        for operation in [write, SendOperation::Flush(FLUSH)] {
+            let request = draft(operation).finish(&rules).unwrap();
+            assert_eq!(
+                (request.length, request.payload.data().length()),
+                (0, Some(0))
+            );
+        }
+        for (placement, level, right) in [
+            (1, 1, true),
+            (3, 0, true),
+            (0, 0, false),
+            (4, 0, false),
+            (1, 2, false),
+        ] {
+            let flush = Flush {
+                placement,
+                level,
+                ..FLUSH
+            };
+            let result = draft(SendOperation::Flush(flush)).finish(&rules);
+            assert_eq!(
+                result.err(),
+                (!right).then_some(PostError::Flags),
+                "{flush:?}"
+            );
         }
     }
 

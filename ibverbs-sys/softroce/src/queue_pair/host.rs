@@ -328,6 +328,19 @@ impl Memory for Environment<'_> {
         self.remote(|memory| memory.fetch_add(key, address, add))
     }
 
+    fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.write_word(key, address, bytes))
+    }
+
+    fn flush(
+        &self,
+        key: u32,
+        range: Option<(u64, u32)>,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.flush(key, range, access))
+    }
+
     fn withdraw_window(&self, binding: &WindowBinding) -> Withdrawal {
         let memory = self.local();
         memory.map_or(Withdrawal::Complete, |memory| {

@@ -230,9 +230,11 @@ impl QueuePair {
         if new_peer != peer {
             self.change_peer(peer, new_peer);
         }
-        let is_receiving = now == State::ReadyToReceive && state != now;
-        if is_receiving && self.service() == Service::UnreliableDatagram {
-            self.device.receive_everywhere();
+        if now == State::ReadyToReceive && state != now {
+            if self.service() == Service::UnreliableDatagram {
+                self.device.receive_everywhere();
+            }
+            self.check_sizes(&self.inner.lock());
         }
         Ok(now)
     }
@@ -337,9 +339,22 @@ impl QueuePair {
     /// packets.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
+        let before = inner.transport.unanswered_timeouts();
         self.with(&mut inner, |transport, host| {
             transport.handle_timeout(now, host);
         });
+        if inner.transport.unanswered_timeouts() > before {
+            self.check_sizes(&inner);
+        }
+    }
+
+    /// Checks that the longest packets of the connection arrive, if the peer is another host.
+    fn check_sizes(&self, inner: &Inner) {
+        let attributes = inner.transport.attributes();
+        if let Some(path) = &attributes.path {
+            let (number, mtu) = (attributes.destination, attributes.path_mtu);
+            self.device.check_sizes(path, number, mtu);
+        }
     }
 
     /// Moves the queue pair to the error state, which flushes all requests, because the device has failed.

@@ -65,7 +65,7 @@ impl Outgoing for Wire {
 fn bench(entries: u32) -> Bench {
     let device = Arc::new(TestDevice::default());
     let context = Context::new().unwrap();
-    let domain = ProtectionDomain::new(&context);
+    let domain = ProtectionDomain::new();
     let deadlines = Arc::default();
     let queue = || {
         let attributes = CompletionQueueAttributes {
@@ -144,7 +144,8 @@ impl Bench {
             domain: self.xrc.id(),
             completion_queue: Arc::clone(&self.receive_queue),
         });
-        let make = |number| SharedReceiveQueue::new(number, &self.domain, 4, 1, binding);
+        let place = (&self.context, &self.domain);
+        let make = |number| SharedReceiveQueue::new(number, place, 4, 1, binding);
         self.device.shared_queues.insert(make).unwrap()
     }
 
@@ -692,7 +693,7 @@ fn the_keys_of_an_xrc_request_are_checked_in_the_domain_of_its_queue() {
     let mut bench = bench(8);
     let first = bench.shared_queue(true);
     let (key, domain) = (bench.key, Arc::clone(&bench.domain));
-    bench.domain = ProtectionDomain::new(&bench.context);
+    bench.domain = ProtectionDomain::new();
     let second = bench.shared_queue(true);
     assert_eq!((first.number(), second.number()), (1, 2));
     bench.domain = domain;

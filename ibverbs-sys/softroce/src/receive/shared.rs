@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use crate::completion::CompletionQueue;
-use crate::context::{DomainId, Element, HasUsage, ProtectionDomain, Refusal, Usage};
+use crate::context::{Context, DomainId, Element, HasUsage, ProtectionDomain, Refusal, Usage};
 use crate::limits;
 use crate::proto::ReceiveRequest;
 
@@ -15,6 +15,7 @@ use super::Full;
 /// A shared receive queue (`ibv_srq`): a queue of receive requests that several queue pairs use.
 pub struct SharedReceiveQueue {
     number: u32,
+    context: Arc<Context>,
     domain: Arc<ProtectionDomain>,
     xrc: Option<XrcBinding>,
     element: Arc<Element>,
@@ -41,10 +42,10 @@ struct State {
 
 impl SharedReceiveQueue {
     /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most `max_segments`
-    /// scatter/gather elements each.
+    /// scatter/gather elements each. Its events arrive on `context`.
     pub fn new(
         number: u32,
-        domain: &Arc<ProtectionDomain>,
+        (context, domain): (&Arc<Context>, &Arc<ProtectionDomain>),
         capacity: u32,
         max_segments: u32,
         xrc: Option<XrcBinding>,
@@ -55,6 +56,7 @@ impl SharedReceiveQueue {
         }
         Ok(Arc::new(Self {
             number,
+            context: Arc::clone(context),
             domain: Arc::clone(domain),
             xrc,
             element: Element::new(),
@@ -86,8 +88,7 @@ impl SharedReceiveQueue {
         if (state.requests.len() as u64) < u64::from(state.limit) {
             state.limit = 0;
             drop(state);
-            self.domain
-                .context()
+            self.context
                 .raise(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, &self.element);
         }
         Some(request)
@@ -147,7 +148,7 @@ impl SharedReceiveQueue {
     /// until the program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
-        self.domain.context().withdraw(&self.element);
+        self.context.withdraw(&self.element);
         Ok(())
     }
 }
@@ -178,13 +179,12 @@ mod tests {
     use rustix::fs::{OFlags, fcntl_setfl};
 
     use super::*;
-    use crate::context::Context;
     use crate::proto::GatherList;
 
-    fn domain() -> Arc<ProtectionDomain> {
+    fn context() -> Arc<Context> {
         let context = Context::new().unwrap();
         fcntl_setfl(&*context, OFlags::NONBLOCK).unwrap();
-        ProtectionDomain::new(&context)
+        context
     }
 
     fn request(id: u64) -> ReceiveRequest {
@@ -196,12 +196,13 @@ mod tests {
     }
 
     fn queue(capacity: u32) -> Arc<SharedReceiveQueue> {
-        SharedReceiveQueue::new(1, &domain(), capacity, 1, None).unwrap()
+        let place = (&context(), &ProtectionDomain::new());
+        SharedReceiveQueue::new(1, place, capacity, 1, None).unwrap()
     }
 
     /// Returns whether the limit event of `queue` was raised. Fetches and acknowledges the event.
     fn was_reached(queue: &SharedReceiveQueue) -> bool {
-        let Ok(event) = queue.domain.context().next_event() else {
+        let Ok(event) = queue.context.next_event() else {
             return false;
         };
         assert_eq!(event.kind, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -211,9 +212,9 @@ mod tests {
 
     #[test]
     fn invalid_capacities_are_refused() {
-        let domain = domain();
+        let (context, domain) = (context(), ProtectionDomain::new());
         let new = |capacity, segments| {
-            SharedReceiveQueue::new(1, &domain, capacity, segments, None).map(drop)
+            SharedReceiveQueue::new(1, (&context, &domain), capacity, segments, None).map(drop)
         };
         assert_eq!(new(0, 1), Err(Refusal::Invalid));
         assert_eq!(new(limits::MAX_SRQ_WR + 1, 1), Err(Refusal::Invalid));

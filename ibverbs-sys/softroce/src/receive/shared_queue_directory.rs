@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn queues_are_found_by_number_and_numbers_are_reused_late() {
-        let domain = ProtectionDomain::new(&Context::new().unwrap());
+        let (context, domain) = (Context::new().unwrap(), ProtectionDomain::new());
         let directory = SharedQueueDirectory::default();
-        let make = |number| SharedReceiveQueue::new(number, &domain, 1, 1, None);
+        let make = |number| SharedReceiveQueue::new(number, (&context, &domain), 1, 1, None);
         let first = directory.insert(make).unwrap().number();
         let second = directory.insert(make).unwrap().number();
         assert_ne!(first, second);

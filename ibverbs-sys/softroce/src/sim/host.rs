@@ -100,6 +100,24 @@ impl MemoryAccess for View<'_> {
         self.atomic(key, address, |was| was.wrapping_add(add))
     }
 
+    fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault> {
+        if !address.is_multiple_of(8) {
+            return Err(RemoteFault::Invalid);
+        }
+        self.write_remote(key, address, &bytes)
+    }
+
+    fn flush(
+        &self,
+        key: u32,
+        range: Option<(u64, u32)>,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        // The simulated requests flush ranges.
+        let (address, length) = range.ok_or(RemoteFault::Access)?;
+        self.check_remote(key, address, length, access)
+    }
+
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
         self.memory.bind(self.queue_pair, binding)
     }

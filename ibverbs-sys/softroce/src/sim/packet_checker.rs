@@ -67,7 +67,10 @@ impl PacketChecker {
             }
             _ => 1,
         };
-        let is_read_or_atomic = opcode.operation == Operation::ReadRequest || opcode.is_atomic();
+        let is_read_or_atomic = opcode.operation == Operation::ReadRequest
+            || opcode.is_atomic()
+            || opcode.is_atomic_write()
+            || opcode.is_flush();
         self.check_request(sequence, span, is_read_or_atomic, attributes)
     }
 

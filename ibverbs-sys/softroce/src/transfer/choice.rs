@@ -72,7 +72,8 @@ pub(crate) enum Kind {
     Send,
     SendWithInvalidate,
     Datagram,
-    /// A request of an XRC queue pair, where the target's memory depends on the request, or work that needs no peer.
+    /// A request of an XRC queue pair, where the target's memory depends on the request; an atomic write or a flush, which are
+    /// rare; or work that needs no peer.
     Other,
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
 /// | datagram | two-sided | packets through the ring | packets | datagrams are short |
 ///
 /// A send whose bytes the peer could not copy, and a long send of an unreliable connection, is sent in chunks: a descriptor
-/// needs the acknowledgement that tells the sender when the bytes were copied. Packets are also used for all XRC requests, for
+/// needs the acknowledgement that tells the sender when the bytes were copied. Packets are also used for all XRC requests, for atomic writes and flushes, for
 /// a write whose bytes could not be written, and for requests that must not overtake packets on the way to the peer. On an
 /// unreliable connection between processes, one-sided work needs a receipt of the peer for all earlier messages instead of
 /// their acknowledgement; without the receipt, packets are used, which request a receipt.
@@ -260,7 +261,10 @@ impl Kind {
             } => Self::Send,
             SendOperation::Send { .. } => Self::SendWithInvalidate,
             SendOperation::Datagram { .. } => Self::Datagram,
-            SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => Self::Other,
+            SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush(_)
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. } => Self::Other,
         }
     }
 }

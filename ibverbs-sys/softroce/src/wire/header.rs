@@ -37,6 +37,16 @@ pub struct Reth {
     pub length: u32,
 }
 
+/// Flush extended transport header (FETH): 4 bytes that say what a flush does with the memory that the RETH names (IBTA annex
+/// A19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feth {
+    /// Placement types, 4 bits: 1 for global visibility, 2 for persistence.
+    pub placement: u8,
+    /// Selectivity level, 2 bits: 0 for the range of the RETH, 1 for the whole memory region.
+    pub level: u8,
+}
+
 /// Acknowledgement extended transport header (AETH, 4 bytes), which some responses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
@@ -106,7 +116,9 @@ pub struct Header {
     pub xrc_srq: Option<u32>,
     /// Datagram header, present in datagrams.
     pub deth: Option<Deth>,
-    /// RDMA header, present in read requests and in the first or only packet of a write.
+    /// Flush header, present in flushes.
+    pub feth: Option<Feth>,
+    /// RDMA header, present in read requests, atomic writes and flushes, and in the first or only packet of a write.
     pub reth: Option<Reth>,
     /// Atomic header, present in atomic requests.
     pub atomic: Option<AtomicEth>,
@@ -277,6 +289,21 @@ impl Reth {
     }
 }
 
+impl Feth {
+    fn emit(self, out: &mut Vec<u8>) {
+        let bits = u32::from(self.placement & 0xf) | u32::from(self.level & 3) << 4;
+        out.extend_from_slice(&bits.to_be_bytes());
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let [.., bits] = reader.take::<4>()?;
+        Ok(Self {
+            placement: bits & 0xf,
+            level: bits >> 4 & 3,
+        })
+    }
+}
+
 impl AtomicEth {
     fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.address.to_be_bytes());
@@ -332,6 +359,7 @@ impl Header {
             bth,
             xrc_srq: None,
             deth: None,
+            feth: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -352,15 +380,15 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and
-    /// ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt
-    /// or IETH.
+    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and ICRC. The
+    /// order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(
             [
                 self.xrc_srq.is_some(),
                 self.deth.is_some(),
+                self.feth.is_some(),
                 self.reth.is_some(),
                 self.atomic.is_some(),
                 self.aeth.is_some(),
@@ -371,6 +399,7 @@ impl Header {
             [
                 opcode.has_xrc_srq(),
                 opcode.has_deth(),
+                opcode.has_feth(),
                 opcode.has_reth(),
                 opcode.has_atomic(),
                 opcode.has_aeth(),
@@ -386,6 +415,9 @@ impl Header {
         }
         if let Some(deth) = &self.deth {
             deth.emit(out);
+        }
+        if let Some(feth) = self.feth {
+            feth.emit(out);
         }
         if let Some(reth) = &self.reth {
             reth.emit(out);
@@ -415,6 +447,9 @@ impl Header {
         }
         if opcode.has_deth() {
             header.deth = Some(Deth::parse(reader)?);
+        }
+        if opcode.has_feth() {
+            header.feth = Some(Feth::parse(reader)?);
         }
         if opcode.has_reth() {
             header.reth = Some(Reth::parse(reader)?);
@@ -531,6 +566,8 @@ mod tests {
             xrc_srq in some_if(opcode.has_xrc_srq(), 0..1_u32 << 24),
             deth in some_if(opcode.has_deth(), (any::<u32>(), 0..1_u32 << 24)
                 .prop_map(|(queue_key, source)| Deth { queue_key, source })),
+            feth in some_if(opcode.has_feth(), (0..16_u8, 0..4_u8)
+                .prop_map(|(placement, level)| Feth { placement, level })),
             reth in some_if(opcode.has_reth(), any::<(u64, u32, u32)>()
                 .prop_map(|(address, key, length)| Reth { address, key, length })),
             atomic in some_if(opcode.has_atomic(), any::<(u64, u32, u64, u64)>().prop_map(
@@ -542,7 +579,7 @@ mod tests {
             immediate in some_if(opcode.has_immediate(), any::<[u8; 4]>()),
             invalidate in some_if(opcode.has_invalidate(), any::<u32>()),
         ) -> Header {
-            Header { bth, xrc_srq, deth, reth, atomic, aeth, original, immediate, invalidate }
+            Header { bth, xrc_srq, deth, feth, reth, atomic, aeth, original, immediate, invalidate }
         }
     }
 
@@ -629,6 +666,24 @@ mod tests {
         });
         let bytes = emitted(&header, &[]);
         assert_eq!(bytes[12..], [0x62, 0, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
+
+        // A flush: BTH, FETH, RETH.
+        let mut header = Header::new(Bth::new(Opcode::from_byte(0x1c).unwrap(), 1, 2));
+        header.feth = Some(Feth {
+            placement: 2,
+            level: 1,
+        });
+        header.reth = Some(Reth {
+            address: 0x0102_0304_0506_0708,
+            key: 0x090a_0b0c,
+            length: 0x0d0e_0f10,
+        });
+        let bytes = emitted(&header, &[]);
+        assert_eq!(bytes[12..16], [0, 0, 0, 0x12]);
+        assert_eq!(
+            bytes[16..],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+        );
     }
 
     #[test]

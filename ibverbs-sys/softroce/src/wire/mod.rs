@@ -10,7 +10,9 @@ mod opcode;
 mod run;
 
 pub(crate) use header::BASE;
-pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
+pub use header::{
+    Aeth, AtomicEth, Bth, Deth, Feth, Header, Malformed, Nak, Packet, Reth, Syndrome,
+};
 pub use icrc_differences::IcrcDifferences;
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;

@@ -45,6 +45,8 @@ pub enum Operation {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    Flush = 0x1c,
+    AtomicWrite = 0x1d,
 }
 
 /// Opcode of a packet: a transport service and one of its operations.
@@ -103,7 +105,7 @@ impl Transport {
 
 impl Operation {
     /// All operations, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -127,14 +129,18 @@ impl Operation {
         Self::FetchAdd,
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
+        Self::Flush,
+        Self::AtomicWrite,
     ];
 
     const fn from_bits(bits: u8) -> Option<Self> {
-        // 0x15 and everything above 0x17 are reserved.
+        // All other numbers are reserved.
         match bits {
             0x00..=0x14 => Some(Self::ALL[bits as usize]),
             0x16 => Some(Self::SendLastInvalidate),
             0x17 => Some(Self::SendOnlyInvalidate),
+            0x1c => Some(Self::Flush),
+            0x1d => Some(Self::AtomicWrite),
             _ => None,
         }
     }
@@ -212,7 +218,7 @@ impl Opcode {
     }
 
     /// Returns whether the packet is a whole message: neither [first](Self::is_first), [middle](Self::is_middle) nor
-    /// [last](Self::is_last). Read requests, atomics and acknowledgements count as whole messages too.
+    /// [last](Self::is_last). Read requests, atomics, atomic writes, flushes and acknowledgements count as whole messages too.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
@@ -243,7 +249,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet belongs to an RDMA write.
+    /// Returns whether the packet belongs to an RDMA write. An atomic write is another operation.
     pub const fn is_write(self) -> bool {
         use Operation as O;
         matches!(
@@ -302,9 +308,27 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet has a RETH, which read requests and the first packets of writes have.
+    /// Returns whether the packet is an atomic write.
+    pub const fn is_atomic_write(self) -> bool {
+        matches!(self.operation, Operation::AtomicWrite)
+    }
+
+    /// Returns whether the packet is a flush.
+    pub const fn is_flush(self) -> bool {
+        matches!(self.operation, Operation::Flush)
+    }
+
+    /// Returns whether the packet has a FETH, as flushes do (IBTA annex A19).
+    pub const fn has_feth(self) -> bool {
+        self.is_flush()
+    }
+
+    /// Returns whether the packet has a RETH, which read requests, atomic writes, flushes and the first packets of writes have.
     pub const fn has_reth(self) -> bool {
-        matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
+        matches!(self.operation, Operation::ReadRequest)
+            || self.is_atomic_write()
+            || self.is_flush()
+            || self.is_write() && self.starts_message()
     }
 
     /// Returns whether the packet has an AtomicETH.
@@ -342,9 +366,9 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet may have a payload, because it is a send, a write or a read response.
+    /// Returns whether the packet may have a payload, because it is a send, a write, an atomic write or a read response.
     pub const fn has_payload(self) -> bool {
-        self.is_send() || self.is_write() || self.is_read_response()
+        self.is_send() || self.is_write() || self.is_atomic_write() || self.is_read_response()
     }
 
     /// Returns the length in bytes of all headers including the BTH, from 12 to 44.
@@ -355,6 +379,9 @@ impl Opcode {
         }
         if self.has_deth() {
             len += 8;
+        }
+        if self.has_feth() {
+            len += 4;
         }
         if self.has_reth() {
             len += 16;
@@ -400,7 +427,7 @@ mod tests {
 
     #[test]
     fn exactly_the_bytes_of_table_38_are_opcodes() {
-        let reliable = (0x00..=0x14).chain([0x16, 0x17]);
+        let reliable = (0x00..=0x14).chain([0x16, 0x17, 0x1c, 0x1d]);
         let expected: Vec<u8> = reliable
             .clone()
             .chain(0x20..=0x2b)
@@ -416,8 +443,12 @@ mod tests {
     #[test]
     fn header_lengths_agree_with_the_specification() {
         // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4,
-        // IETH 4, XRCETH 4.
-        let lengths: [(u8, usize); 48] = [
+        // IETH 4, XRCETH 4, FETH 4.
+        let lengths: [(u8, usize); 52] = [
+            (0x1c, 32),
+            (0x1d, 28),
+            (0xbc, 36),
+            (0xbd, 32),
             (0x00, 12),
             (0x01, 12),
             (0x02, 12),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use softroce::wire::ip::Route;
 use softroce::wire::{
-    Aeth, AtomicEth, Bth, Deth, Header, Nak, Opcode, Operation, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, Bth, Deth, Feth, Header, Nak, Opcode, Operation, Reth, Syndrome, Transport,
 };
 
 pub(crate) const USAGE: &str = "attacker TARGET TARGET [--seconds N] [--span N] [--follow] [--unused] [--user UID]
@@ -207,6 +207,10 @@ impl Attack {
             } else {
                 length as u32
             },
+        });
+        header.feth = shape.has_feth().then(|| Feth {
+            placement: random.below(16) as u8,
+            level: random.below(4) as u8,
         });
         header.atomic = shape.has_atomic().then(|| AtomicEth {
             address: address & !7,

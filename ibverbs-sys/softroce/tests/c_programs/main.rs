@@ -9,6 +9,8 @@
 //! installs all packages.
 
 mod cases;
+#[path = "../library/mod.rs"]
+mod library;
 mod run;
 
 use std::process::ExitCode;

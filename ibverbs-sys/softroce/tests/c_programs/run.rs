@@ -242,12 +242,7 @@ fn start_in(
 
 /// Returns the path of the library to preload, in a copy that every user can read.
 fn library() -> Result<PathBuf, String> {
-    let test = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
-    let built = test
-        .ancestors()
-        .map(|directory| directory.join("libsoftroce.so"))
-        .find(|library| library.is_file())
-        .ok_or("there is no libsoftroce.so beside this test: `cargo build -p softroce`")?;
+    let built = crate::library::library();
     let open_to_all = env::temp_dir().join(format!("softroce-test-{}", std::process::id()));
     let copy = open_to_all.join("libsoftroce.so");
     if !copy.is_file() {

@@ -52,6 +52,7 @@ const LAYERS: &[&str] = &[
     // Interfaces for programs and tests, which no other module imports.
     "path",
     "abi",
+    "sysfs",
     "sim",
 ];
 

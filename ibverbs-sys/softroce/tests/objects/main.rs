@@ -4,7 +4,9 @@
 mod address;
 mod buffer;
 mod completion;
+mod device;
 mod domain;
+mod import;
 mod memory;
 mod shared_receive;
 mod threads;

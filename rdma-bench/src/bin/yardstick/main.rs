@@ -8,6 +8,7 @@
 
 mod cache_line;
 mod copy;
+mod datagram;
 mod eventfd;
 mod other;
 mod place;
@@ -106,6 +107,18 @@ enum What {
         /// The address of the server.
         host: Option<Ipv4Addr>,
     },
+    /// The round trip of a datagram between two hosts; both processes poll without sleeping. Without a
+    /// host: the server, which ends after one client.
+    Udp {
+        /// The size of a datagram in bytes.
+        #[arg(short = 's', long)]
+        size: usize,
+        /// The TCP and UDP port of the server.
+        #[arg(short = 'p', long)]
+        port: u16,
+        /// The address of the server.
+        host: Option<Ipv4Addr>,
+    },
     /// Run the other process of a measurement; the measuring process starts it.
     #[command(hide = true)]
     Other {
@@ -155,14 +168,24 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
     if let What::Other { role, memory, size } = &what {
         return serve(*role, memory, *size);
     }
-    if let What::Tcp {
-        size,
-        port,
-        host: None,
-    } = what
-    {
-        place::pin(place::Side::Far)?;
-        return tcp::serve(port, positive(size)?);
+    match what {
+        What::Tcp {
+            size,
+            port,
+            host: None,
+        } => {
+            place::pin(place::Side::Far)?;
+            return tcp::serve(port, positive(size)?);
+        }
+        What::Udp {
+            size,
+            port,
+            host: None,
+        } => {
+            place::pin(place::Side::Far)?;
+            return datagram::serve(port, positive(size)?);
+        }
+        _ => {}
     }
     place::pin(place::Side::Near)?;
     let measured = match what {
@@ -179,7 +202,12 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             port,
             host: Some(host),
         } => tcp::measure(host, port, positive(size)?, time)?,
-        What::Other { .. } | What::Tcp { .. } => unreachable!("it was served"),
+        What::Udp {
+            size,
+            port,
+            host: Some(host),
+        } => datagram::measure(host, port, positive(size)?, time)?,
+        What::Other { .. } | What::Tcp { .. } | What::Udp { .. } => unreachable!("it was served"),
     };
     println!("{}", measured.line());
     Ok(())

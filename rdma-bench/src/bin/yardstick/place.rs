@@ -1,8 +1,6 @@
 //! Pins the two processes of a measurement to different processors, the same ones in every
 //! measurement.
 
-use std::thread;
-
 use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
@@ -19,21 +17,21 @@ pub(crate) enum Side {
 /// Pins this process to the processor of `side`. On a machine with one processor, both processes run
 /// on that processor.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
-    let count = thread::available_parallelism().map_or(1, usize::from);
     let allowed = rustix::thread::sched_getaffinity(None).context("asking for the processors")?;
-    // A child inherits the affinity of its parent, so the processor of its side need not be in
-    // `allowed`.
-    let wanted = match side {
-        Side::Near => 1.min(count - 1),
-        Side::Far => 0,
+    // The processor need not be in `allowed`, which this process has inherited from its parent.
+    let stay_on = |processor| {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        if allowed == set {
+            return Ok(());
+        }
+        rustix::thread::sched_setaffinity(None, &set)
+            .with_context(|| format!("staying on processor {processor}"))
     };
-    let mut set = CpuSet::new();
-    set.set(wanted);
-    if allowed == set {
-        return Ok(());
+    match side {
+        Side::Near => stay_on(1).or_else(|_| stay_on(0)),
+        Side::Far => stay_on(0),
     }
-    rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("staying on processor {wanted}"))
 }
 
 /// Makes the kernel kill this process when its parent ends for any reason.

@@ -127,8 +127,9 @@ pub(crate) fn sink(shared: &Shared, by: By) -> anyhow::Result<()> {
     }
 }
 
+/// Receives a datagram, or returns `None` if none has arrived.
 #[inline]
-fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
+pub(crate) fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
     match socket.recv(room) {
         Ok(count) => Ok(Some(count)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),

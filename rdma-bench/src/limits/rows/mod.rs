@@ -109,13 +109,12 @@ mod tests {
                 assert_eq!(part.quantity(), quantity, "{}", row.id);
                 assert!(part.source.has(part.statistic), "{}: {part}", row.id);
             }
-            let of_rate = quantity == Quantity::Rate;
-            assert_eq!(
-                matches!(row.goal.bound(), AtLeast(_)),
-                of_rate,
-                "{}",
-                row.id
-            );
+            let has_least = matches!(row.goal.bound(), AtLeast(_));
+            match quantity {
+                Quantity::Rate => assert!(has_least, "{}", row.id),
+                Quantity::Time => assert!(!has_least, "{}", row.id),
+                Quantity::Count => {}
+            }
             let alone = matches!(row.goal, Goal::Value(_));
             assert_eq!(row.yardstick.is_empty(), alone, "{}", row.id);
             if matches!(row.goal, Goal::Difference(_)) {

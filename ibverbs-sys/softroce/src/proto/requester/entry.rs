@@ -57,14 +57,26 @@ impl Entry {
         matches!(self.request.operation, SendOperation::Send { .. })
     }
 
-    /// Returns whether the request is a read or an atomic, which only a response with data can complete.
-    pub(super) fn awaits_data(&self) -> bool {
+    /// Returns whether the request is a compare-and-swap or a fetch-and-add, whose response has the previous value.
+    pub(super) fn is_atomic(&self) -> bool {
         matches!(
             self.request.operation,
-            SendOperation::Read { .. }
-                | SendOperation::CompareSwap { .. }
-                | SendOperation::FetchAdd { .. }
+            SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. }
         )
+    }
+
+    /// Returns whether the request is an atomic write or a flush, whose response is a read response without data.
+    pub(super) fn awaits_empty(&self) -> bool {
+        matches!(
+            self.request.operation,
+            SendOperation::AtomicWrite { .. } | SendOperation::Flush(_)
+        )
+    }
+
+    /// Returns whether the request has a response of its own, without which it does not complete: whether it is a read, an
+    /// atomic, an atomic write or a flush.
+    pub(super) fn awaits_data(&self) -> bool {
+        self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
     /// Returns the number of sequence numbers that packet `packet` of a request with `packets` sequence numbers covers.
@@ -151,7 +163,11 @@ impl Entry {
             ) => true,
             (
                 Service::ReliableConnection | Service::XrcInitiator,
-                O::Read { .. } | O::CompareSwap { .. } | O::FetchAdd { .. },
+                O::Read { .. }
+                | O::CompareSwap { .. }
+                | O::FetchAdd { .. }
+                | O::AtomicWrite { .. }
+                | O::Flush(_),
             ) => {
                 endpoint.attributes.max_initiated > 0
                     && matches!(request.payload, Payload::Gathered(_))
@@ -166,7 +182,9 @@ impl Entry {
             O::CompareSwap { .. } | O::FetchAdd { .. } if length < 8 => {
                 Err(CompletionStatus::LocalLength)
             }
-            O::CompareSwap { .. } | O::FetchAdd { .. } => Ok(1),
+            O::CompareSwap { .. } | O::FetchAdd { .. } | O::AtomicWrite { .. } | O::Flush(_) => {
+                Ok(1)
+            }
             _ if length > MAX_MESSAGE => Err(CompletionStatus::LocalLength),
             _ => Ok(endpoint.packets(length)),
         }
@@ -184,6 +202,8 @@ impl Entry {
             SendOperation::Read { .. } => (Work::Read, request.length),
             SendOperation::CompareSwap { .. } => (Work::CompareSwap, 8),
             SendOperation::FetchAdd { .. } => (Work::FetchAdd, 8),
+            SendOperation::AtomicWrite { .. } => (Work::AtomicWrite, 8),
+            SendOperation::Flush(flush) => (Work::Flush, flush.length),
             SendOperation::Bind(_) => (Work::Bind, 0),
             SendOperation::LocalInvalidate { .. } => (Work::LocalInvalidate, 0),
         };

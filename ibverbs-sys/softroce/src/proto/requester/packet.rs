@@ -1,7 +1,7 @@
 use super::entry::Entry;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
-use crate::wire::{AtomicEth, BASE, Deth, Header, Operation, Reth};
+use crate::wire::{AtomicEth, BASE, Deth, Feth, Header, Operation, Reth};
 
 /// Position of a packet within its request, and properties that depend on the position.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,11 @@ pub(super) fn write(
         return Ok(());
     }
     let request = &entry.request;
+    if let SendOperation::AtomicWrite { bytes, .. } = &request.operation {
+        header.emit(out);
+        out.extend_from_slice(bytes);
+        return Ok(());
+    }
     let begin = place.packet * endpoint.mtu();
     let length = (request.length - begin).min(endpoint.mtu());
     write_message(header, &request.payload, begin, length, memory, out)
@@ -155,6 +160,24 @@ fn header(
                 compare: 0,
             });
         }
+        SendOperation::AtomicWrite { remote, bytes } => {
+            header.reth = Some(Reth {
+                address: remote.address,
+                key: remote.key,
+                length: bytes.len() as u32,
+            });
+        }
+        SendOperation::Flush(flush) => {
+            header.feth = Some(Feth {
+                placement: flush.placement,
+                level: flush.level,
+            });
+            header.reth = Some(Reth {
+                address: flush.remote.address,
+                key: flush.remote.key,
+                length: flush.length,
+            });
+        }
         SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => {
             return Err(CompletionStatus::LocalQueuePairOperation);
         }
@@ -238,5 +261,7 @@ fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
         SendOperation::Read { .. } => O::ReadRequest,
         SendOperation::CompareSwap { .. } => O::CompareSwap,
         SendOperation::FetchAdd { .. } => O::FetchAdd,
+        SendOperation::AtomicWrite { .. } => O::AtomicWrite,
+        SendOperation::Flush(_) => O::Flush,
     }
 }

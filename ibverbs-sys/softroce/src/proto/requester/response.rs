@@ -225,7 +225,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the local memory of the read.
+    /// Copies the payload of a read response packet to the local memory of the read. The response to an atomic write
+    /// and to a flush is a read response without payload.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -235,11 +236,17 @@ impl Requester {
         host: &mut impl Host,
     ) -> Result<(), Failed> {
         let bad = Failed(CompletionStatus::BadResponse);
-        let entry = self
-            .queue
-            .front()
-            .filter(|entry| entry.is_read())
-            .ok_or(bad)?;
+        let entry = self.queue.front().ok_or(bad)?;
+        if entry.awaits_empty() {
+            if !packet.header.bth.opcode.is_only() || !packet.payload.is_empty() {
+                return Err(bad);
+            }
+            self.fetched(sequence);
+            return self.advance(sequence.next(), || now, endpoint, host);
+        }
+        if !entry.is_read() {
+            return Err(bad);
+        }
         let Progress::Started { first, packets } = entry.progress else {
             return Err(bad);
         };
@@ -281,7 +288,7 @@ impl Requester {
         let Payload::Gathered(list) = &entry.request.payload else {
             return Err(bad);
         };
-        if entry.is_read() || !entry.awaits_data() {
+        if !entry.is_atomic() {
             return Err(bad);
         }
         host.scatter(list, 0, &original.to_ne_bytes())

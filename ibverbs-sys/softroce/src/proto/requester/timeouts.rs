@@ -36,6 +36,11 @@ impl Requester {
         times.into_iter().fold(None, earlier)
     }
 
+    /// Returns the number of timeouts since the last response.
+    pub(in crate::proto) fn unanswered_timeouts(&self) -> u8 {
+        self.timeouts
+    }
+
     pub(in crate::proto) fn handle_timeout(
         &mut self,
         now: Time,

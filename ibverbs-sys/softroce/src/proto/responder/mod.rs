@@ -21,8 +21,8 @@ use super::endpoint::Endpoint;
 use super::requester::earlier;
 use super::timer::{Pacer, Pause};
 use super::{
-    AccessFlags, CompletionStatus, Counter, Event, Host, Remote, RemoteFault, Sequence, Time,
-    Withdrawal,
+    AccessFlags, CompletionStatus, Counter, Event, Flush, Host, Remote, RemoteFault, Sequence,
+    Time, Withdrawal,
 };
 use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
 
@@ -142,6 +142,10 @@ impl Responder {
             Err(Refusal::Invalid)
         } else if opcode.is_atomic() {
             self.atomic(sequence, endpoint, packet, host)
+        } else if opcode.is_atomic_write() {
+            self.atomic_write(sequence, endpoint, packet, host)
+        } else if opcode.is_flush() {
+            self.flush_memory(sequence, endpoint, packet, host)
         } else {
             self.read(sequence, endpoint, packet, host)
         };
@@ -255,9 +259,73 @@ impl Responder {
         Ok(())
     }
 
+    /// Executes an atomic write (IBTA annex A19).
+    fn atomic_write(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let attributes = &endpoint.attributes;
+        let reth = packet.header.reth.ok_or(Refusal::Invalid)?;
+        let bytes: [u8; 8] = packet.payload.try_into().map_err(|_| Refusal::Invalid)?;
+        if !attributes.access.contains(AccessFlags::REMOTE_WRITE)
+            || reth.length as usize != bytes.len()
+            || !reth.address.is_multiple_of(8)
+            || !self
+                .resources
+                .has_room(usize::from(attributes.max_accepted))
+        {
+            return Err(Refusal::Invalid);
+        }
+        host.write_word(reth.key, reth.address, bytes)?;
+        self.answer_empty(sequence, endpoint);
+        Ok(())
+    }
+
+    /// Executes a flush (IBTA annex A19).
+    fn flush_memory(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let attributes = &endpoint.attributes;
+        let feth = packet.header.feth.ok_or(Refusal::Invalid)?;
+        let reth = packet.header.reth.ok_or(Refusal::Invalid)?;
+        let rights = Flush::rights(feth.placement).ok_or(Refusal::Invalid)?;
+        let range = match feth.level {
+            Flush::RANGE => Some((reth.address, reth.length)),
+            Flush::REGION => None,
+            _ => return Err(Refusal::Invalid),
+        };
+        if !attributes.access.contains(rights)
+            || reth.length > MAX_ANNOUNCED
+            || !self
+                .resources
+                .has_room(usize::from(attributes.max_accepted))
+        {
+            return Err(Refusal::Invalid);
+        }
+        host.flush(reth.key, range, rights)?;
+        self.answer_empty(sequence, endpoint);
+        Ok(())
+    }
+
+    /// Stores an executed request whose response has no data.
+    fn answer_empty(&mut self, sequence: Sequence, endpoint: &Endpoint) {
+        self.message_sequence += 1;
+        let resource = Resource::new(sequence, Fetch::Empty, self.message_sequence);
+        let capacity = usize::from(endpoint.attributes.max_accepted);
+        self.resources.push(resource, capacity);
+        self.expected = sequence.next();
+    }
+
     /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed
-    /// again; reads are executed again; for atomics the stored result is sent. A request that is no longer stored is
-    /// ignored.
+    /// again; reads are executed again; for atomics the stored result is sent, and for atomic writes and flushes the
+    /// empty response. A request that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -270,7 +338,10 @@ impl Responder {
         };
         match resource.work {
             Fetch::Atomic { .. } if opcode.is_atomic() => self.resources.repeat(sequence, 1),
-            Fetch::Read { remote, length, .. } if !opcode.is_atomic() => {
+            Fetch::Empty if opcode.is_atomic_write() || opcode.is_flush() => {
+                self.resources.repeat(sequence, 1);
+            }
+            Fetch::Read { remote, length, .. } if opcode.operation == Operation::ReadRequest => {
                 let Some(reth) = packet.header.reth else {
                     return;
                 };
@@ -488,6 +559,13 @@ impl Responder {
                 let mut header = endpoint.header(O::AtomicAcknowledge, sequence);
                 header.aeth = Some(aeth);
                 header.original = Some(original);
+                header.emit(out);
+                self.answered(sequence);
+                return true;
+            }
+            Fetch::Empty => {
+                let mut header = endpoint.header(O::ReadResponseOnly, sequence);
+                header.aeth = Some(aeth);
                 header.emit(out);
                 self.answered(sequence);
                 return true;

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read or an atomic of the peer that the responder stores in order to answer it, and to answer it again after a
-/// loss.
+/// A read, atomic, atomic write or flush of the peer that the responder stores in order to answer it, and to answer it
+/// again after a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -30,6 +30,8 @@ pub(super) enum Fetch {
     Atomic {
         original: u64,
     },
+    /// An atomic write or a flush, whose response has no data.
+    Empty,
 }
 
 /// A response packet that must be sent.
@@ -58,7 +60,7 @@ impl Resource {
     pub(super) fn new(first: Sequence, work: Fetch, message_sequence: u32) -> Self {
         let end = match work {
             Fetch::Read { packets, .. } => packets,
-            Fetch::Atomic { .. } => 1,
+            Fetch::Atomic { .. } | Fetch::Empty => 1,
         };
         Self {
             first,
@@ -78,7 +80,7 @@ impl Resource {
     fn holds(&self, sequence: Sequence) -> bool {
         let packets = match self.work {
             Fetch::Read { packets, .. } => packets,
-            Fetch::Atomic { .. } => 1,
+            Fetch::Atomic { .. } | Fetch::Empty => 1,
         };
         let distance = sequence.distance(self.first);
         distance >= 0 && (distance as u32) < packets

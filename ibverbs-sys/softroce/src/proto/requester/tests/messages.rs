@@ -177,3 +177,59 @@ fn atomic_operations_are_executed_and_return_the_original_value() {
     assert_eq!(found, [40, 42, 7]);
     assert_eq!(pair.b.machine.bytes(there), 7u64.to_ne_bytes());
 }
+
+#[test]
+fn atomic_writes_and_flushes_complete_in_order_despite_losses() {
+    let mut pair = Pair::new(RC);
+    let there = pair.b.machine.register(vec![0; 64]);
+    let remote = pair.b.machine.remote(there, 8);
+    let flush = SendOperation::Flush(Flush {
+        remote,
+        length: 56,
+        placement: Flush::GLOBAL,
+        level: Flush::RANGE,
+    });
+    let write = |byte| SendOperation::AtomicWrite {
+        remote,
+        bytes: [byte; 8],
+    };
+    let operations = [write(1), flush.clone(), write(2), flush, write(3)];
+    for (id, operation) in (0..).zip(operations) {
+        pair.a.post(request(id, operation, &[]));
+    }
+    let mut packets = 0;
+    pair.run_with(|_, _| {
+        packets += 1;
+        match packets % 3 {
+            0 => Fate::Drop,
+            _ => Fate::Deliver,
+        }
+    });
+    let ends: Vec<_> = (pair.a.machine.sends.iter())
+        .map(|c| (c.id, c.status, c.work, c.length))
+        .collect();
+    let (written, flushed) = ((Work::AtomicWrite, 8), (Work::Flush, 56));
+    let expected: Vec<_> = (0..)
+        .zip([written, flushed, written, flushed, written])
+        .map(|(id, (work, length))| (id, S::Success, work, length))
+        .collect();
+    assert_eq!(ends, expected);
+    assert_eq!(pair.b.machine.bytes(there)[8..16], [3; 8]);
+    assert!(pair.a.machine.counted(Counter::Retransmitted) > 0);
+}
+
+#[test]
+fn a_response_with_data_to_an_atomic_write_is_bad() {
+    let mut node = Node::ready_to_send(1, RC);
+    let remote = node.machine.remote(1, 0);
+    let write = SendOperation::AtomicWrite {
+        remote,
+        bytes: [1; 8],
+    };
+    node.post(request(5, write, &[]));
+    let packets = node.transmit_all(Time::default());
+    assert_eq!(operation(&packets[0]), O::AtomicWrite);
+    let header = response(O::ReadResponseOnly, 0, Syndrome::Ack { credits: 31 });
+    node.receive_made(header, &[0; 8]);
+    assert_eq!(node.machine.ends(), [(5, S::BadResponse)]);
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::proto::testing::{Fate, From, Node, Pair, attributes, path, pattern, request, send};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Event, Inline, Payload, SendOperation,
+    AccessFlags, CompletionStatus as S, Counter, Event, Flush, Inline, Payload, SendOperation,
     SendRequest, Sequence, Service, State, Time, WindowBinding, Work,
 };
 use crate::wire::{Aeth, Bth, Header, Nak, Opcode, Operation as O, Packet, Syndrome, Transport};

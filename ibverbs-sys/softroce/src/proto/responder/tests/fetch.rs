@@ -227,3 +227,89 @@ fn a_long_response_is_sent_in_bursts() {
     assert_eq!(sent, 1000);
     assert_eq!(node.queue_pair.next_timeout(), None);
 }
+
+#[test]
+fn an_atomic_write_is_done_once_and_answered_without_data() {
+    let mut node = node();
+    let key = node.machine.register(vec![0; 16]);
+    let remote = node.machine.remote(key, 8);
+    let write = addressed(O::AtomicWrite, 0, remote, 8);
+    node.receive_made(write, &[7; 8]);
+    assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 0, ACK)]);
+    assert_eq!(node.machine.bytes(key)[8..], [7; 8]);
+    node.receive_made(addressed(O::WriteOnly, 1, remote, 8), &[9; 8]);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 1, ACK)]);
+    // Its response was lost; the later write stays.
+    node.receive_made(write, &[7; 8]);
+    assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 0, ACK)]);
+    assert_eq!(node.machine.bytes(key)[8..], [9; 8]);
+}
+
+#[test]
+fn an_atomic_write_of_other_than_an_aligned_word_is_invalid() {
+    for (offset, length, bytes) in [(4, 8, 8), (0, 4, 4), (0, 16, 16), (0, 8, 4), (0, 4, 8)] {
+        let mut node = node();
+        let key = node.machine.register(vec![0; 16]);
+        let remote = node.machine.remote(key, offset);
+        let write = addressed(O::AtomicWrite, 0, remote, length);
+        node.receive_made(write, &vec![7; bytes]);
+        let invalid = [refusal(0, Nak::InvalidRequest)];
+        assert_eq!(answers(&mut node), invalid, "{offset} {length} {bytes}");
+        assert_eq!(node.machine.bytes(key), [0; 16]);
+    }
+    // A peer that may write at all may not write there.
+    let mut node = node();
+    let key = (node.machine).register_for(vec![0; 8], AccessFlags::REMOTE_ATOMIC);
+    let write = addressed(O::AtomicWrite, 0, node.machine.remote(key, 0), 8);
+    node.receive_made(write, &[7; 8]);
+    assert_eq!(answers(&mut node), [refusal(0, Nak::RemoteAccessError)]);
+}
+
+#[test]
+fn a_flush_is_answered_after_the_writes_before_it() {
+    let mut node = node();
+    let key = node.machine.register(vec![0; 1000]);
+    let remote = node.machine.remote(key, 0);
+    node.receive_made(addressed(O::WriteOnly, 0, remote, 8), &[1; 8]);
+    let range = Feth {
+        placement: 1,
+        level: 0,
+    };
+    node.receive_made(flush(1, remote, 1000, range), &[]);
+    assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 1, ACK)]);
+    node.receive_made(flush(1, remote, 1000, range), &[]);
+    assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 1, ACK)]);
+    // Of the whole region, neither the address nor the length counts.
+    let whole = Feth { level: 1, ..range };
+    let nowhere = Remote { address: 0, key };
+    node.receive_made(flush(2, nowhere, 0, whole), &[]);
+    assert_eq!(answers(&mut node), [(O::ReadResponseOnly, 2, ACK)]);
+}
+
+#[test]
+fn a_flush_needs_its_rights_at_the_queue_pair_and_the_region() {
+    let global = Feth {
+        placement: 1,
+        level: 0,
+    };
+    let write = AccessFlags::REMOTE_WRITE;
+    let both = AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT;
+    let of = |placement, level| Feth { placement, level };
+    for (access, length, feth, nak) in [
+        (both, 65, global, Nak::RemoteAccessError),
+        (write, 8, global, Nak::RemoteAccessError),
+        (write, 8, of(1, 1), Nak::RemoteAccessError),
+        // The queue pair does not permit it.
+        (both, 8, of(2, 0), Nak::InvalidRequest),
+        (both, 8, of(3, 0), Nak::InvalidRequest),
+        (both, 8, of(0, 0), Nak::InvalidRequest),
+        (both, 8, of(5, 0), Nak::InvalidRequest),
+        (both, 8, of(1, 2), Nak::InvalidRequest),
+    ] {
+        let mut node = node();
+        let key = node.machine.register_for(vec![0; 64], access);
+        let remote = node.machine.remote(key, 0);
+        node.receive_made(flush(0, remote, length, feth), &[]);
+        assert_eq!(answers(&mut node), [refusal(0, nak)], "{access:?} {feth:?}");
+    }
+}

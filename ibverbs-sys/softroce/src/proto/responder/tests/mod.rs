@@ -16,7 +16,8 @@ use crate::proto::{
     State, Time, Work,
 };
 use crate::wire::{
-    Aeth, AtomicEth, Bth, Header, Nak, Opcode, Operation as O, Packet, Reth, Syndrome, Transport,
+    Aeth, AtomicEth, Bth, Feth, Header, Nak, Opcode, Operation as O, Packet, Reth, Syndrome,
+    Transport,
 };
 
 const RC: Service = Service::ReliableConnection;
@@ -48,6 +49,13 @@ fn addressed(operation: O, place: u32, remote: Remote, length: u32) -> Header {
     Header {
         reth: Some(reth),
         ..made(operation, place)
+    }
+}
+
+fn flush(place: u32, remote: Remote, length: u32, feth: Feth) -> Header {
+    Header {
+        feth: Some(feth),
+        ..addressed(O::Flush, place, remote, length)
     }
 }
 

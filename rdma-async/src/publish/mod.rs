@@ -16,15 +16,23 @@
 //! header: version, length, checksum, 0; eight bytes each, in network byte order
 //! ```
 
+mod announcer;
+mod right;
+
 use std::alloc::Layout;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_core::{AccessFlags, ExposedMemory, RemoteMemory};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use self::announcer::Announcer;
+pub use self::right::ReaderRight;
+use self::right::Rights;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
@@ -66,9 +74,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 pub struct Published {
+    /// Dropped before the memory, to which the rights belong.
+    rights: Arc<Rights>,
     memory: ExposedMemory,
     capacity: usize,
     version: u64,
+    /// Version for the announcers.
+    versions: watch::Sender<u64>,
 }
 
 impl fmt::Debug for Published {
@@ -95,7 +107,9 @@ impl RdmaDevice {
             .expose(AccessFlags::REMOTE_READ)
             .map_err(|refused| refused.error)?;
         let mut published = Published {
+            rights: Arc::default(),
             memory,
+            versions: watch::Sender::new(0),
             capacity,
             version: 0,
         };
@@ -132,6 +146,9 @@ impl Published {
         }
         self.write(self.version + 1, value)?;
         self.version += 1;
+        if self.versions.receiver_count() > 0 {
+            self.versions.send_replace(self.version);
+        }
         Ok(self.version)
     }
 
@@ -155,7 +172,9 @@ impl Published {
     ///
     /// [`Error::Verbs`] if the device cannot end the access.
     pub fn end(self) -> Result<()> {
-        match self.memory.revoke() {
+        let Self { rights, memory, .. } = self;
+        drop(rights);
+        match memory.revoke() {
             Ok(_) => Ok(()),
             Err(refused) => Err(refused.error.into()),
         }
@@ -223,8 +242,12 @@ impl<'c> PublishedReader<'c> {
         if !self.try_read().await? {
             self.read_again().await?;
         }
-        let value = self.value.clone();
-        Ok(&self.local.as_slice()[value])
+        Ok(self.last_value())
+    }
+
+    /// Returns the value that was read last.
+    fn last_value(&self) -> &[u8] {
+        &self.local.as_slice()[self.value.clone()]
     }
 
     /// Waits until the value has another version than the one that was read last, and reads the value.
@@ -238,8 +261,7 @@ impl<'c> PublishedReader<'c> {
         loop {
             self.read().await?;
             if self.version != before {
-                let value = self.value.clone();
-                return Ok(&self.local.as_slice()[value]);
+                return Ok(self.last_value());
             }
             sleep(interval).await;
         }

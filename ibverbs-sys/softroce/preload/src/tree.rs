@@ -1,0 +1,341 @@
+//! The private directory of the process, in which the files of the device are.
+//!
+//! Its name begins with [`PREFIX`], and the process holds a lock on it, which the kernel releases when the process ends in any
+//! way. So another process can tell which directories are left over.
+//!
+//! The functions here make system calls directly (`rustix`), because this library replaces functions of the C library.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use device::sysfs::{self, File, State};
+use rustix::fs::{self, Access, Dir, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Pid, geteuid, getpid};
+
+/// Beginning of the names of private directories.
+const PREFIX: &str = "softroce-files-";
+
+/// Lowest number of the lock's descriptor, above those that programs use by number.
+const LOCK_DESCRIPTOR: i32 = 3072;
+
+/// Number of names that are tried for a directory.
+const ATTEMPTS: u32 = 100;
+
+/// The private directory of a process.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    /// The process that has created the directory. A child of `fork` creates its own.
+    process: Pid,
+    /// Absolute path without symbolic links.
+    root: PathBuf,
+    /// What was written. Only one thread at a time updates the files.
+    written: Mutex<Written>,
+    _lock: OwnedFd,
+}
+
+/// The content of a private directory.
+#[derive(Debug, Default)]
+struct Written {
+    /// State of the device in the files; `None` before the first is complete.
+    state: Option<State>,
+    files: BTreeMap<String, File>,
+}
+
+/// The directory of the process, or that of its parent; null before the first question. Trees are never freed, because other
+/// threads may use them.
+static TREE: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
+
+/// Set when the process exits, and its directory is removed.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Set after a message about a failure was printed.
+static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns the directory of this process with the present content of all files, and creates it if necessary. Returns `None` if
+/// it cannot be created, or the process is exiting.
+pub(crate) fn current() -> Option<&'static Tree> {
+    updated(Tree::update)
+}
+
+/// Returns the same directory as [`current`], with entries for the machine's present devices in the directories that they share with
+/// softroce's device.
+pub(crate) fn with_devices_of_the_machine() -> Option<&'static Tree> {
+    updated(Tree::update_shared)
+}
+
+fn updated(update: impl FnOnce(&Tree) -> io::Result<()>) -> Option<&'static Tree> {
+    if HAS_ENDED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let tree = match existing() {
+        Some(tree) if fs::access(&tree.root, Access::EXISTS).is_ok() => tree,
+        _ => create()?,
+    };
+    if let Err(error) = update(tree) {
+        report(&error);
+    }
+    Some(tree)
+}
+
+/// Returns the directory of this process, if it was created.
+pub(crate) fn existing() -> Option<&'static Tree> {
+    // SAFETY: the pointer is null, or that of a tree that is never freed.
+    let tree = unsafe { TREE.load(Ordering::Acquire).as_ref() }?;
+    (tree.process == getpid()).then_some(tree)
+}
+
+/// Creates the directory of this process. If another thread is faster, returns the directory of that thread.
+fn create() -> Option<&'static Tree> {
+    let seen = TREE.load(Ordering::Acquire);
+    let made = match Tree::create() {
+        Ok(made) => Box::into_raw(Box::new(made)),
+        Err(error) => {
+            report(&error);
+            return None;
+        }
+    };
+    let order = Ordering::AcqRel;
+    match TREE.compare_exchange(seen, made, order, Ordering::Acquire) {
+        // SAFETY: the tree was created above and is never freed.
+        Ok(_) => Some(unsafe { &*made }),
+        Err(_) => {
+            // SAFETY: the tree was created above, and no other thread has a pointer to it.
+            let made = unsafe { Box::from_raw(made) };
+            made.remove();
+            existing()
+        }
+    }
+}
+
+fn report(error: &io::Error) {
+    if !HAS_REPORTED.swap(true, Ordering::Relaxed) {
+        // Nobody can be told if standard error is closed.
+        let _ = writeln!(
+            io::stderr(),
+            "softroce: programs do not find all files of the device: {error}"
+        );
+    }
+}
+
+impl Tree {
+    /// Creates a directory with all files.
+    fn create() -> io::Result<Self> {
+        let bases = [PathBuf::from("/dev/shm"), env::temp_dir()];
+        let mut failure = None;
+        for base in &bases {
+            remove_left_over(base);
+            match Self::create_in(base) {
+                Ok(tree) => return Ok(tree),
+                Err(error) => failure = Some((base, error)),
+            }
+        }
+        let (base, error) = failure.unwrap_or((&bases[0], Errno::NOENT.into()));
+        let message = format!("creating a directory in {}: {error}", base.display());
+        Err(io::Error::new(error.kind(), message))
+    }
+
+    fn create_in(base: &Path) -> io::Result<Self> {
+        let base = canonical(base)?;
+        let process = getpid();
+        for attempt in 0..ATTEMPTS {
+            let root = base.join(format!("{PREFIX}{process}-{attempt}"));
+            match fs::mkdir(&root, Mode::from_raw_mode(0o755)) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            // Another process may have removed the new directory before it was locked.
+            let Some(lock) = lock(&root) else {
+                continue;
+            };
+            if fs::access(&root, Access::EXISTS).is_err() {
+                continue;
+            }
+            let tree = Self {
+                process,
+                root,
+                written: Mutex::default(),
+                _lock: fcntl_dupfd_cloexec(&lock, LOCK_DESCRIPTOR).unwrap_or(lock),
+            };
+            if let Err(error) = tree.update() {
+                tree.remove();
+                return Err(error);
+            }
+            return Ok(tree);
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// Returns the path of the directory.
+    pub(crate) fn root(&self) -> &[u8] {
+        self.root.as_os_str().as_bytes()
+    }
+
+    /// Writes all files whose content has changed. Does nothing while another thread does that.
+    fn update(&self) -> io::Result<()> {
+        let Ok(mut written) = self.written.try_lock() else {
+            return Ok(());
+        };
+        let state = State::present();
+        if written.state.as_ref() != Some(&state) {
+            for (path, file) in state.files() {
+                self.write(&mut written.files, path, file)?;
+            }
+            written.state = Some(state);
+        }
+        Ok(())
+    }
+
+    /// Does the same, and makes the links in shared directories those to the present devices of the machine.
+    fn update_shared(&self) -> io::Result<()> {
+        self.update()?;
+        let Ok(mut written) = self.written.try_lock() else {
+            return Ok(());
+        };
+        let files = &mut written.files;
+        for directory in sysfs::SHARED {
+            let present = devices_of_the_machine(directory);
+            let is_old = |(path, file): &(&String, &File)| {
+                matches!(file, File::Link(target) if target == *path)
+                    && Path::new(path).parent() == Some(Path::new(directory))
+                    && !present.contains(*path)
+            };
+            let old: Vec<String> = files
+                .iter()
+                .filter(is_old)
+                .map(|(path, _)| path.clone())
+                .collect();
+            for path in old {
+                fs::unlink(self.path(&path))?;
+                files.remove(&path);
+            }
+            for path in present {
+                if !files.contains_key(&path) {
+                    let link = File::Link(path.clone());
+                    self.write(files, path, link)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file, unless it has this content.
+    fn write(
+        &self,
+        written: &mut BTreeMap<String, File>,
+        path: String,
+        file: File,
+    ) -> io::Result<()> {
+        let before = written.get(&path);
+        if before == Some(&file) {
+            return Ok(());
+        }
+        let place = self.path(&path);
+        // A file that replaces another gets its name when it is complete.
+        let new = match before {
+            None => place.clone(),
+            Some(_) => self.root.join("new"),
+        };
+        match &file {
+            File::Directory => fs::mkdir(&new, Mode::from_raw_mode(0o755))?,
+            File::Link(target) => fs::symlink(target, &new)?,
+            File::Text(text) => {
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+                let new = fs::open(&new, flags, Mode::from_raw_mode(0o444))?;
+                if !text.is_empty() {
+                    rustix::io::write(&new, text.as_bytes())?;
+                }
+            }
+        }
+        if new != place {
+            fs::rename(&new, &place)?;
+        }
+        written.insert(path, file);
+        Ok(())
+    }
+
+    /// Returns the place of the file with this absolute path.
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(&path[1..])
+    }
+
+    /// Removes the directory with all files.
+    fn remove(&self) {
+        remove(&self.root);
+    }
+}
+
+/// Returns the paths of the machine's devices in a directory.
+fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = fs::open(directory, flags, Mode::empty()).and_then(Dir::new);
+    let names = entries.into_iter().flatten().flatten().map(|entry| {
+        let name = entry.file_name().to_string_lossy();
+        name.into_owned()
+    });
+    names
+        .filter(|name| name != "." && name != "..")
+        .map(|name| format!("{directory}/{name}"))
+        .collect()
+}
+
+/// Locks a directory of this user. Returns `None` if another process has it locked, or it is not a directory of this user.
+fn lock(root: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = fs::open(root, flags, Mode::empty()).ok()?;
+    let is_own = fs::fstat(&lock).ok()?.st_uid == geteuid().as_raw();
+    fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    is_own.then_some(lock)
+}
+
+/// Removes the directories of processes that have ended without removing them.
+fn remove_left_over(base: &Path) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = fs::open(base, flags, Mode::empty()).and_then(Dir::new);
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy();
+        if name.starts_with(PREFIX)
+            && let root = base.join(&*name)
+            && let Some(_lock) = lock(&root)
+        {
+            remove(&root);
+        }
+    }
+}
+
+/// Removes a directory with all that is in it. What cannot be removed stays.
+fn remove(root: &Path) {
+    // The standard library calls functions of the C library that this library replaces. Their paths are not those of the device.
+    let _ = std::fs::remove_dir_all(root);
+}
+
+/// Returns the path of a directory without symbolic links.
+fn canonical(base: &Path) -> io::Result<PathBuf> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = fs::open(base, flags, Mode::empty())?;
+    let name = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let path = fs::readlink(name, Vec::new())?;
+    Ok(OsString::from_vec(path.into_bytes()).into())
+}
+
+/// Removes the directory of this process when the process exits, or this library is unloaded.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static REMOVE: extern "C" fn() = {
+    extern "C" fn remove_at_exit() {
+        HAS_ENDED.store(true, Ordering::Relaxed);
+        if let Some(tree) = existing() {
+            tree.remove();
+        }
+    }
+    remove_at_exit
+};

@@ -1,0 +1,302 @@
+#![forbid(unsafe_code)]
+//! Checks of packet sizes: detection of paths to other hosts that lose long packets.
+//!
+//! A network between two hosts may have a smaller MTU than their interfaces. The packets of this crate and of kernel drivers must
+//! not be fragmented (their IP headers say so), so such a network drops long packets, and a connection with long messages never
+//! gets an answer. A check sends two [questions](super::trial): a long one, with the length of the longest packet, and then a
+//! short one. If only the short one is answered, the check is repeated immediately; after several such answers, a message on
+//! standard error reports the path.
+//!
+//! A path is checked when a connection is made, and when packets of a connection are not acknowledged. The peer may not be open
+//! yet when the connection is made; a question of the peer then repeats the check. Other implementations answer no question;
+//! nothing is found out about the paths to them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::bind::report;
+use super::network::Network;
+use super::trial::number_of;
+use crate::number;
+use crate::proto::{Mtu, Path, Time};
+use crate::random;
+
+/// Number of bytes of the long question's payload in addition to the path MTU. The longest packet of a connection has a RETH
+/// and immediate data, and a question has a DETH.
+const OTHER_HEADERS: usize = 16 + 4 - 8;
+
+/// Time to wait for the answers to a check. The time doubles with each check that is not answered.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// Time after which a path is checked again. Also the maximum time between two checks that are not answered.
+const RENEWAL: Duration = Duration::from_secs(60);
+
+/// Number of answers in a row to the short question only, after which the path is reported.
+const LOSSES: u32 = 4;
+
+/// Maximum number of routes whose state is kept.
+const MAX_ROUTES: usize = 4096;
+
+/// Local address and address of the peer.
+type Route = (IpAddr, IpAddr);
+
+/// Path to a peer, and the queue pair number that answers questions there.
+pub(super) type Target = (Path, u32);
+
+/// State of the checks for each route.
+#[derive(Debug, Default)]
+pub(super) struct Sizes(Mutex<HashMap<Route, Check>>);
+
+#[derive(Debug)]
+struct Check {
+    to: Target,
+    /// Path MTU of the check.
+    mtu: Mtu,
+    /// Sequence number of the long question, which is odd. That of the short question is higher by 2.
+    sequence: u32,
+    state: State,
+    /// Number of checks in a row that were not answered.
+    unanswered: u32,
+    /// Time from which the path may be checked again.
+    due: Time,
+    /// Set once the path was reported.
+    is_reported: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No question was answered. `is_repeated` is set if the check was repeated because of a question of the peer.
+    Unanswered { is_repeated: bool },
+    /// Only short questions were answered, this often in a row.
+    Lossy(u32),
+    /// The long question was answered, or the path was reported.
+    Done,
+}
+
+/// What to do after an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Send the questions for this path MTU to this peer, the long one with this sequence number.
+    Ask(Target, Mtu, u32),
+    /// Report that packets with this path MTU are lost.
+    Report(Mtu),
+    Nothing,
+}
+
+impl Check {
+    fn ask(&mut self, state: State) -> Step {
+        self.state = state;
+        // Unpredictable, so that no third host can answer.
+        let [word] = random::words();
+        self.sequence = word as u32 & 0xff_fffc | 1;
+        Step::Ask(self.to, self.mtu, self.sequence)
+    }
+}
+
+impl Sizes {
+    /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than in the last check.
+    fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> Step {
+        let mut checks = self.0.lock();
+        if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
+            let oldest = checks.iter().min_by_key(|(_, check)| check.due);
+            if let Some((&oldest, _)) = oldest {
+                checks.remove(&oldest);
+            }
+        }
+        let check = checks.entry(route).or_insert(Check {
+            to,
+            mtu,
+            sequence: 0,
+            state: State::Done,
+            unanswered: 0,
+            due: now,
+            is_reported: false,
+        });
+        if now < check.due && mtu <= check.mtu {
+            return Step::Nothing;
+        }
+        check.unanswered = match check.state {
+            State::Unanswered { .. } => check.unanswered.saturating_add(1),
+            State::Lossy(_) | State::Done => 0,
+        };
+        (check.to, check.mtu) = (to, mtu);
+        check.due = now
+            + WAIT
+                .saturating_mul(1 << check.unanswered.min(16))
+                .min(RENEWAL);
+        check.ask(State::Unanswered { is_repeated: false })
+    }
+
+    /// Repeats a check that was not answered, once, because a question of the peer shows that the peer is open now.
+    pub(super) fn heard(&self, route: Route) -> Step {
+        match self.0.lock().get_mut(&route) {
+            Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
+                check.ask(State::Unanswered { is_repeated: true })
+            }
+            _ => Step::Nothing,
+        }
+    }
+
+    /// Handles the answer to the question with the sequence number `sequence`.
+    pub(super) fn answered(&self, route: Route, sequence: u32, now: Time) -> Step {
+        let mut checks = self.0.lock();
+        let Some(check) = checks.get_mut(&route) else {
+            return Step::Nothing;
+        };
+        if sequence == check.sequence {
+            check.state = State::Done;
+            check.due = now + RENEWAL;
+            return Step::Nothing;
+        }
+        let losses = match check.state {
+            _ if sequence != check.sequence + 2 => return Step::Nothing,
+            State::Done => return Step::Nothing,
+            State::Unanswered { .. } => 1,
+            State::Lossy(losses) => losses + 1,
+        };
+        if losses < LOSSES {
+            return check.ask(State::Lossy(losses));
+        }
+        check.state = State::Done;
+        check.due = now + RENEWAL;
+        match std::mem::replace(&mut check.is_reported, true) {
+            true => Step::Nothing,
+            false => Step::Report(check.mtu),
+        }
+    }
+}
+
+impl Network {
+    /// Checks that the longest packets of a connection arrive: on `path`, to the queue pair number `destination`, with the path
+    /// MTU `mtu`. Called when the connection is made, and when packets are not acknowledged.
+    pub(crate) fn check_sizes(&self, path: &Path, destination: u32, mtu: Mtu) {
+        let Some(own) = self.own(path.source.into()) else {
+            return;
+        };
+        let route = (own.local.ip(), path.destination.to_canonical());
+        if route.0.is_loopback() || route.1.is_loopback() || !self.reaches(path) {
+            return;
+        }
+        let to = (*path, number_of(number::slot(destination)));
+        let step = self.sizes.begin(route, to, mtu, self.timers.now());
+        self.continue_check(route, step);
+    }
+
+    /// Performs a step of the check of a route.
+    pub(super) fn continue_check(&self, (local, peer): Route, step: Step) {
+        match step {
+            Step::Ask(to, mtu, sequence) => {
+                // Sent separately: a virtual interface passes on a burst whatever the length of its packets.
+                let long = mtu.bytes() + OTHER_HEADERS;
+                self.ask(&mut self.outbox(), to, sequence, long);
+                self.ask(&mut self.outbox(), to, sequence + 2, 0);
+            }
+            Step::Report(mtu) => report(format_args!(
+                "long packets from {local}, with a path MTU of {} bytes, do not arrive at {peer}, but short packets do: the \
+                 network between the hosts has a smaller MTU than the interface. Set a smaller MTU of the interfaces, or a smaller \
+                 path MTU of the queue pairs",
+                mtu.bytes()
+            )),
+            Step::Nothing => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const ROUTE: Route = (
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+    );
+
+    fn begin(sizes: &Sizes, mtu: Mtu, millis: u64) -> Step {
+        let path = Path {
+            source: 2,
+            destination: Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        sizes.begin(ROUTE, (path, 1), mtu, at(millis))
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::default() + Duration::from_millis(millis)
+    }
+
+    fn sequence_of(step: Step) -> u32 {
+        match step {
+            Step::Ask(_, _, sequence) => sequence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_path_that_loses_long_packets_is_reported_once() {
+        let sizes = Sizes::default();
+        for (millis, expected) in [(0, Step::Report(Mtu::Mtu4096)), (60_000, Step::Nothing)] {
+            let mut step = begin(&sizes, Mtu::Mtu4096, millis);
+            for _ in 1..LOSSES {
+                let short = sequence_of(step) + 2;
+                step = sizes.answered(ROUTE, short, at(millis));
+                // The same answer once more is no other loss.
+                assert_eq!(sizes.answered(ROUTE, short, at(millis)), Step::Nothing);
+            }
+            let short = sequence_of(step) + 2;
+            assert_eq!(sizes.answered(ROUTE, short, at(millis)), expected);
+            let again = begin(&sizes, Mtu::Mtu4096, millis + 59_999);
+            assert_eq!(again, Step::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_lost_packet_is_no_lost_size() {
+        let sizes = Sizes::default();
+        let mut step = begin(&sizes, Mtu::Mtu1024, 0);
+        for _ in 1..LOSSES {
+            step = sizes.answered(ROUTE, sequence_of(step) + 2, at(0));
+        }
+        let last = sequence_of(step);
+        assert_eq!(sizes.answered(ROUTE, last, at(0)), Step::Nothing);
+        assert_eq!(sizes.answered(ROUTE, last + 2, at(0)), Step::Nothing);
+    }
+
+    #[test]
+    fn a_path_is_checked_again_after_a_minute_or_for_longer_packets() {
+        let sizes = Sizes::default();
+        let ask = |mtu, millis| begin(&sizes, mtu, millis);
+        let answer = |step, millis| sizes.answered(ROUTE, sequence_of(step), at(millis));
+        answer(ask(Mtu::Mtu1024, 0), 0);
+        assert_eq!(ask(Mtu::Mtu256, 59_999), Step::Nothing);
+        answer(ask(Mtu::Mtu4096, 2), 3);
+        assert_eq!(ask(Mtu::Mtu4096, 60_002), Step::Nothing);
+        sequence_of(ask(Mtu::Mtu1024, 60_003));
+    }
+
+    #[test]
+    fn a_question_of_the_peer_repeats_a_check_once() {
+        let sizes = Sizes::default();
+        assert_eq!(sizes.heard(ROUTE), Step::Nothing);
+        let first = sequence_of(begin(&sizes, Mtu::Mtu1024, 0));
+        let second = sequence_of(sizes.heard(ROUTE));
+        assert_eq!(sizes.heard(ROUTE), Step::Nothing);
+        assert_eq!(sizes.answered(ROUTE, first, at(1)), Step::Nothing);
+        sizes.answered(ROUTE, second, at(1));
+        assert_eq!(begin(&sizes, Mtu::Mtu1024, 60_000), Step::Nothing);
+    }
+
+    #[test]
+    fn a_peer_that_never_answers_gets_few_questions() {
+        let sizes = Sizes::default();
+        let hour = (0..3_600_000).step_by(10);
+        let asked = hour.filter(|&now| begin(&sizes, Mtu::Mtu1024, now) != Step::Nothing);
+        assert!((60..80).contains(&asked.count()));
+    }
+}

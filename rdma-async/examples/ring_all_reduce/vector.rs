@@ -1,0 +1,86 @@
+//! The vector of a rank, in registered memory.
+
+use std::alloc::Layout;
+
+use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
+
+/// Number of elements of a piece.
+const PIECE: usize = 1 << 16;
+/// Number of bytes of an element, an `f32`.
+const ELEMENT: usize = size_of::<f32>();
+
+/// Vector of `f32`, in chunks of equal length, which consist of pieces.
+#[derive(Debug)]
+pub(crate) struct Vector {
+    chunks: Vec<Vec<LocalMr>>,
+}
+
+impl Vector {
+    /// Returns the vector of a rank, with one chunk for each rank.
+    pub(crate) fn of_rank(
+        device: &RdmaDevice,
+        rank: usize,
+        ranks: usize,
+        elements: usize,
+    ) -> anyhow::Result<Self> {
+        let share = elements / ranks;
+        anyhow::ensure!(
+            share > 0 && share * ranks == elements,
+            "{elements} elements cannot be shared equally by {ranks} ranks"
+        );
+        let chunk = |chunk: usize| {
+            let starts = (chunk * share..(chunk + 1) * share).step_by(PIECE);
+            let piece = |start: usize| {
+                let len = PIECE.min((chunk + 1) * share - start);
+                let mut piece = device.alloc_local_mr_stale(Layout::array::<f32>(len)?)?;
+                let elements = piece.as_mut_slice().chunks_exact_mut(ELEMENT);
+                for (at, element) in elements.enumerate() {
+                    element.copy_from_slice(&value(rank, start + at).to_ne_bytes());
+                }
+                Ok(piece)
+            };
+            starts.map(piece).collect()
+        };
+        let chunks = (0..ranks).map(chunk).collect::<anyhow::Result<_>>()?;
+        Ok(Self { chunks })
+    }
+
+    /// Returns the pieces of two different chunks: one to be read, and one to be written.
+    pub(crate) fn two_chunks(
+        &mut self,
+        read: usize,
+        written: usize,
+    ) -> (&[LocalMr], &mut [LocalMr]) {
+        let two = self.chunks.get_disjoint_mut([read, written]);
+        let [read, written] = two.expect("two different chunks");
+        (read, written)
+    }
+
+    /// Checks that the vector is the sum of those of all ranks.
+    pub(crate) fn check(&self, ranks: usize) -> anyhow::Result<()> {
+        let pieces = self.chunks.iter().flatten();
+        let elements = pieces.flat_map(|piece| piece.as_slice().chunks_exact(ELEMENT));
+        for (at, bytes) in elements.enumerate() {
+            let sum: f32 = (0..ranks).map(|rank| value(rank, at)).sum();
+            let found = f32::from_ne_bytes(bytes.try_into()?);
+            anyhow::ensure!(found == sum, "element {at} is {found} instead of {sum}");
+        }
+        Ok(())
+    }
+}
+
+/// Element of the vector of a rank. Sums of these are exact.
+fn value(rank: usize, at: usize) -> f32 {
+    ((at * 31 + rank * 7) % 1009) as f32
+}
+
+/// Adds the elements of `other` to those of `own`.
+pub(crate) fn add(own: &mut LocalMr, other: &LocalMr) {
+    let own = own.as_mut_slice().chunks_exact_mut(ELEMENT);
+    let other = other.as_slice().chunks_exact(ELEMENT);
+    for (own, other) in own.zip(other) {
+        let number = |bytes: &[u8]| f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+        let sum = number(own) + number(other);
+        own.copy_from_slice(&sum.to_ne_bytes());
+    }
+}

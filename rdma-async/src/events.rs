@@ -1,0 +1,95 @@
+//! [`DeviceEvents`]: the asynchronous events of a device, as a stream.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::Stream;
+use rdma_core::{AsyncEvent, AsyncEvents};
+use tokio::io::unix::AsyncFd;
+
+use crate::device::RdmaDevice;
+use crate::error::{Error, Result};
+
+/// The asynchronous events of a device: changes of its ports and addresses, and failures that no completion
+/// reports. Created by [`RdmaDevice::events`].
+///
+/// ```
+/// use rdma_async::RdmaDevice;
+/// # use rdma_core::AsyncEvent;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), rdma_async::Error> {
+/// let device = RdmaDevice::open_default()?;
+/// let mut events = device.events()?;
+/// # let mut listener = device.builder().bind("127.0.0.1:0").await?;
+/// # let address = listener.local_address()?;
+/// # let (client, server) =
+/// #     tokio::try_join!(device.builder().connect(address), listener.accept())?;
+/// # drop(server);
+/// // The queue pair of a connection that the peer has closed takes no more receives.
+/// let event = events.next_event().await?;
+/// # assert!(matches!(event, AsyncEvent::LastRequestReached { .. }), "{event}");
+/// println!("{event}");
+/// # drop(client);
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "ibv_get_async_event")]
+#[derive(Debug)]
+pub struct DeviceEvents {
+    events: AsyncFd<AsyncEvents>,
+}
+
+impl RdmaDevice {
+    /// Returns the asynchronous events of the device, for the current runtime. Each event is delivered once:
+    /// of several such values, each gets a part of the events.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot watch them.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn events(&self) -> Result<DeviceEvents> {
+        let events = self.context().async_events()?;
+        // The replacement of `new` is unsafe because a type may return a different descriptor each time,
+        // or one that it does not own. The events always return the descriptor of their context.
+        #[expect(
+            deprecated,
+            reason = "the replacement is unsafe for types unlike this one"
+        )]
+        let events = AsyncFd::new(events)
+            .map_err(|source| Error::tcp("watching", "the events of a device", source))?;
+        Ok(DeviceEvents { events })
+    }
+}
+
+impl DeviceEvents {
+    /// Waits for the next event, and returns it. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`] if the device was removed.
+    pub async fn next_event(&mut self) -> Result<AsyncEvent> {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<AsyncEvent>> {
+        loop {
+            if let Some(event) = self.events.get_ref().take()? {
+                return Poll::Ready(Ok(event));
+            }
+            ready!(self.events.poll_read_ready(cx))
+                .map_err(|source| Error::tcp("watching", "the events of a device", source))?
+                .clear_ready();
+        }
+    }
+}
+
+impl Stream for DeviceEvents {
+    type Item = Result<AsyncEvent>;
+
+    /// Never returns `None`.
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(cx).map(Some)
+    }
+}

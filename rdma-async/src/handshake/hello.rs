@@ -1,0 +1,136 @@
+//! The hello: the parameters that the two ends of a connection exchange.
+
+use rdma_core::Endpoint;
+
+use crate::connection::Depths;
+
+/// First bytes of a hello.
+pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
+/// Version of the protocol of the handshake and of the messages of a connection.
+pub(crate) const VERSION: u16 = 1;
+
+/// Limits of one end that the other end must respect. Numbers are in network byte order.
+///
+/// ```text
+/// byte 0..8    8..10     10..12       12..14          14..18
+///      magic   version   data depth   control depth   longest payload
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) depths: Depths,
+    pub(crate) payload: u32,
+}
+
+impl Terms {
+    pub(crate) const ENCODED_LEN: usize = 18;
+
+    pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut bytes = [0; Self::ENCODED_LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_be_bytes());
+        bytes[10..12].copy_from_slice(&self.depths.data.to_be_bytes());
+        bytes[12..14].copy_from_slice(&self.depths.control.to_be_bytes());
+        bytes[14..18].copy_from_slice(&self.payload.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
+        let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        if bytes[..8] != MAGIC {
+            return Err("it does not speak this protocol".to_owned());
+        }
+        if short(8) != VERSION {
+            return Err(format!(
+                "it speaks version {}, and this end {VERSION}",
+                short(8)
+            ));
+        }
+        let depths = Depths {
+            data: short(10),
+            control: short(12),
+        };
+        if depths.data < 2 || depths.control < 2 {
+            return Err("it takes too few messages to talk to".to_owned());
+        }
+        Ok(Self {
+            depths,
+            payload: u32::from_be_bytes(bytes[14..18].try_into().expect("four bytes")),
+        })
+    }
+}
+
+/// First message of either end of the handshake: the [`Terms`], followed by the endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) terms: Terms,
+    pub(crate) endpoint: Endpoint,
+}
+
+pub(crate) const HELLO_LEN: usize = Terms::ENCODED_LEN + Endpoint::ENCODED_LEN;
+
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut bytes = [0; HELLO_LEN];
+        bytes[..Terms::ENCODED_LEN].copy_from_slice(&self.terms.encode());
+        bytes[Terms::ENCODED_LEN..].copy_from_slice(&self.endpoint.to_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, String> {
+        let (terms, endpoint) = bytes.split_at(Terms::ENCODED_LEN);
+        let terms = terms.try_into().expect("a hello begins with terms");
+        let endpoint = endpoint
+            .try_into()
+            .expect("the rest of a hello is an endpoint");
+        Ok(Self {
+            terms: Terms::decode(terms)?,
+            endpoint: Endpoint::from_bytes(endpoint).map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_core::{Gid, Mtu};
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            terms: Terms {
+                depths: Depths {
+                    data: 64,
+                    control: 32,
+                },
+                payload: 4096,
+            },
+            endpoint: Endpoint {
+                queue_pair: 17,
+                packet_sequence: 0xabcdef,
+                gid: Gid([9; 16]),
+                lid: 0,
+                mtu: Mtu::Mtu1024,
+                incoming_reads: 16,
+                outgoing_reads: 16,
+            },
+        }
+    }
+
+    #[test]
+    fn hellos_round_trip() {
+        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+    }
+
+    #[test]
+    fn wrong_hellos_are_refused_with_the_reason() {
+        let spoiled = |at: usize, value: u8| {
+            let mut bytes = hello().encode();
+            bytes[at] = value;
+            Hello::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(spoiled(0, b'x'), "it does not speak this protocol");
+        assert_eq!(spoiled(9, 2), "it speaks version 2, and this end 1");
+        assert_eq!(spoiled(11, 0), "it takes too few messages to talk to");
+        assert!(spoiled(18 + 26, 0).contains("no such path MTU"));
+    }
+}

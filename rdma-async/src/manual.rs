@@ -1,0 +1,213 @@
+//! Connections whose endpoints the program exchanges itself, for example by MPI or a key-value store.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::time::timeout;
+
+use crate::builder::RdmaBuilder;
+use crate::connection::{Attached, ControlTask, Link};
+use crate::connector::{Connector, Listener};
+use crate::error::{Error, Result};
+use crate::handshake::{HELLO_LEN, Hello, Local, READY};
+use crate::rdma::Rdma;
+
+/// One end of a connection whose endpoints the program exchanges itself, created by
+/// [`RdmaBuilder::prepare`].
+///
+/// There is no TCP connection. An end learns from a message that the peer has closed the connection. It
+/// detects a peer whose program or host is gone by a request that is not acknowledged: of its own
+/// operations, or of a test after half of [`RdmaBuilder::keep_alive`] without operations.
+///
+/// ```
+/// use rdma_async::RdmaDevice;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), rdma_async::Error> {
+/// let device = RdmaDevice::open_default()?;
+/// let (left, right) = (device.builder().prepare()?, device.builder().prepare()?);
+/// // Each end gets the bytes of the other by means of the program.
+/// let (to_right, to_left) = (left.hello(), right.hello());
+/// let (left, right) = (left.connect(&to_left)?, right.connect(&to_right)?);
+/// // Both are connected, so either may send.
+/// let message = left.alloc_local_mr(std::alloc::Layout::new::<[u8; 8]>())?;
+/// left.send(&message).await?;
+/// right.receive().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it gives the connection up"]
+pub struct PreparedRdma {
+    local: Local,
+}
+
+impl RdmaBuilder {
+    /// Creates one end of a connection whose endpoints the program exchanges itself. The other end of the
+    /// connection is another such value. [`Self::toward`] chooses the GID by the address of the peer's
+    /// host.
+    ///
+    /// Must be called on the runtime that is to drive the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`] if the device cannot be used, and [`Error::InvalidArgument`] if an
+    /// [authenticator](Self::authenticator) is set: the program's own exchange must know its peer.
+    pub fn prepare(self) -> Result<PreparedRdma> {
+        let place = self.place()?;
+        if place.settings.authenticator.is_some() {
+            let reason =
+                "the program that exchanges endpoints itself must authenticate its peer itself";
+            return Err(Error::invalid("authenticator", reason));
+        }
+        let choice = place.settings.address;
+        let local = Local::prepare(place, choice)?;
+        Ok(PreparedRdma { local })
+    }
+
+    /// Creates a [`Connector`] and [`Listener`] whose connections are made by an exchange of the program,
+    /// see [`Exchange`].
+    pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
+    where
+        F: Fn(Vec<u8>) -> Fut + Send + Sync,
+        Fut: Future<Output = io::Result<Vec<u8>>> + Send,
+    {
+        Exchange {
+            builder: self,
+            exchange,
+        }
+    }
+}
+
+impl PreparedRdma {
+    /// Returns the bytes that the peer needs to connect to this end: the endpoint of the queue pair and the
+    /// limits of this end.
+    pub fn hello(&self) -> Vec<u8> {
+        self.local.hello().encode().to_vec()
+    }
+
+    /// Connects this end to the peer whose [`Self::hello`] is `peer`.
+    ///
+    /// Nothing is sent. **Neither end may send before both ends are connected**, which the program ensures,
+    /// for example by a barrier: a message to an end that is not connected is lost, and ends the connection
+    /// after its last retransmission. [`Exchange`] does that itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `peer` is no hello, [`Error::Handshake`] if the device cannot reach the
+    /// endpoint.
+    pub fn connect(self, peer: &[u8]) -> Result<Rdma> {
+        let invalid = |reason: String| Error::invalid("hello of the peer", reason);
+        let bytes: &[u8; HELLO_LEN] = peer.try_into().map_err(|_| {
+            let len = peer.len();
+            invalid(format!("it has {len} bytes, and not {HELLO_LEN}"))
+        })?;
+        let remote = Hello::decode(bytes).map_err(invalid)?;
+        let address = |hello: &Hello| SocketAddr::new(hello.endpoint.gid.to_ip(), 0);
+        let (own, theirs) = (address(&self.local.hello()), address(&remote));
+        let (queue_pair, room) = self
+            .local
+            .connect(&remote.endpoint)
+            .map_err(|error| crate::handshake::unreachable_or(theirs, error))?;
+        let connection = room.occupy(queue_pair, remote.terms, theirs.ip());
+        let link = Link::in_band(&connection);
+        let task = ControlTask::spawn(Attached::new(&connection), link);
+        Ok(Rdma::new(connection, task, own, theirs))
+    }
+}
+
+/// A [`Connector`] and [`Listener`] whose connections are made by an exchange of the program, created by
+/// [`RdmaBuilder::exchange`].
+///
+/// The exchange is an asynchronous function that passes bytes to the peer and returns the bytes that the
+/// peer passed. It is called twice for each connection: for the hello of each end, and for one byte that
+/// says that the end is connected.
+///
+/// ```
+/// use rdma_async::{Connector, Listener, RdmaDevice};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio::sync::Mutex;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), rdma_async::Error> {
+/// let device = RdmaDevice::open_default()?;
+/// // The means of this program: a pipe that passes equally many bytes in both directions.
+/// let (left, right) = tokio::io::duplex(1024);
+/// let (left, right) = (Mutex::new(left), Mutex::new(right));
+/// async fn pass(pipe: &Mutex<tokio::io::DuplexStream>, own: Vec<u8>) -> std::io::Result<Vec<u8>> {
+///     let mut pipe = pipe.lock().await;
+///     pipe.write_all(&own).await?;
+///     let mut theirs = vec![0; own.len()];
+///     pipe.read_exact(&mut theirs).await?;
+///     Ok(theirs)
+/// }
+/// let connector = device.builder().exchange(|own| pass(&left, own));
+/// let mut listener = device.builder().exchange(|own| pass(&right, own));
+/// let (client, server) = tokio::try_join!(connector.connect(), listener.accept())?;
+/// # drop((client, server));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Exchange<F> {
+    builder: RdmaBuilder,
+    exchange: F,
+}
+
+impl<F> fmt::Debug for Exchange<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange")
+            .field("builder", &self.builder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F, Fut> Exchange<F>
+where
+    F: Fn(Vec<u8>) -> Fut + Send + Sync,
+    Fut: Future<Output = io::Result<Vec<u8>>> + Send,
+{
+    async fn make(&self) -> Result<Rdma> {
+        let limit = self.builder.connect_limit();
+        let what = "connecting";
+        timeout(limit, self.make_unbounded())
+            .await
+            .unwrap_or(Err(Error::Timeout { what, limit }))
+    }
+
+    async fn make_unbounded(&self) -> Result<Rdma> {
+        let failed = |source| Error::tcp("exchanging", "hellos with the peer", source);
+        let prepared = self.builder.clone().prepare()?;
+        let theirs = (self.exchange)(prepared.hello()).await.map_err(failed)?;
+        let rdma = prepared.connect(&theirs)?;
+        match (self.exchange)(vec![READY]).await.map_err(failed)?[..] {
+            [READY] => Ok(rdma),
+            _ => Err(crate::handshake::refused(
+                rdma.peer_address(),
+                "it is not ready after the exchange",
+            )),
+        }
+    }
+}
+
+impl<F, Fut> Connector for Exchange<F>
+where
+    F: Fn(Vec<u8>) -> Fut + Send + Sync,
+    Fut: Future<Output = io::Result<Vec<u8>>> + Send,
+{
+    async fn connect(&self) -> Result<Rdma> {
+        self.make().await
+    }
+}
+
+impl<F, Fut> Listener for Exchange<F>
+where
+    F: Fn(Vec<u8>) -> Fut + Send + Sync,
+    Fut: Future<Output = io::Result<Vec<u8>>> + Send,
+{
+    async fn accept(&mut self) -> Result<Rdma> {
+        self.make().await
+    }
+}

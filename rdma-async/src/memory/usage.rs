@@ -1,0 +1,169 @@
+//! The use of a pool: its limit, its watermark, and the tasks that wait for room.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+
+use crate::error::{Error, Result};
+use crate::observe::PoolBytes;
+
+/// Unit of the limit, in bytes: the size of the smallest piece. Every piece has a multiple of it.
+pub(super) const UNIT: usize = 64;
+
+/// Options of the registered memory of a device, see [`RdmaDevice::with_pool`](crate::RdmaDevice::with_pool).
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct PoolOptions {
+    pub(crate) limit: Option<usize>,
+    pub(crate) huge_pages: rdma_core::HugePages,
+}
+
+impl PoolOptions {
+    /// Sets the maximum number of bytes of local memory regions that exist at once. Each region counts with
+    /// the size of its piece, a power of two up to 64 MiB. Memory that is kept for its next use, and receives
+    /// of connections, do not count. By default there is no limit.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Sets whether the memory is in huge pages. The default is ordinary pages.
+    pub fn huge_pages(mut self, huge_pages: rdma_core::HugePages) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+}
+
+/// Statistics of the registered memory of a device, see
+/// [`RdmaDevice::pool_statistics`](crate::RdmaDevice::pool_statistics).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStatistics {
+    /// Bytes of local memory regions that exist.
+    pub in_use: usize,
+    /// Highest number of bytes in use since the device was opened (high watermark).
+    pub highest: usize,
+    /// Bytes of dropped regions that are kept registered for their next use.
+    pub kept: usize,
+    /// Maximum number of bytes in use, if there is one.
+    pub limit: Option<usize>,
+    /// Number of tasks that wait for memory.
+    pub waiting: usize,
+}
+
+/// Use of the memory of one pool.
+#[derive(Debug)]
+pub(super) struct Usage {
+    in_use: AtomicUsize,
+    highest: AtomicUsize,
+    waiting: AtomicUsize,
+    limit: Option<Limit>,
+    observed: PoolBytes,
+}
+
+#[derive(Debug)]
+struct Limit {
+    bytes: usize,
+    /// Free units, for which tasks wait in their order.
+    free: Semaphore,
+    /// Number of bytes that were given back until now. Parts of a piece have no whole units.
+    given: AtomicUsize,
+}
+
+impl Usage {
+    pub(super) fn new(limit: Option<usize>, device: &str) -> Self {
+        let limit = limit.map(|bytes| Limit {
+            bytes,
+            free: Semaphore::new((bytes / UNIT).min(Semaphore::MAX_PERMITS)),
+            given: AtomicUsize::new(0),
+        });
+        Self {
+            in_use: AtomicUsize::new(0),
+            highest: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            limit,
+            observed: PoolBytes::of(device),
+        }
+    }
+
+    /// Counts a piece as used, whose size is a multiple of the unit.
+    pub(super) fn take(&self, bytes: usize) -> Result<()> {
+        if let Some(limit) = &self.limit {
+            let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
+            permit.ok_or_else(|| limit.full(bytes))?.forget();
+        }
+        self.count(bytes);
+        Ok(())
+    }
+
+    /// Counts a piece as used, after waiting until there is room. Tasks get room in the order in which they
+    /// began to wait.
+    pub(super) async fn take_when_free(&self, bytes: usize) -> Result<()> {
+        if let Some(limit) = &self.limit {
+            let units = units(bytes).filter(|_| bytes <= limit.bytes);
+            let units = units.ok_or_else(|| limit.full(bytes))?;
+            let _waiting = Waiting::new(&self.waiting);
+            let permit = limit.free.acquire_many(units).await;
+            permit.map_err(|_| limit.full(bytes))?.forget();
+        }
+        self.count(bytes);
+        Ok(())
+    }
+
+    fn count(&self, bytes: usize) {
+        let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.observed.add(bytes);
+        if in_use > self.highest.load(Ordering::Relaxed) {
+            self.highest.fetch_max(in_use, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a piece, or a part of a piece, as no longer used.
+    pub(super) fn give(&self, bytes: usize) {
+        self.in_use.fetch_sub(bytes, Ordering::Relaxed);
+        self.observed.subtract(bytes);
+        if let Some(limit) = &self.limit {
+            let before = limit.given.fetch_add(bytes, Ordering::Relaxed);
+            // The sum wraps at a multiple of the unit.
+            let units = (before % UNIT + bytes) / UNIT;
+            limit.free.add_permits(units);
+        }
+    }
+
+    pub(super) fn statistics(&self, kept: usize) -> PoolStatistics {
+        PoolStatistics {
+            in_use: self.in_use.load(Ordering::Relaxed),
+            highest: self.highest.load(Ordering::Relaxed),
+            kept,
+            limit: self.limit.as_ref().map(|limit| limit.bytes),
+            waiting: self.waiting.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Limit {
+    fn full(&self, requested: usize) -> Error {
+        let limit = self.bytes;
+        Error::PoolFull { requested, limit }
+    }
+}
+
+fn units(bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.div_ceil(UNIT)).ok()
+}
+
+/// Guard that counts a waiting task.
+struct Waiting<'u>(&'u AtomicUsize);
+
+impl<'u> Waiting<'u> {
+    fn new(count: &'u AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,174 @@
+//! The metrics of a device, through the facade of the crate `metrics`.
+
+use std::fmt;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, SharedString, Unit, counter, gauge, histogram};
+
+use super::operation::{Kind, Outcome};
+
+/// Handles of the metrics of one device, made once.
+pub(crate) struct Metrics {
+    operations: Vec<OfKind>,
+    connections: Gauge,
+    connections_made: Counter,
+    leases: Gauge,
+    leased_bytes: Gauge,
+    credit_waits: Counter,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Handles of the metrics of one kind of operation.
+struct OfKind {
+    succeeded: Counter,
+    failed: Counter,
+    dropped: Counter,
+    bytes: Counter,
+    seconds: Histogram,
+    in_flight: Gauge,
+}
+
+impl Metrics {
+    /// Makes the handles of the recorder that is installed now.
+    pub(crate) fn of(device: &str) -> Self {
+        describe();
+        let device = SharedString::from(device.to_owned());
+        let operations = Kind::ALL.map(|kind| {
+            let ended = |outcome| {
+                counter!("rdma_async_operations_total",
+                    "device" => device.clone(), "operation" => kind.name(), "outcome" => outcome)
+            };
+            OfKind {
+                succeeded: ended("succeeded"),
+                failed: ended("failed"),
+                dropped: ended("dropped"),
+                bytes: counter!("rdma_async_bytes_total",
+                    "device" => device.clone(), "operation" => kind.name()),
+                seconds: histogram!("rdma_async_operation_seconds",
+                    "device" => device.clone(), "operation" => kind.name()),
+                in_flight: gauge!("rdma_async_operations_in_flight",
+                    "device" => device.clone(), "operation" => kind.name()),
+            }
+        });
+        Self {
+            operations: operations.into(),
+            connections: gauge!("rdma_async_connections", "device" => device.clone()),
+            connections_made: counter!("rdma_async_connections_total", "device" => device.clone()),
+            leases: gauge!("rdma_async_leases", "device" => device.clone()),
+            leased_bytes: gauge!("rdma_async_leased_bytes", "device" => device.clone()),
+            credit_waits: counter!("rdma_async_credit_waits_total", "device" => device),
+        }
+    }
+
+    pub(super) fn operation_begun(&self, kind: Kind) {
+        self.operations[kind as usize].in_flight.increment(1);
+    }
+
+    pub(super) fn operation_ended(
+        &self,
+        kind: Kind,
+        outcome: Outcome,
+        bytes: usize,
+        took: Duration,
+    ) {
+        let operation = &self.operations[kind as usize];
+        operation.in_flight.decrement(1);
+        match outcome {
+            Outcome::Succeeded => {
+                operation.succeeded.increment(1);
+                operation.bytes.increment(bytes as u64);
+                operation.seconds.record(took);
+            }
+            Outcome::Failed => operation.failed.increment(1),
+            Outcome::Dropped => operation.dropped.increment(1),
+        }
+    }
+
+    pub(super) fn connection_opened(&self) {
+        self.connections.increment(1);
+        self.connections_made.increment(1);
+    }
+
+    pub(super) fn connection_ended(&self) {
+        self.connections.decrement(1);
+    }
+
+    pub(super) fn lent(&self, bytes: usize) {
+        self.leases.increment(1);
+        self.leased_bytes.increment(bytes as f64);
+    }
+
+    pub(super) fn lease_ended(&self, bytes: usize) {
+        self.leases.decrement(1);
+        self.leased_bytes.decrement(bytes as f64);
+    }
+
+    pub(super) fn waits_for_credit(&self) {
+        self.credit_waits.increment(1);
+    }
+}
+
+/// Handle of the metric of a device's local memory.
+pub(super) struct PoolGauge(Gauge);
+
+impl fmt::Debug for PoolGauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolGauge")
+    }
+}
+
+impl PoolGauge {
+    pub(super) fn of(device: &str) -> Self {
+        Self(gauge!("rdma_async_pool_bytes", "device" => device.to_owned()))
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.increment(bytes as f64);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.0.decrement(bytes as f64);
+    }
+}
+
+/// Describes the metrics to the recorder.
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("rdma_async_operations_total", "Operations that have ended");
+    describe_counter!(
+        "rdma_async_bytes_total",
+        Unit::Bytes,
+        "Bytes of operations that succeeded"
+    );
+    describe_histogram!(
+        "rdma_async_operation_seconds",
+        Unit::Seconds,
+        "Time of operations that succeeded"
+    );
+    describe_gauge!(
+        "rdma_async_operations_in_flight",
+        "Operations that have not ended"
+    );
+    describe_gauge!("rdma_async_connections", "Open connections");
+    describe_counter!("rdma_async_connections_total", "Connections that were made");
+    describe_gauge!("rdma_async_leases", "Memory regions that are lent to peers");
+    describe_gauge!(
+        "rdma_async_leased_bytes",
+        Unit::Bytes,
+        "Memory that is lent to peers"
+    );
+    describe_gauge!(
+        "rdma_async_pool_bytes",
+        Unit::Bytes,
+        "Local memory regions that exist"
+    );
+    describe_counter!(
+        "rdma_async_credit_waits_total",
+        "Messages that had to wait until the peer had room"
+    );
+}

@@ -1,0 +1,108 @@
+//! [`Announcer`]: tells readers that a published value has changed.
+
+use std::alloc::Layout;
+
+use rdma_core::RemoteMemory;
+use tokio::sync::watch;
+
+use super::{Published, PublishedReader};
+use crate::error::Result;
+use crate::memory::RemoteMr;
+use crate::rdma::Rdma;
+
+/// Tells a reader of each change of a [`Published`] value, by a write with immediate data. Created by
+/// [`Published::announcer`].
+///
+/// The reader waits by [`PublishedReader::announced`] instead of reading again and again.
+///
+/// ```
+/// use rdma_async::{PublishedReader, RdmaBuilder};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), rdma_async::Error> {
+/// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+/// # let address = listener.local_address()?;
+/// # let (client, server) =
+/// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+/// let mut board = server.device().publish(64)?;
+/// let mut reader = PublishedReader::new(&client, board.token())?;
+/// let announcer = board.announcer();
+/// let announcing = tokio::spawn(async move { announcer.announce(&server, 0).await });
+/// board.update(b"news")?;
+/// assert_eq!(reader.announced().await?, b"news");
+/// // The end of the value ends the announcements.
+/// drop(board);
+/// announcing.await.expect("the task does not panic")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Announcer {
+    versions: watch::Receiver<u64>,
+}
+
+impl Published {
+    /// Returns a value that tells readers of the changes from now on. The owner runs
+    /// [`Announcer::announce`] for each subscribed reader, for example in a task.
+    pub fn announcer(&self) -> Announcer {
+        Announcer {
+            versions: self.versions.subscribe(),
+        }
+    }
+}
+
+impl Announcer {
+    /// Tells the peer of a connection of each change, until the value ends. `immediate` is the number that the
+    /// peer gets, for example to tell several values apart.
+    ///
+    /// An announcement needs a credit, as a message does. Changes while a slow reader has no room are announced
+    /// together: the number of announcements that wait is bounded, and the last change is always announced. A
+    /// first announcement is sent at once, for a change before the subscription.
+    ///
+    /// # Errors
+    ///
+    /// The error that ended the connection.
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    pub async fn announce(mut self, rdma: &Rdma, immediate: u32) -> Result<()> {
+        let memory = rdma.alloc_local_mr(Layout::new::<u8>())?;
+        let nothing = memory.get(0..0).expect("the beginning of a region");
+        // A write of 0 bytes accesses no memory, so it needs no key (IBTA volume 1, C9-88).
+        let mut nowhere = RemoteMr::from_token(RemoteMemory {
+            address: 0,
+            len: 0,
+            rkey: 0,
+        });
+        loop {
+            self.versions.mark_unchanged();
+            rdma.write_with_immediate(&nothing, &mut nowhere, immediate)
+                .await?;
+            tokio::select! {
+                changed = self.versions.changed() => if changed.is_err() {
+                    return Ok(());
+                },
+                error = rdma.ended() => return Err(error),
+            }
+        }
+    }
+}
+
+impl PublishedReader<'_> {
+    /// Waits until the owner [announces](Announcer::announce) a change on this connection, and reads the value.
+    /// The writes with immediate data of the connection belong to the announcements; a program that has others
+    /// takes them itself ([`Rdma::receive_write_immediate`]), and reads after each.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::read`].
+    pub async fn announced(&mut self) -> Result<&[u8]> {
+        let before = self.version();
+        loop {
+            self.rdma.receive_write_immediate().await?;
+            self.read().await?;
+            // A change that an earlier read has found may be announced later.
+            if self.version() != before {
+                return Ok(self.last_value());
+            }
+        }
+    }
+}

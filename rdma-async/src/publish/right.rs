@@ -1,0 +1,110 @@
+//! [`ReaderRight`]: the right of one reader to a published value.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rdma_core::{AccessFlags, ExposedGrant, RemoteMemory};
+
+use super::Published;
+use crate::error::Result;
+
+/// The grants of all readers with a right of their own, by numbers.
+#[derive(Debug, Default)]
+pub(super) struct Rights {
+    grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
+}
+
+/// The right of one reader to a [`Published`] value, with a key of its own. Dropping the right ends the
+/// reader's access at the device, and not that of other readers. It also ends with the value.
+pub struct ReaderRight {
+    number: u64,
+    token: RemoteMemory,
+    rights: Weak<Rights>,
+}
+
+impl fmt::Debug for ReaderRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReaderRight")
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Published {
+    /// Grants one reader the right to read the value, by a registration of its own. An owner that gives
+    /// [`Self::token`] to nobody decides for each reader when its access ends.
+    ///
+    /// ```
+    /// use rdma_async::{PublishedReader, RdmaBuilder};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let mut board = server.device().publish(64)?;
+    /// board.update(b"news")?;
+    /// let right = board.admit()?;
+    /// let mut reader = PublishedReader::new(&client, right.token())?;
+    /// assert_eq!(reader.read().await?, b"news");
+    /// right.end()?;
+    /// assert!(reader.read().await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`](crate::Error::Verbs) if the device cannot register the memory once more.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn admit(&self) -> Result<ReaderRight> {
+        let grant = self.memory.grant(AccessFlags::REMOTE_READ)?;
+        let token = grant.remote();
+        let mut grants = self.rights.grants.lock();
+        let (last, grants) = &mut *grants;
+        *last += 1;
+        grants.insert(*last, grant);
+        Ok(ReaderRight {
+            number: *last,
+            token,
+            rights: Arc::downgrade(&self.rights),
+        })
+    }
+}
+
+impl ReaderRight {
+    /// Returns the address, length and key with which this reader makes a
+    /// [`PublishedReader`](crate::PublishedReader).
+    pub fn token(&self) -> RemoteMemory {
+        self.token
+    }
+
+    /// Ends the reader's access at the device. Its next read fails with a remote access error, which ends its
+    /// connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`](crate::Error::Verbs) if the device cannot end the access.
+    pub fn end(self) -> Result<()> {
+        match self.take() {
+            Some(grant) => Ok(grant.revoke()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the grant, or returns `None` if the value has ended.
+    fn take(&self) -> Option<ExposedGrant> {
+        let rights = self.rights.upgrade()?;
+        let mut grants = rights.grants.lock();
+        grants.1.remove(&self.number)
+    }
+}
+
+impl Drop for ReaderRight {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}

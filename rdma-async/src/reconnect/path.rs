@@ -1,0 +1,67 @@
+//! One path to a peer: a connector, and its present connection.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::connector::Connector;
+use crate::error::Result;
+use crate::rdma::Rdma;
+
+/// A connector and the connection that it has made last.
+pub(super) struct Path<C> {
+    connector: C,
+    current: parking_lot::Mutex<Option<Arc<Rdma>>>,
+    /// Number of connections that were made.
+    made: AtomicU64,
+    /// Held by the task that connects.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl<C> fmt::Debug for Path<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path")
+            .field("current", &*self.current.lock())
+            .field("made", &self.made())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C> Path<C> {
+    pub(super) fn new(connector: C) -> Self {
+        Self {
+            connector,
+            current: parking_lot::Mutex::new(None),
+            made: AtomicU64::new(0),
+            connecting: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Returns the number of connections that were made.
+    pub(super) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Returns the connection if it has not ended.
+    pub(super) fn open(&self) -> Option<Arc<Rdma>> {
+        let current = self.current.lock();
+        let open = current.as_ref().filter(|rdma| rdma.failure().is_none());
+        open.map(Arc::clone)
+    }
+}
+
+impl<C: Connector> Path<C> {
+    /// Returns the open connection, or connects.
+    pub(super) async fn connect(&self) -> Result<Arc<Rdma>> {
+        let _connecting = self.connecting.lock().await;
+        if let Some(open) = self.open() {
+            return Ok(open);
+        }
+        let rdma = Arc::new(self.connector.connect().await?);
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let ended = self.current.lock().replace(Arc::clone(&rdma));
+        // Dropped without the lock.
+        drop(ended);
+        Ok(rdma)
+    }
+}

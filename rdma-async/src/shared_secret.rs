@@ -1,0 +1,122 @@
+//! [`SharedSecret`]: authentication by a secret that both ends know.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::authentication::{Authenticator, Transcript};
+
+/// Authentication by a secret that both ends know: each token is the HMAC-SHA-256 (RFC 2104) of the
+/// transcript.
+///
+/// The secret is not sent. A token holds for one handshake, because both ends contribute a nonce. It does
+/// not protect the packets of the connection, which RoCE neither encrypts nor authenticates.
+///
+/// ```
+/// use rdma_async::{RdmaBuilder, SharedSecret};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), rdma_async::Error> {
+/// let secret = SharedSecret::new(b"of the cluster, at least 16 bytes")?;
+/// let builder = RdmaBuilder::default().authenticator(secret);
+/// let mut listener = builder.clone().bind("127.0.0.1:0").await?;
+/// let address = listener.local_address()?;
+/// tokio::try_join!(builder.connect(address), listener.accept())?;
+/// // A peer without the secret is refused.
+/// let stranger = RdmaBuilder::default().connect(address);
+/// let (stranger, refused) = tokio::join!(stranger, listener.accept());
+/// assert!(stranger.is_err() && refused.is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedSecret {
+    keyed: Hmac<Sha256>,
+}
+
+impl fmt::Debug for SharedSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSecret").finish_non_exhaustive()
+    }
+}
+
+/// Minimum number of bytes of a secret.
+const SHORTEST: usize = 16;
+
+impl SharedSecret {
+    /// Creates an authenticator from a secret of at least 16 bytes, which should be random.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a shorter secret.
+    pub fn new(secret: impl AsRef<[u8]>) -> crate::Result<Self> {
+        let secret = secret.as_ref();
+        if secret.len() < SHORTEST {
+            let reason = format!("{} bytes are fewer than {SHORTEST}", secret.len());
+            return Err(crate::Error::invalid("shared secret", reason));
+        }
+        let keyed = Hmac::new_from_slice(secret).expect("a key of HMAC has any length");
+        Ok(Self { keyed })
+    }
+
+    fn of(&self, transcript: &Transcript) -> Hmac<Sha256> {
+        let mut keyed = self.keyed.clone();
+        keyed.update(transcript.as_bytes());
+        keyed
+    }
+}
+
+impl Authenticator for SharedSecret {
+    fn token(&self, transcript: &Transcript) -> Vec<u8> {
+        self.of(transcript).finalize().into_bytes().to_vec()
+    }
+
+    fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String> {
+        // Compares in constant time.
+        let checked = self.of(transcript).verify_slice(token);
+        checked.map_err(|_| "its token is not made with the secret".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authentication::End;
+
+    fn transcript(prover: End, nonce: &[u8]) -> Transcript {
+        let peer = "127.0.0.1:1".parse().unwrap();
+        Transcript::new(prover, peer, [nonce])
+    }
+
+    #[test]
+    fn a_token_holds_for_its_end_its_handshake_and_its_secret() {
+        let secret = SharedSecret::new([7; 32]).unwrap();
+        let right = transcript(End::Connecting, &[1; 32]);
+        let token = secret.token(&right);
+        assert_eq!(secret.check(&right, &token), Ok(()));
+        for other in [
+            transcript(End::Accepting, &[1; 32]),
+            transcript(End::Connecting, &[2; 32]),
+        ] {
+            assert!(secret.check(&other, &token).is_err());
+        }
+        let stranger = SharedSecret::new([8; 32]).unwrap();
+        assert!(stranger.check(&right, &token).is_err());
+        assert!(secret.check(&right, &token[..31]).is_err());
+        assert!(secret.check(&right, &[]).is_err());
+        assert!(SharedSecret::new([7; 15]).is_err());
+    }
+
+    /// Checks the token against the value that another implementation of HMAC-SHA-256 has computed.
+    #[test]
+    fn tokens_are_those_of_rfc_2104() {
+        // RFC 4231, test case 1: the key is 20 bytes 0x0b, and the data "Hi There".
+        let mut keyed = SharedSecret::new([0x0b; 20]).unwrap().keyed;
+        keyed.update(b"Hi There");
+        let expected = "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7";
+        let bytes = keyed.finalize().into_bytes();
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text, expected);
+    }
+}

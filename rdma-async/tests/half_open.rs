@@ -1,0 +1,120 @@
+//! Checks that peers that connect and stay silent disturb nobody.
+
+mod common;
+
+use std::fs;
+use std::net::SocketAddr;
+
+use common::hostile::{hello, prepared};
+use common::{builder, check, eventually, join, listen, run};
+use rdma_async::{Rdma, RdmaBuilder, RdmaListener};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Returns the number of connections whose handshakes do not end.
+fn flood() -> usize {
+    // An emulated machine takes ten times as long.
+    match common::context().name() {
+        "softroce0" => 10_000,
+        _ => 2000,
+    }
+}
+
+const LIMIT: usize = 1000;
+
+fn limited(builder: RdmaBuilder) -> RdmaBuilder {
+    builder.half_open_limit(LIMIT)
+}
+
+/// Accepts connections in a task, and passes on those whose handshakes succeed.
+fn serve(mut listener: RdmaListener) -> UnboundedReceiver<Rdma> {
+    let (accepted, connections) = unbounded_channel();
+    tokio::spawn(async move {
+        loop {
+            if let Ok(rdma) = listener.accept().await
+                && accepted.send(rdma).is_err()
+            {
+                return;
+            }
+        }
+    });
+    connections
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Allows as many descriptors as the system does, and returns the number of connections that this process
+/// can keep open at once.
+fn room() -> usize {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let current = maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let most = maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap());
+    flood().min(most.saturating_sub(2048))
+}
+
+async fn connect(address: SocketAddr, connections: &mut UnboundedReceiver<Rdma>) -> (Rdma, Rdma) {
+    let connecting = builder().connect(address);
+    let (client, server) = tokio::join!(connecting, connections.recv());
+    (client.unwrap(), server.unwrap())
+}
+
+#[test]
+fn ten_thousand_half_open_connections_are_bounded_and_disturb_nobody() {
+    run(async {
+        let room = room();
+        assert!(room >= 1000, "{room} descriptors");
+        let mut listener = listen(limited).await;
+        let address = listener.local_address().unwrap();
+        let (old, old_server) = join(&mut listener, limited).await;
+        let mut connections = serve(listener);
+        let before = descriptors();
+        let (mut silent, flood) = (Vec::new(), flood());
+        for number in 0..flood {
+            if silent.len() == room {
+                silent.clear();
+            }
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // A part of a hello, or nothing.
+            drop(stream.write_all(&b"RDMAsync"[..number % 9]).await);
+            silent.push(stream);
+            if number % 1000 == 500 {
+                let (client, server) = connect(address, &mut connections).await;
+                check(&client, &server).await;
+                check(&old, &old_server).await;
+            }
+        }
+        // The listener has taken all of them, and keeps few. Each connection of a test above has a
+        // descriptor at each end for a second after it was dropped.
+        let bound = before + silent.len() + LIMIT + 40;
+        eventually(|| (descriptors() <= bound).then_some(())).await;
+        let (client, server) = connect(address, &mut connections).await;
+        check(&client, &server).await;
+        check(&old_server, &old).await;
+    });
+}
+
+#[test]
+fn peers_that_stop_after_a_valid_hello_make_room_as_well() {
+    run(async {
+        let few = |builder: RdmaBuilder| builder.half_open_limit(4);
+        let listener = listen(few).await;
+        let address = listener.local_address().unwrap();
+        let mut connections = serve(listener);
+        let (_domain, own) = prepared();
+        let right = hello(&own.endpoint());
+        let mut stopped = Vec::new();
+        for _ in 0..12 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(&right).await.unwrap();
+            stopped.push(stream);
+        }
+        let (client, server) = connect(address, &mut connections).await;
+        check(&client, &server).await;
+        drop(stopped);
+    });
+}

@@ -1,0 +1,218 @@
+//! Checks the events of devices, and the metrics of connections and operations.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use common::{builder, context, layout, pattern, poll_and_drop, run};
+use futures_util::StreamExt;
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
+};
+use rdma_async::{Rdma, RdmaDevice, RemoteMr};
+use rdma_core::{
+    AsyncEvent, CompletionQueue, ConnectOptions, QueuePair, RemoteMemory, SendRequest,
+};
+
+/// Recorder of metrics by name and labels.
+#[derive(Debug, Default, Clone)]
+struct Recorded(Arc<Mutex<BTreeMap<String, f64>>>);
+
+#[derive(Debug)]
+struct Metric {
+    name: String,
+    recorded: Recorded,
+}
+
+impl Metric {
+    fn change(&self, change: impl FnOnce(f64) -> f64) {
+        let mut values = self.recorded.0.lock().unwrap();
+        let value = values.entry(self.name.clone()).or_default();
+        *value = change(*value);
+    }
+}
+
+impl CounterFn for Metric {
+    fn increment(&self, value: u64) {
+        self.change(|before| before + value as f64);
+    }
+
+    fn absolute(&self, value: u64) {
+        self.change(|_| value as f64);
+    }
+}
+
+impl GaugeFn for Metric {
+    fn increment(&self, value: f64) {
+        self.change(|before| before + value);
+    }
+
+    fn decrement(&self, value: f64) {
+        self.change(|before| before - value);
+    }
+
+    fn set(&self, value: f64) {
+        self.change(|_| value);
+    }
+}
+
+impl HistogramFn for Metric {
+    /// Counts the values.
+    fn record(&self, _value: f64) {
+        self.change(|before| before + 1.0);
+    }
+}
+
+impl Recorded {
+    fn metric(&self, key: &Key) -> Arc<Metric> {
+        let labels = key.labels().filter(|label| label.key() != "device");
+        let labels: Vec<_> = labels.map(|label| label.value()).collect();
+        let name = format!("{} {}", key.name(), labels.join(" "));
+        Arc::new(Metric {
+            name: name.trim_end().to_owned(),
+            recorded: self.clone(),
+        })
+    }
+
+    fn value(&self, name: &str) -> f64 {
+        let values = self.0.lock().unwrap();
+        values.get(name).copied().unwrap_or_default()
+    }
+}
+
+impl Recorder for Recorded {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.metric(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.metric(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.metric(key))
+    }
+}
+
+async fn pair(device: &RdmaDevice) -> (Rdma, Rdma) {
+    let mut listener = builder().on(device).bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_address().unwrap();
+    let connecting = builder().on(device).connect(address);
+    let (client, server) = tokio::join!(connecting, listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
+#[test]
+fn metrics_count_operations_bytes_connections_and_leases() {
+    let recorded = Recorded::default();
+    // The handles of the metrics are made when the device is opened.
+    let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
+    let seen = recorded.clone();
+    run(async move {
+        let (client, server) = pair(&device).await;
+        assert_eq!(seen.value("rdma_async_connections"), 2.0);
+        let message = pattern(&client, 100, 1);
+        for _ in 0..3 {
+            let (sent, received) = tokio::join!(client.send(&message), server.receive());
+            sent.unwrap();
+            received.unwrap();
+        }
+        let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
+        assert_eq!(seen.value("rdma_async_leases"), 1.0);
+        assert_eq!(seen.value("rdma_async_leased_bytes"), 64.0);
+        let mut local = pattern(&client, 64, 2);
+        client.write(&local, &mut remote).await.unwrap();
+        client.read(&mut local, &remote).await.unwrap();
+        drop(poll_and_drop(server.receive()));
+        let forged = RemoteMemory {
+            rkey: remote.token().rkey ^ 0x5a5a_0055,
+            ..remote.token()
+        };
+        let refused = client.read(&mut local, &RemoteMr::from_token(forged)).await;
+        refused.unwrap_err();
+        assert_eq!(
+            seen.value("rdma_async_pool_bytes"),
+            device.pool_statistics().in_use as f64
+        );
+        for (name, expected) in [
+            ("rdma_async_operations_total send succeeded", 3.0),
+            ("rdma_async_bytes_total send", 300.0),
+            ("rdma_async_operations_total receive succeeded", 3.0),
+            ("rdma_async_bytes_total receive", 300.0),
+            ("rdma_async_operations_total receive dropped", 1.0),
+            ("rdma_async_operations_total write succeeded", 1.0),
+            ("rdma_async_bytes_total write", 64.0),
+            ("rdma_async_operations_total read succeeded", 1.0),
+            ("rdma_async_operations_total read failed", 1.0),
+            ("rdma_async_operation_seconds read", 1.0),
+            ("rdma_async_operations_total request_memory succeeded", 1.0),
+            ("rdma_async_connections_total", 2.0),
+        ] {
+            assert_eq!(seen.value(name), expected, "{name}: {seen:?}");
+        }
+        let mut values = seen.0.lock().unwrap().clone();
+        values.retain(|name, value| name.contains("in_flight") && *value != 0.0);
+        assert!(values.is_empty(), "{values:?}");
+        drop((client, server));
+        common::eventually(|| {
+            let all = [
+                "rdma_async_connections",
+                "rdma_async_leases",
+                "rdma_async_leased_bytes",
+            ];
+            all.iter().all(|name| seen.value(name) == 0.0).then_some(())
+        })
+        .await;
+    });
+}
+
+/// Completion queue that has more completions than it has room for, and the queue pairs that caused them.
+fn overrun(device: &RdmaDevice) -> (CompletionQueue, [QueuePair; 2]) {
+    let domain = device.protection_domain();
+    let completions = device.context().completion_queue(1).build().unwrap();
+    let requests = completions.capacity() as u32 + 2;
+    let sized = || {
+        let builder = domain.queue_pair().send_requests(requests);
+        builder.receive_requests(requests)
+    };
+    let left = sized().send_completions(&completions).build().unwrap();
+    let right = sized().build().unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let options = ConnectOptions::default();
+    let left = left.connect(&to_right, &options).unwrap();
+    let right = right.connect(&to_left, &options).unwrap();
+    let (mut receives, mut sends) = (right.receive_queue(), left.send_queue());
+    for _ in 0..requests {
+        receives.post(domain.allocate(8).unwrap()).unwrap();
+        let request = SendRequest::send(domain.allocate(8).unwrap());
+        sends.post(request).unwrap();
+    }
+    (completions, [left, right])
+}
+
+#[test]
+fn events_of_a_device_are_a_stream() {
+    run(async {
+        let device = RdmaDevice::new(&context()).unwrap();
+        let mut events = device.events().unwrap();
+        assert!(poll_and_drop(events.next_event()).is_none());
+        let waiting = async {
+            loop {
+                let event = events.next().await.expect("no end").unwrap();
+                if let AsyncEvent::CompletionQueueError { completion_queue } = event {
+                    return completion_queue;
+                }
+            }
+        };
+        let (failed, (completions, _pairs)) = tokio::join!(waiting, async { overrun(&device) });
+        assert_eq!(failed, completions.id());
+    });
+}

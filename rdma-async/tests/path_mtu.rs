@@ -1,0 +1,155 @@
+//! Checks that a path which loses long packets is reported when a connection is made.
+
+mod common;
+
+use std::env;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::namespace::{
+    ROLE, add_address, again, ip, must_skip, parsed, say_ready, succeeds, wait_until,
+    wait_until_ready,
+};
+use common::{LIMIT, builder, run};
+use rdma_async::Rdma;
+
+const TEST: &str = "a_path_that_loses_long_packets_is_reported_at_connect";
+/// Namespaces of the host with the long MTU.
+const HOST: &[&str] = &["unshare", "--net", "--user", "--map-root-user"];
+const NEAR: (&str, &str) = ("veth-near", "10.84.0.1");
+const FAR: (&str, &str) = ("veth-far", "10.84.0.2");
+const PORT: u16 = 7841;
+
+/// Two hosts are joined by a network whose interfaces have the MTU 9000 at the near host and 1500 at the
+/// far one, which drops longer packets. The near host reports this, as the client and as the server.
+///
+/// The role of a process is `host`, which is the near host, or `near` or `far`, the end of the connection
+/// (`client` or `server`) that the process is, and the address of the server.
+#[test]
+fn a_path_that_loses_long_packets_is_reported_at_connect() {
+    let role = env::var(ROLE).ok();
+    match role
+        .as_deref()
+        .map(|role| role.split(' ').collect::<Vec<_>>())
+    {
+        None => {
+            if !must_skip(&[HOST, &["true"]].concat()) {
+                assert_succeeds(again(TEST, "host", HOST).spawn().unwrap());
+            }
+        }
+        Some(words) => match words[..] {
+            [place, "server", address] => serve(place == "far", address),
+            [place, "client", address] => connect(place == "far", address),
+            _ => join(),
+        },
+    }
+}
+
+/// Joins the near host and the far host, and connects them in both directions.
+fn join() {
+    ip("link set lo up");
+    for (near_end, far_end, server) in [("client", "server", FAR.1), ("server", "client", NEAR.1)] {
+        let role = |place: &str, end: &str| format!("{place} {end} {server}");
+        let mut far = again(TEST, &role("far", far_end), &["unshare", "--net"])
+            .spawn()
+            .unwrap();
+        let _output = wait_until_ready(&mut far);
+        let (near_name, far_name, far_process) = (NEAR.0, FAR.0, far.id());
+        ip(&format!(
+            "link add {near_name} type veth peer name {far_name} netns {far_process}"
+        ));
+        ip(&format!("link set {near_name} mtu 9000 up"));
+        add_address(NEAR.1, NEAR.0);
+        let mut near = again(TEST, &role("near", near_end), &["env"]);
+        let near = near.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut near = near.spawn().unwrap();
+        wait_for_report(&mut near);
+        drop(near.stdin.take());
+        assert_succeeds(near);
+        assert_succeeds(far);
+        // The interface ends with the namespace of the far host.
+        wait_until(|| !succeeds(&format!("link show {near_name}")));
+    }
+}
+
+/// Waits until the process reports to standard error that long packets are lost.
+fn wait_for_report(process: &mut Child) {
+    let expected = format!(
+        "softroce: long packets from {}, with a path MTU of 4096 bytes, do not arrive at {}",
+        NEAR.1, FAR.1
+    );
+    let (found, report) = channel();
+    let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            eprintln!("{line}");
+            if line.starts_with(&expected) {
+                let _ = found.send(());
+            }
+        }
+    });
+    report.recv_timeout(LIMIT).expect("the path is reported");
+}
+
+/// Waits for the interface of the far host, and brings it up with the shorter MTU.
+fn prepare_far_host() {
+    say_ready();
+    wait_until(|| succeeds(&format!("link show {}", FAR.0)));
+    ip("link set lo up");
+    add_address(FAR.1, FAR.0);
+    ip(&format!("link set {} mtu 1500 up", FAR.0));
+}
+
+fn serve(is_far: bool, address: &str) {
+    if is_far {
+        prepare_far_host();
+    }
+    run(async {
+        let connection = builder().listen((parsed(address), PORT)).await.unwrap();
+        let message = connection.receive().await.unwrap();
+        connection.send(&message).await.unwrap();
+        end(is_far, connection).await;
+    });
+}
+
+fn connect(is_far: bool, address: &str) {
+    if is_far {
+        prepare_far_host();
+    }
+    run(async {
+        let deadline = Instant::now() + LIMIT;
+        let connection = loop {
+            match builder().connect((parsed(address), PORT)).await {
+                Ok(connection) => break connection,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        // Short messages arrive.
+        let message = common::pattern(&connection, 8, 1);
+        connection.send(&message).await.unwrap();
+        connection.receive().await.unwrap();
+        end(is_far, connection).await;
+    });
+}
+
+/// Ends the connection at the near host once standard input has ended. The far host waits for that.
+async fn end(is_far: bool, connection: Rdma) {
+    if is_far {
+        connection.receive().await.unwrap_err();
+    } else {
+        let until_closed = || io::copy(&mut io::stdin(), &mut io::sink());
+        tokio::task::spawn_blocking(until_closed)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+fn assert_succeeds(mut process: Child) {
+    let status = process.wait().unwrap();
+    assert!(status.success(), "{status}");
+}

@@ -1,0 +1,125 @@
+//! Checks the limit and the statistics of a device's memory.
+
+mod common;
+
+use std::alloc::Layout;
+use std::collections::VecDeque;
+use std::task::{Context, Waker};
+
+use common::{builder, check, context, layout, poll_and_drop, run};
+use rdma_async::{Error, LocalMrReadAccess, PoolOptions, RdmaDevice};
+use rdma_core::HugePages;
+
+fn limited(bytes: usize) -> RdmaDevice {
+    RdmaDevice::with_pool(&context(), &PoolOptions::default().limit(bytes)).unwrap()
+}
+
+#[test]
+fn memory_beyond_the_limit_is_refused_and_what_was_dropped_can_be_had_again() {
+    run(async {
+        let device = limited(64 << 10);
+        let take = |bytes| device.alloc_local_mr(layout(bytes));
+        // 33 KiB are a piece of 64 KiB.
+        let whole = take(33 << 10).unwrap();
+        let statistics = device.pool_statistics();
+        assert_eq!(
+            (statistics.in_use, statistics.limit),
+            (64 << 10, Some(64 << 10))
+        );
+        match take(1) {
+            Err(Error::PoolFull { requested, limit }) => {
+                assert_eq!((requested, limit), (64, 64 << 10));
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(whole);
+        let statistics = device.pool_statistics();
+        assert_eq!((statistics.in_use, statistics.highest), (0, 64 << 10));
+        assert_eq!(statistics.kept, 64 << 10);
+        // Parts of a piece, whatever their sizes, give back what the piece has taken.
+        for at in [1, 63, 64, 65, 1000] {
+            let whole = take(64 << 10).unwrap();
+            let (front, back) = whole.split_at(at).unwrap();
+            drop(front);
+            assert_eq!(device.pool_statistics().in_use, (64 << 10) - at);
+            drop(back);
+            assert_eq!(device.pool_statistics().in_use, 0);
+        }
+        let small: Vec<_> = (0..1024).map(|_| take(64).unwrap()).collect();
+        assert!(matches!(take(1), Err(Error::PoolFull { .. })));
+        drop(small);
+        drop(take(64 << 10).unwrap());
+    });
+}
+
+#[test]
+fn memory_of_any_size_counts_until_it_is_dropped() {
+    run(async {
+        let device = limited(256 << 20);
+        // Above the largest piece, and with an alignment that no piece has.
+        let large = device.alloc_local_mr(layout((64 << 20) + 1)).unwrap();
+        assert_eq!(device.pool_statistics().in_use, (64 << 20) + 64);
+        let aligned = Layout::from_size_align(100, 8192).unwrap();
+        let aligned = device.alloc_local_mr(aligned).unwrap();
+        assert_eq!(aligned.length(), 100);
+        assert_eq!(aligned.as_slice().as_ptr().addr() % 8192, 0);
+        assert_eq!(device.pool_statistics().in_use, (64 << 20) + 64 + 128);
+        drop((large, aligned));
+        let statistics = device.pool_statistics();
+        assert_eq!((statistics.in_use, statistics.kept), (0, 0));
+        let impossible = Layout::from_size_align(isize::MAX as usize - 64, 1).unwrap();
+        assert!(device.alloc_local_mr(impossible).is_err());
+        assert_eq!(device.pool_statistics().in_use, 0);
+    });
+}
+
+#[test]
+fn tasks_wait_in_their_order_and_a_dropped_future_keeps_nobody_waiting() {
+    run(async {
+        let device = limited(4096);
+        let all = device.alloc_local_mr(layout(4096)).unwrap();
+        assert!(poll_and_drop(device.alloc_local_mr_when_free(layout(4096))).is_none());
+        let wait = |bytes| Box::pin(device.alloc_local_mr_when_free(layout(bytes)));
+        let mut waiting = VecDeque::from([4096, 2048, 64, 4096].map(wait));
+        let mut unwoken = Context::from_waker(Waker::noop());
+        for future in &mut waiting {
+            assert!(future.as_mut().poll(&mut unwoken).is_pending());
+        }
+        assert_eq!(device.pool_statistics().waiting, 4);
+        drop(all);
+        // The first gets everything, and the next two what it has left.
+        for pending in [3, 1, 0] {
+            let mut got = Vec::new();
+            while waiting.len() > pending {
+                got.push(waiting.pop_front().unwrap().await.unwrap());
+            }
+            for future in &mut waiting {
+                assert!(future.as_mut().poll(&mut unwoken).is_pending());
+            }
+        }
+        let never = device.alloc_local_mr_when_free(layout(4097)).await;
+        assert!(matches!(never, Err(Error::PoolFull { .. })), "{never:?}");
+        let statistics = device.pool_statistics();
+        assert_eq!((statistics.in_use, statistics.waiting), (0, 0));
+    });
+}
+
+#[test]
+fn connections_work_on_a_device_with_a_limit_and_huge_pages() {
+    run(async {
+        let options = PoolOptions::default()
+            .limit(1 << 20)
+            .huge_pages(HugePages::Prefer);
+        let device = RdmaDevice::with_pool(&context(), &options).unwrap();
+        let mut listener = builder().on(&device).bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let connecting = builder().on(&device).connect(address);
+        let (client, server) = tokio::join!(connecting, listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        check(&client, &server).await;
+        // Memory that a peer requests counts as well.
+        let refused = client.request_remote_mr(layout(2 << 20)).await;
+        assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+        check(&server, &client).await;
+    });
+}

@@ -1,0 +1,69 @@
+//! Measures the round trip of a datagram between two hosts. Server and client are separate command lines,
+//! so that they can run in different network namespaces.
+//!
+//! A TCP connection to the same port shows the server when the client ends.
+
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::Measured;
+use super::other::spin;
+use super::udp::receive;
+
+/// Number of datagrams between two checks whether the client has ended, while none arrives.
+const POLLS_PER_CHECK: u32 = 1024;
+
+/// Returns the datagrams of one client until the client closes its TCP connection.
+pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
+    socket.set_nonblocking(true)?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).context("listening")?;
+    let (mut client, _) = listener.accept().context("accepting")?;
+    client.set_nonblocking(true)?;
+    let mut room = vec![0_u8; size];
+    let mut polls = 0_u32;
+    loop {
+        match socket.recv_from(&mut room) {
+            Ok((length, from)) => {
+                socket.send_to(&room[..length], from).context("answering")?;
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).context("receiving"),
+        }
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS_PER_CHECK) {
+            match client.read(&mut [0]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Measures the round trip of a datagram to the server and back for about `time`.
+pub(crate) fn measure(
+    host: Ipv4Addr,
+    port: u16,
+    size: usize,
+    time: Duration,
+) -> anyhow::Result<Measured> {
+    let _connection = TcpStream::connect((host, port)).context("connecting")?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("a socket")?;
+    socket.connect((host, port))?;
+    socket.set_nonblocking(true)?;
+    let message = vec![0x5a_u8; size];
+    let mut room = vec![0_u8; size];
+    let mut samples = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        let sent = Instant::now();
+        socket.send(&message).context("sending")?;
+        spin(|| receive(&socket, &mut room))?;
+        samples.push(sent.elapsed().as_nanos() as f64);
+    }
+    Measured::time(samples)
+}

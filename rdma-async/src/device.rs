@@ -63,6 +63,15 @@ impl fmt::Debug for RdmaDevice {
     }
 }
 
+/// Clones of a device are equal, and differ from the same device that was opened again.
+impl PartialEq for RdmaDevice {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for RdmaDevice {}
+
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,

@@ -85,6 +85,7 @@ mod error;
 mod events;
 mod half_open;
 mod handshake;
+mod lend;
 mod listener;
 mod manual;
 mod memory;
@@ -110,6 +111,7 @@ pub use datagram::{Datagram, DatagramAddress, DatagramPeer, DatagramSocket, Grou
 pub use device::RdmaDevice;
 pub use error::{Error, Execution, Result};
 pub use events::DeviceEvents;
+pub use lend::Lent;
 pub use listener::RdmaListener;
 pub use manual::{Exchange, PreparedRdma};
 pub use memory::{

@@ -177,7 +177,7 @@ struct Inner {
 }
 
 impl GrantState {
-    fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 deadline: deadline_after(limit),

@@ -297,3 +297,38 @@ fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
         check(&other, &other_server).await;
     });
 }
+
+#[test]
+fn memory_that_is_lent_read_only_is_read_and_not_written() {
+    run(async {
+        let (client, server) = pair().await;
+        let lent = server.lend_read_only(pattern(&server, 64, 1));
+        let lent = lent.expect("the device can register it");
+        let mut remote = RemoteMr::from_token_bytes(&lent.token().to_bytes());
+        let mut local = pattern(&client, 64, 2);
+        client.read(&mut local, &remote).await.unwrap();
+        assert_eq!(local.as_slice(), bytes(64, 1));
+        assert_refused(client.write(&pattern(&client, 64, 9), &mut remote).await);
+        assert_eq!(lent.end().unwrap().as_slice(), bytes(64, 1));
+    });
+}
+
+#[test]
+fn lent_memory_is_written_until_the_owner_ends_the_access() {
+    run(async {
+        let (client, server) = pair().await;
+        let lent = server.lend(pattern(&server, 64, 1));
+        let lent = lent.expect("the device can register it");
+        let mut remote = RemoteMr::from_token(lent.token());
+        let local = pattern(&client, 64, 2);
+        client.write(&local, &mut remote).await.unwrap();
+        let region = lent.end().unwrap();
+        assert_eq!(region.as_slice(), bytes(64, 2));
+        assert_refused(client.write(&pattern(&client, 64, 9), &mut remote).await);
+        assert_eq!(region.as_slice(), bytes(64, 2));
+        // The connection has ended, and refuses to lend more, with the region.
+        server.ended().await;
+        let (region, _) = server.lend(region).expect_err("the connection has ended");
+        assert_eq!(region.as_slice(), bytes(64, 2));
+    });
+}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::link::MemoryPort;
@@ -139,6 +140,7 @@ impl<T: ToAddress + ?Sized> ToAddress for &T {
 pub struct Peer {
     pub(crate) transport: Transport,
     pub(crate) address: Option<SocketAddr>,
+    pub(crate) certificate: Option<Arc<[u8]>>,
 }
 
 /// Transport of a connection.
@@ -157,6 +159,12 @@ impl Peer {
     /// Returns the transport of the connection.
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// Returns the certificate of the peer in DER, which TLS has verified; `None` if the connection has no TLS, or
+    /// if the peer has presented none.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.certificate.as_deref()
     }
 
     /// Returns the TCP address of the peer; `None` within this process.

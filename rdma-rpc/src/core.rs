@@ -7,12 +7,14 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::address::Peer;
+use crate::bulk;
 use crate::client::Calls;
 use crate::deadlines::Deadlines;
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{self, Link};
-use crate::outbox::{BATCH, Leaves, Outbox};
+use crate::metadata::Metadata;
+use crate::outbox::{BATCH, Leaves, Outbox, Unplaced};
 use crate::payload::Message;
 use crate::server::Serving;
 use crate::wire::{Header, Settings, Violation};
@@ -27,7 +29,10 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     pub(crate) side: Side,
     pub(crate) own: Settings,
+    pub(crate) bulks: bulk::Table,
     others: OnceLock<Settings>,
+    /// Incarnation of the server, at a client.
+    incarnation: OnceLock<u64>,
     end: OnceLock<Error>,
     /// Notification of those who wait for the peer's settings, or for the end.
     changed: Notify,
@@ -43,7 +48,17 @@ pub(crate) enum Side {
 impl Core {
     /// Starts the protocol on a link: sends the settings of this end, and starts the tasks that
     /// receive, send, and watch the deadlines and the wait for the peer's settings.
-    pub(crate) fn start(link: Link, peer: Peer, own: Settings, side: Side) -> Arc<Self> {
+    ///
+    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `hello` is the metadata of the
+    /// connection; without it, [`Self::greet`] sends the settings later.
+    pub(crate) fn start(
+        link: Link,
+        peer: Peer,
+        own: Settings,
+        bulk_limit: usize,
+        hello: Option<&Metadata>,
+        side: Side,
+    ) -> Arc<Self> {
         let core = Arc::new(Self {
             outbox: Outbox::new(link),
             deadlines: Arc::new(Deadlines::new()),
@@ -51,16 +66,14 @@ impl Core {
             runtime: Handle::current(),
             side,
             own,
+            bulks: bulk::Table::new(bulk_limit),
             others: OnceLock::new(),
+            incarnation: OnceLock::new(),
             end: OnceLock::new(),
             changed: Notify::new(),
         });
-        let greeted = core
-            .outbox
-            .append_bare(&Header::Settings(own))
-            .and_then(|()| core.outbox.flush());
-        if let Err(error) = greeted {
-            core.fail(error);
+        if let Some(hello) = hello {
+            core.greet(hello);
         }
         link::receive(&core);
         core.spawn(|core| async move {
@@ -79,6 +92,20 @@ impl Core {
             deadlines.run(|now| core.expire(now)).await;
         });
         core
+    }
+
+    /// Sends the settings of this end, with the metadata of the connection.
+    pub(crate) fn greet(self: &Arc<Self>, hello: &Metadata) {
+        let header = Header::Settings(self.own);
+        let placed = self
+            .outbox
+            .append(&header, hello.encoded(), BATCH, Leaves::WithFlush);
+        let sent = placed
+            .map_err(Unplaced::into_error)
+            .and_then(|_| self.outbox.flush());
+        if let Err(error) = sent {
+            self.fail(error);
+        }
     }
 
     /// Starts a task that is dropped at the end of the connection.
@@ -118,6 +145,17 @@ impl Core {
             Side::Client(calls) => calls.expire(now),
             Side::Server(serving) => serving.expire(self, now),
         }
+    }
+
+    /// Takes over the incarnation of the server, which precedes its settings.
+    pub(crate) fn set_incarnation(&self, incarnation: u64) {
+        // A second one comes with settings that come twice.
+        let _ = self.incarnation.set(incarnation);
+    }
+
+    /// Returns the incarnation of the server, once its settings have arrived.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation.get().copied().unwrap_or_default()
     }
 
     /// Takes over the peer's settings.
@@ -170,7 +208,7 @@ impl Core {
     /// call has an effect.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let error = match (&self.side, error) {
-            (_, error @ Error::Protocol { .. }) => error,
+            (_, error @ (Error::Protocol { .. } | Error::Denied { .. })) => error,
             // The server said goodbye before.
             (Side::Client(calls), _) if calls.is_closing() => Error::ShuttingDown,
             (_, error) => error,
@@ -178,23 +216,33 @@ impl Core {
         if self.end.set(error.clone()).is_err() {
             return;
         }
-        match &error {
-            Error::Protocol { reason } => {
+        match (&error, &self.side) {
+            (Error::Protocol { reason }, _) => {
                 tracing::warn!(peer = %self.peer, reason, "a peer was disconnected");
-                let goodbye = Header::Goodbye { status: 1 };
-                let placed =
-                    self.outbox
-                        .append(&goodbye, reason.as_bytes(), BATCH, Leaves::WithFlush);
-                drop(placed.map(|_| self.outbox.flush()));
+                self.say_goodbye(1, reason);
             }
-            error => tracing::debug!(peer = %self.peer, %error, "a connection has ended"),
+            (Error::Denied { reason }, Side::Server(_)) => {
+                tracing::warn!(peer = %self.peer, reason, "a client was denied");
+                self.say_goodbye(3, reason);
+            }
+            (error, _) => tracing::debug!(peer = %self.peer, %error, "a connection has ended"),
         }
         self.outbox.close();
+        self.bulks.fail();
         match &self.side {
             Side::Client(calls) => calls.fail(&error),
             Side::Server(serving) => serving.fail(&error),
         }
         self.changed.notify_waiters();
+    }
+
+    fn say_goodbye(&self, status: u16, reason: &str) {
+        let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
+        let reason = reason.get(..512).unwrap_or(reason);
+        let placed = self
+            .outbox
+            .append(&goodbye, reason, BATCH, Leaves::WithFlush);
+        drop(placed.map(|_| self.outbox.flush()));
     }
 
     /// Returns the error that ended the connection.

@@ -1,5 +1,6 @@
 //! Errors of calls and connections.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub enum Error {
     #[error("no response to {method} within {limit:?}")]
     DeadlineExceeded {
         /// The called method.
-        method: &'static str,
+        method: Cow<'static, str>,
         /// The time limit of the call.
         limit: Duration,
     },
@@ -79,7 +80,7 @@ pub enum Error {
     #[error("the server has no method {method}")]
     UnknownMethod {
         /// The called method.
-        method: &'static str,
+        method: Cow<'static, str>,
     },
 
     /// The request or a stream item could not be encoded.
@@ -124,8 +125,34 @@ pub enum Error {
         reason: String,
     },
 
-    /// The server accepts no new calls. The call was not started, unless it was still running when the
-    /// grace period of the shutdown ended.
+    /// A method that is executed at most once may or may not have been executed, and is not executed again: the
+    /// server has restarted meanwhile, or has dropped the answer.
+    #[error("{method} may or may not have been executed")]
+    ExecutionUnknown {
+        /// The called method.
+        method: Cow<'static, str>,
+    },
+
+    /// The server has denied the call, which was not started, or the connection.
+    #[error("access denied: {reason}")]
+    Denied {
+        /// Reason that the server gave.
+        reason: String,
+    },
+
+    /// No server of a client of several servers is connected. The call was not started.
+    #[error("no server is available: {reason}")]
+    Unavailable {
+        /// Error of one of the servers.
+        reason: String,
+    },
+
+    /// Bulk memory cannot be lent, read or written.
+    #[error("bulk memory: {0}")]
+    Bulk(BulkError),
+
+    /// The server accepts no new calls. The call was not started, unless the connection ended before its
+    /// response: a call that is still running at the end of the grace period is [cancelled](Self::Cancelled).
     #[error("the server is shutting down")]
     ShuttingDown,
 }
@@ -163,6 +190,40 @@ impl From<Violation> for Error {
             reason: violation.to_string(),
         }
     }
+}
+
+/// Reason why a [`Bulk`](crate::Bulk) cannot be lent, read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// A call is lending the memory, or the memory was taken.
+    #[error("another call is lending it, or its memory was taken")]
+    InUse,
+    /// The call that lent the memory has ended, or the owner has ended its lease.
+    #[error("its lease has ended")]
+    Ended,
+    /// A part exceeds the bulk.
+    #[error("{len} bytes at {at} exceed its {whole} bytes")]
+    OutOfRange {
+        /// Offset of the first byte.
+        at: usize,
+        /// Number of bytes.
+        len: usize,
+        /// Length of the bulk.
+        whole: usize,
+    },
+    /// The owner does not let the peer write the bulk.
+    #[error("its owner has not made it writable")]
+    ReadOnly,
+    /// A bulk of the peer cannot be passed on.
+    #[error("it is memory of the peer: read it, and send a bulk of the bytes")]
+    Foreign,
+    /// The peer keeps too many bulks of earlier results.
+    #[error("the caller keeps too many bulks of results")]
+    TooMany,
+    /// The two ends disagree about the memory of the bulk.
+    #[error("its memory is other than its owner said")]
+    Lost,
 }
 
 /// An error of a call: the service's own error, or an error of the framework.

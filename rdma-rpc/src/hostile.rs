@@ -36,6 +36,7 @@ fn info(name: &'static str, has_input: bool, has_output: bool) -> &'static Metho
         has_input,
         has_output,
         is_one_way: false,
+        is_once: false,
     }))
 }
 

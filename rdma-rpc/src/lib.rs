@@ -56,17 +56,27 @@
 //!   Requests are decoded from the memory that they were received in, within the poll that finds them,
 //!   and their handler is polled there. Requests and responses of one turn of the scheduler leave in one
 //!   message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
+//! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written one-sided,
+//!   under a lease that ends with the call.
+//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and sends a call
+//!   that its server has not started to another one.
+//! - **Access is controlled**: servers authenticate connections and intercept calls; TCP can be encrypted by
+//!   TLS.
 //! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
 //!
 //! # What it does not do
 //!
-//! This crate does not reconnect and does not repeat calls: only the application knows whether a call
-//! may run twice. It neither encrypts nor authenticates: any peer that can reach the server may call
-//! its methods.
+//! This crate does not repeat calls that may have been executed: only the application knows whether a call
+//! may run twice. It does not encrypt RDMA. Without [`Server::authenticate`], any peer that can reach the
+//! server may call its methods.
 
 #![forbid(unsafe_code)]
 
+// The services of this crate use the attribute, whose code names the crate.
+extern crate self as rdma_rpc;
+
 mod address;
+mod bulk;
 mod client;
 mod codec;
 mod core;
@@ -75,14 +85,19 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod health;
 #[cfg(test)]
 mod hostile;
 mod limits;
 mod link;
 mod metadata;
 mod method;
+mod observe;
+mod once;
 mod outbox;
 mod payload;
+#[cfg(feature = "reflection")]
+mod reflection;
 mod server;
 mod status;
 mod stream;
@@ -100,7 +115,17 @@ mod wire;
 /// |---|---|
 /// | `#[rpc(oneway)]` | The method has no result, and its caller does not wait for it. |
 /// | `#[rpc(raw)]` | The argument is a [`Payload`] and the result any bytes, which are not encoded. |
+/// | `#[rpc(once)]` | The method is executed at most once, see below. |
 /// | `#[rpc(id = 7)]` | The number of the method, which is otherwise a hash of its name. |
+///
+/// # At most once
+///
+/// A call of a method with `#[rpc(once)]` is sent again if its connection ends before the answer, by a [client
+/// that connects again](ClientBuilder::connect_any), to the same server, until its deadline. The server executes it
+/// at most once: a repeated call gets the answer of the first one, whose handler goes on without the connection. A
+/// server that was started anew, or that has dropped the answer, executes nothing, and the call fails with
+/// [`Error::ExecutionUnknown`]. The result and the error of such a method are `Clone`, `Send` and `Sync`. A server
+/// keeps the last 256 answers of a client that the client has not yet, for 1024 clients.
 ///
 /// ```
 /// use rdma_rpc::{Address, Receiver, Sender, Server};
@@ -149,17 +174,28 @@ mod wire;
 pub use rdma_rpc_macros::service;
 
 pub use address::{Address, Peer, ToAddress, Transport};
-pub use client::{Client, ClientBuilder, Response, Streaming};
+pub use bulk::{Bulk, BulkMemory};
+pub use client::{
+    Balance, Client, ClientBuilder, Endpoint, Reply, Request, Response, Streaming, ToEndpoint,
+};
 #[cfg(feature = "json")]
 pub use codec::Json;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
 pub use codec::{Codec, CodecError, Decode, Encode, Postcard, Raw};
-pub use error::{CallError, Error, Result};
+pub use error::{BulkError, CallError, Error, Result};
+pub use health::{Health, HealthClient, HealthServer, HealthState, HealthStates};
 pub use metadata::Metadata;
+#[cfg(feature = "trace")]
+pub use observe::TraceContext;
 pub use outbox::Sent;
 pub use payload::Payload;
-pub use server::{Context, Server, ServerHandle, Service};
+#[cfg(feature = "reflection")]
+pub use reflection::{
+    CallCounts, Fields, Format, MethodDescription, Reflection, ReflectionClient, ReflectionServer,
+    Schema, TypeDescription, TypeFormat,
+};
+pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};
 
 /// Items that generated code uses. They are no part of the crate's interface.
@@ -167,8 +203,17 @@ pub use stream::{Receiver, Sender};
 pub mod generated {
     pub use crate::codec::{Typed, Unencoded};
     pub use crate::method::MethodInfo;
-    pub use crate::server::{Call, Methods};
+    pub use crate::once::once;
+    pub use crate::server::{Call, Methods, Role};
 
-    /// Checks, where a type stands in a service, that its codec can encode and decode it.
-    pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>() {}
+    /// Checks, where a type stands in a service, that its codec can encode and decode it, and describes the
+    /// type for reflection: its name in the trait, and its text.
+    pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
+        methods: &mut Methods,
+        method: &'static MethodInfo,
+        role: Role,
+        [name, text]: [&'static str; 2],
+    ) {
+        methods.describe::<C, T>(method, role, [name, text]);
+    }
 }

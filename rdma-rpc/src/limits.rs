@@ -13,6 +13,9 @@ const LEAST_MESSAGE: usize = 8 << 10;
 /// The highest message limit that can be set, in bytes: lengths have 32 bits.
 const MOST_MESSAGE: usize = 1 << 30;
 
+/// The default maximum length of a bulk of the peer in bytes.
+pub(crate) const BULK: usize = 1 << 30;
+
 /// Time within which a server must accept a connection, and either end must send its settings.
 pub(crate) const CONNECT: Duration = Duration::from_secs(20);
 

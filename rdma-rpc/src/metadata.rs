@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Maximum length of encoded metadata in bytes.
-const LIMIT: usize = 2048;
+pub(crate) const LIMIT: usize = 2048;
 
 /// Named values that a caller sends with its requests, such as a trace ID or a tenant.
 ///
@@ -26,6 +26,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    pub(crate) const EMPTY: Self = Self { encoded: None };
+
     /// Adds a value. A later value of the same name does not replace an earlier one.
     ///
     /// # Panics
@@ -46,6 +48,12 @@ impl Metadata {
         Self {
             encoded: Some(bytes.into()),
         }
+    }
+
+    /// Adds a value like [`Self::with`]; `None` if the metadata would be too long.
+    pub(crate) fn checked_with(&self, name: &str, value: &[u8]) -> Option<Self> {
+        let len = self.encoded().len() + 3 + name.len() + value.len();
+        (len <= LIMIT).then(|| self.clone().with(name, value))
     }
 
     /// Returns the first value of this name.

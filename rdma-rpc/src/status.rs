@@ -17,6 +17,8 @@ pub(crate) enum Status {
     BadResponse(Cow<'static, str>),
     DeadlineExceeded,
     Cancelled,
+    Denied(Cow<'static, str>),
+    ExecutionUnknown,
 }
 
 /// Maximum length in bytes of the text of a status.
@@ -45,6 +47,8 @@ impl Status {
             Self::BadResponse(reason) => text(7, reason),
             Self::DeadlineExceeded => none(8),
             Self::Cancelled => none(9),
+            Self::Denied(reason) => text(10, reason),
+            Self::ExecutionUnknown => none(11),
         }
     }
 
@@ -70,12 +74,14 @@ impl Status {
             7 => Self::BadResponse(text()),
             8 => Self::DeadlineExceeded,
             9 => Self::Cancelled,
+            10 => Self::Denied(text()),
+            11 => Self::ExecutionUnknown,
             _ => return None,
         })
     }
 
     /// Returns the caller's error for a call of `method` with this time limit.
-    pub(crate) fn into_error(self, method: &'static str, limit: Duration) -> Error {
+    pub(crate) fn into_error(self, method: Cow<'static, str>, limit: Duration) -> Error {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match self {
             Self::UnknownMethod => Error::UnknownMethod { method },
@@ -96,6 +102,10 @@ impl Status {
             },
             Self::DeadlineExceeded => Error::DeadlineExceeded { method, limit },
             Self::Cancelled => Error::Cancelled,
+            Self::ExecutionUnknown => Error::ExecutionUnknown { method },
+            Self::Denied(reason) => Error::Denied {
+                reason: reason.into(),
+            },
         }
     }
 }

@@ -22,6 +22,7 @@ fn is_end(error: &CallError<String>) -> bool {
         error,
         CallError::Rpc(
             Error::ShuttingDown
+                | Error::Cancelled
                 | Error::Disconnected { .. }
                 | Error::Transport(_)
                 | Error::Tcp { .. }

@@ -47,13 +47,7 @@ async fn a_deadline_ends_the_wait_and_the_work(address: Address) {
         assert!(begun.elapsed() < LIMIT, "the calls do not arrive");
         let error = rpc(within("the deadline", short.wait("never".to_owned())).await);
         assert!(
-            matches!(
-                error,
-                Error::DeadlineExceeded {
-                    method: "Held.wait",
-                    ..
-                }
-            ),
+            matches!(&error, Error::DeadlineExceeded { method, .. } if method == "Held.wait"),
             "{error:?}"
         );
         assert_answers(&client).await;

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_core::RemoteMemory;
+use rdma_core::{AccessFlags, RemoteMemory};
 use tokio::time::timeout;
 
 use super::Connection;
@@ -85,6 +85,24 @@ impl Connection {
             .leases
             .lend(region, None, Some(Arc::clone(reservation)), &self.device);
         lent.map_err(|(_, error)| error.into())
+    }
+
+    /// Lends memory with only those of the peer's access rights that are in `allowed`, without sending
+    /// anything to the peer. On an error, returns the region.
+    pub(crate) fn lend_with(
+        &self,
+        region: LocalMr,
+        allowed: AccessFlags,
+        reservation: &Arc<GrantState>,
+    ) -> Result<(u64, RemoteMemory), (LocalMr, Error)> {
+        if let Err(error) = self.checked() {
+            return Err((region, error));
+        }
+        let reservation = Some(Arc::clone(reservation));
+        let lent = self
+            .leases
+            .lend_with(region, allowed, None, reservation, &self.device);
+        lent.map_err(|(region, error)| (region, error.into()))
     }
 
     /// Offers the memory of a reservation to the peer.

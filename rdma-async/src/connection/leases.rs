@@ -136,13 +136,26 @@ impl Leases {
         reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
+        self.lend_with(region, self.access, charge, reservation, device)
+    }
+
+    /// Lends a region like [`Self::lend`], with only those of the peer's access rights that are in
+    /// `allowed`.
+    pub(super) fn lend_with(
+        &self,
+        region: LocalMr,
+        allowed: AccessFlags,
+        charge: Option<Charge>,
+        reservation: Option<Arc<GrantState>>,
+        device: &RdmaDevice,
+    ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
         let Parts {
             buffer,
             range,
             lender,
         } = region.into_parts()?;
         let (lead, memory, tail) = cut(buffer, range);
-        match memory.expose(self.access) {
+        match memory.expose(self.access & allowed) {
             Ok(memory) => {
                 let (remote, len) = (memory.remote(), memory.len());
                 let mut open = self.open.lock();
@@ -169,12 +182,19 @@ impl Leases {
         }
     }
 
-    /// Ends a lease at the request of the peer. Returns `None` for an unknown id.
+    /// Ends a lease at the request of the peer. Returns `None` for an id that the peer was not told.
     pub(super) fn end_by_peer(&self, id: u64) -> Option<Given> {
         let lease = {
             let mut open = self.open.lock();
             if open.revoked.remove(&id) {
                 return Some(Given::Revoked);
+            }
+            let is_untold = |lease: &Lease| {
+                let reservation = lease.reservation.as_ref();
+                reservation.is_some_and(|reservation| !reservation.is_offered())
+            };
+            if open.leases.get(&id).is_some_and(is_untold) {
+                return None;
             }
             open.remove(id)?
         };

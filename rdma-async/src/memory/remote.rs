@@ -68,6 +68,12 @@ impl RemoteMr {
         }
     }
 
+    /// Creates a region from a token like [`Self::from_token`]. The token was encoded by
+    /// [`RemoteMemory::to_bytes`].
+    pub fn from_token_bytes(bytes: &[u8; RemoteMemory::ENCODED_LEN]) -> Self {
+        Self::from_token(RemoteMemory::from_bytes(bytes))
+    }
+
     /// Returns the address, length and key of the memory, to be passed on by means outside of this
     /// crate.
     pub fn token(&self) -> RemoteMemory {

@@ -110,7 +110,7 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
         let (id, name) = (method.id, method.full_name(&service.name));
         let conditions = conditions(method);
         let (has_input, has_output) = (method.input.is_some(), method.output.is_some());
-        let is_one_way = method.is_one_way;
+        let (is_one_way, is_once) = (method.is_one_way, method.is_once);
         quote! {
             #(#conditions)*
             const #constant: &'static ::rdma_rpc::generated::MethodInfo =
@@ -120,6 +120,7 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
                     has_input: #has_input,
                     has_output: #has_output,
                     is_one_way: #is_one_way,
+                    is_once: #is_once,
                 };
         }
     })
@@ -135,6 +136,15 @@ fn server(service: &Service) -> TokenStream {
         let (call, checks) = (call(service, method), checks(service, method));
         let (ty, conditions) = (request_type(method), conditions(method));
         let [service_value, call_value] = ["service", "call"].map(variable);
+        let handled = match method.is_once {
+            true => quote! {
+                ::rdma_rpc::generated::once(
+                    #call_value,
+                    move |#call_value: ::rdma_rpc::generated::Call<#ty>| async move { #call },
+                )
+            },
+            false => quote!(async move { #call }),
+        };
         quote! {
             #(#conditions)*
             {
@@ -144,7 +154,7 @@ fn server(service: &Service) -> TokenStream {
                     #client::#constant,
                     move |#call_value: ::rdma_rpc::generated::Call<#ty>| {
                         let #service_value = ::std::sync::Arc::clone(&#service_value);
-                        async move { #call }
+                        #handled
                     },
                 );
             }
@@ -220,25 +230,51 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Returns checks that report a type without an encoding where the type stands in the trait.
+/// Returns checks that report a type without an encoding where the type stands in the trait, and that
+/// describe the type for reflection.
 fn checks(service: &Service, method: &Method) -> TokenStream {
-    let codec = &service.codec;
-    let mut types = Vec::new();
+    let (codec, constant) = (&service.codec, constant(method));
+    let client = format_ident!("{}Client", service.name);
+    let mut types: Vec<(&str, String, &syn::Type)> = Vec::new();
     if !method.is_raw {
-        types.extend(method.values.iter().map(|value| &value.ty));
-        types.extend(method.result.iter().map(|result| &result.value));
+        for value in &method.values {
+            types.push(("Argument", value.name.unraw().to_string(), &value.ty));
+        }
+        let result = method.result.iter();
+        types.extend(result.map(|result| ("Result", String::new(), &result.value)));
     }
-    types.extend(method.result.iter().map(|result| &result.error));
-    types.extend(method.input.iter().map(|stream| &stream.item));
-    types.extend(method.output.iter().map(|stream| &stream.item));
+    let result = method.result.iter();
+    types.extend(result.map(|result| ("Error", String::new(), &result.error)));
+    let input = method.input.iter();
+    types.extend(input.map(|stream| ("Input", stream.name.unraw().to_string(), &stream.item)));
+    let output = method.output.iter();
+    types.extend(output.map(|stream| ("Output", stream.name.unraw().to_string(), &stream.item)));
     types
         .into_iter()
-        .map(|ty| {
+        .map(|(role, name, ty)| {
+            let (role, text) = (format_ident!("{role}"), text(ty));
             // An unsuitable type is reported at its place in the trait, as a missing implementation of the codec.
             let codec = respanned(codec.to_token_stream(), ty.span());
-            quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>();)
+            let part = quote! {
+                methods,
+                #client::#constant,
+                ::rdma_rpc::generated::Role::#role,
+                [#name, #text]
+            };
+            quote_spanned!(ty.span()=> ::rdma_rpc::generated::check::<#codec, #ty>(#part);)
         })
         .collect()
+}
+
+/// Returns a type as a programmer writes it.
+fn text(ty: &syn::Type) -> String {
+    let tokens = ty.to_token_stream().to_string();
+    let closed = [
+        " <", "< ", " >", " ::", ":: ", " ,", " (", "( ", " )", " [", "[ ", " ]", " ;",
+    ];
+    closed
+        .iter()
+        .fold(tokens, |text, spaced| text.replace(spaced, spaced.trim()))
 }
 
 /// Returns the tokens with another place in the source.

@@ -30,6 +30,7 @@ pub(crate) struct Method {
     pub(crate) id: u32,
     pub(crate) is_raw: bool,
     pub(crate) is_one_way: bool,
+    pub(crate) is_once: bool,
     /// Type of the context, if the method takes it.
     pub(crate) context: Option<Argument>,
     /// Arguments that are sent.
@@ -178,6 +179,7 @@ impl Method {
                 .unwrap_or_else(|| hash(&full_name(service, &name))),
             is_raw: options.raw.is_some(),
             is_one_way: options.one_way.is_some(),
+            is_once: options.once.is_some(),
             name,
             context: None,
             values: Vec::new(),
@@ -197,6 +199,14 @@ impl Method {
         let has_streams = method.input.is_some() || method.output.is_some();
         if let Some(one_way) = &options.one_way {
             errors.check(!has_streams, one_way, "a one-way method has no streams");
+        }
+        if let Some(once) = &options.once {
+            let is_right = !has_streams && !method.is_one_way;
+            errors.check(
+                is_right,
+                once,
+                "a method that is executed at most once has a response and no streams",
+            );
         }
         if let Some(raw) = &options.raw {
             let is_right = !has_streams && !method.is_one_way && method.values.len() == 1;

@@ -32,6 +32,7 @@ impl Parse for ServiceOptions {
 pub(crate) struct MethodOptions {
     pub(crate) one_way: Option<Ident>,
     pub(crate) raw: Option<Ident>,
+    pub(crate) once: Option<Ident>,
     pub(crate) id: Option<u32>,
 }
 
@@ -50,6 +51,7 @@ impl MethodOptions {
                 match name.to_string().as_str() {
                     "oneway" => options.one_way = Some(name.clone()),
                     "raw" => options.raw = Some(name.clone()),
+                    "once" => options.once = Some(name.clone()),
                     "id" => {
                         let number: LitInt = meta.value()?.parse()?;
                         options.id = Some(number.base10_parse()?);
@@ -64,4 +66,4 @@ impl MethodOptions {
     }
 }
 
-const UNKNOWN: &str = "unknown option: `rpc` has the options `oneway`, `raw` and `id = …`";
+const UNKNOWN: &str = "unknown option: `rpc` has the options `oneway`, `raw`, `once` and `id = …`";

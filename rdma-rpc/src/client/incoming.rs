@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::calls::{Answer, Calls, Phase, Slot};
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::metadata::Metadata;
+use crate::once;
 use crate::payload::{Body, Message};
 use crate::status::Status;
 use crate::stream::Outlet;
@@ -56,17 +58,28 @@ impl Calls {
                         outlet.grant(crate::stream::Window { items, bytes })?;
                     }
                 }
-                Head::Settings(settings) => {
+                Head::Settings { settings, metadata } => {
+                    let metadata = message.bytes().get(metadata).unwrap_or_default();
+                    let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
+                    if let Some(incarnation) = once::incarnation(&metadata) {
+                        core.set_incarnation(incarnation);
+                    }
                     core.set_others(settings)?;
                     self.open(settings.slots);
                 }
                 Head::Goodbye { status: 0, .. } => self.close(),
-                Head::Goodbye { body, .. } => {
+                Head::Goodbye { status: 2, .. } => self.refuse_all(),
+                Head::Goodbye { status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
+                    if status == 3 {
+                        let reason = reason.into_owned();
+                        return Err(Error::Denied { reason });
+                    }
                     let reason = format!("the peer ended it: {reason}");
                     return Err(Error::disconnected(reason));
                 }
+                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
                 Head::Request { .. } | Head::End { .. } | Head::Cancel { .. } => {
                     return Err(Violation::Direction.into());
                 }
@@ -128,6 +141,25 @@ impl Calls {
             inlet.fail(&Error::Cancelled);
         }
         Ok(())
+    }
+
+    /// Ends the calls in progress, none of which the server has started.
+    fn refuse_all(&self) {
+        self.close();
+        for slot in &self.slots {
+            let (waker, streams) = {
+                let mut slot = slot.lock();
+                if !matches!(slot.phase, Phase::Waiting) {
+                    continue;
+                }
+                let streams = slot.streams.clone();
+                (slot.answer(Answer::Status(Status::ShuttingDown)), streams)
+            };
+            streams.fail(&Error::ShuttingDown);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
     }
 
     /// Returns a stream of a call; `None` if the call has ended.

@@ -1,5 +1,6 @@
 //! Calls: a request, and the wait for its response.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,26 +8,52 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::Client;
 use super::calls::{Answer, Calls, Pending, calls};
+use super::endpoints::Chosen;
 use super::streaming::{Response, Streaming};
+use super::{Client, Route};
+use crate::bulk::{self, Leased};
 use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::{CallError, Error};
+use crate::metadata::Metadata;
 use crate::method::MethodInfo;
+use crate::observe::{self, Made};
 use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::payload::Stored;
-use crate::stream::{Inlet, Outlet, Sender, Streams, Window, decode_stored};
+use crate::status::Status;
+use crate::stream::{
+    Inlet, Outlet, Sender, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window, decode_stored,
+};
 use crate::wire::{CallId, Header, MESSAGE_HEADER};
 
 /// Outcome of a call: the result of the handler, or the reason why there is none.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
 /// Method and time limit of a call, for the errors of its answer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Told {
-    pub(super) method: &'static str,
+    pub(super) method: Cow<'static, str>,
     pub(super) limit: Duration,
+}
+
+impl Told {
+    fn exceeded(&self) -> Error {
+        Error::DeadlineExceeded {
+            method: self.method.clone(),
+            limit: self.limit,
+        }
+    }
+
+    /// Returns the error of a call that has no response.
+    pub(super) fn error_of(&self, answer: Answer) -> Error {
+        match answer {
+            Answer::Status(status) => status.into_error(self.method.clone(), self.limit),
+            Answer::Expired => self.exceeded(),
+            Answer::Ended(error) => error,
+            Answer::Response { .. } => Error::Cancelled,
+        }
+    }
 }
 
 impl Client {
@@ -42,19 +69,74 @@ impl Client {
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
-        let (told, limit) = (self.told(method), Some(self.deadline));
-        let core: &Core = self.core();
-        let begun = begin(core, limit, told, Streams::default()).await?;
-        let pending = send::<F::Request, Q, _>(
-            begun,
-            method,
-            (limit, told),
-            self.metadata.encoded(),
-            &request,
-        )
-        .await?;
-        poll_fn(|cx| pending.poll_answer(cx, |answer, body| decode::<F, T, E>(answer, body, told)))
+        let told = self.told(method);
+        let body = (
+            <F::Request as Codec>::ID,
+            Value::new::<F::Request>(&request),
+        );
+        let decode = |core: &Arc<Core>, answer, body: &mut Stored| {
+            decode::<F, T, E>(core, answer, body, &told)
+        };
+        if method.is_once {
+            return self.unary_once(method.id, &told, body, decode).await;
+        }
+        self.unary_of(method.id, &told, self.deadline, body, decode)
             .await
+    }
+
+    /// Makes a unary call like [`Self::unary_anywhere`], and counts it.
+    pub(super) async fn unary_of<Q: ?Sized, T, E>(
+        &self,
+        method: u32,
+        told: &Told,
+        deadline: Duration,
+        body: (u8, Value<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+    ) -> Outcome<T, E> {
+        let made = Made::begin(self.observed, &told.method);
+        let outcome = self
+            .unary_anywhere(method, told, deadline, body, decode)
+            .await;
+        made.end(match &outcome {
+            Ok(_) => observe::Outcome::Ok,
+            Err(CallError::Service(_)) => observe::Outcome::Service,
+            Err(CallError::Rpc(_)) => observe::Outcome::Failed,
+        });
+        outcome
+    }
+
+    /// Makes a unary call whose answer `decode` decodes. A client of several servers sends a call that its
+    /// server has not started to another one.
+    async fn unary_anywhere<Q: ?Sized, T, E>(
+        &self,
+        method: u32,
+        told: &Told,
+        deadline: Duration,
+        body: (u8, Value<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+    ) -> Outcome<T, E> {
+        let metadata = self.metadata_of(&told.method)?;
+        let head = (method, &metadata);
+        let endpoints = match &self.route {
+            Route::One(handle) => {
+                let limit = (Some(deadline), told);
+                let called = unary_on(&handle.core, head, limit, &body, &decode);
+                return called
+                    .await
+                    .unwrap_or_else(|unstarted| Err(unstarted.0.into()));
+            }
+            Route::Several(endpoints) => endpoints,
+        };
+        let mut search = endpoints.search(deadline);
+        loop {
+            let chosen = search.next().await?;
+            let limit = (Some(search.left()), told);
+            let called = unary_on(chosen.core(), head, limit, &body, &decode);
+            match called.await {
+                Ok(outcome) => return outcome,
+                Err(unstarted) => search.failed(&chosen, unstarted.0),
+            }
+        }
     }
 
     /// Sends a one-way request.
@@ -67,13 +149,32 @@ impl Client {
     where
         F::Request: Encode<Q>,
     {
-        let core = self.core();
+        match &self.route {
+            Route::One(handle) => self.note::<F, Q>(&handle.core, method, request).await,
+            Route::Several(endpoints) => {
+                let chosen = endpoints.search(self.deadline).next().await?;
+                self.note::<F, Q>(chosen.core(), method, request).await
+            }
+        }
+    }
+
+    /// Sends a one-way request on a connection.
+    async fn note<F: Format, Q>(
+        &self,
+        core: &Arc<Core>,
+        method: &'static MethodInfo,
+        request: Q,
+    ) -> Result<(), Error>
+    where
+        F::Request: Encode<Q>,
+    {
         if let Some(end) = core.end() {
             return Err(end.clone());
         }
         if calls(core).is_closing() {
             return Err(Error::ShuttingDown);
         }
+        let metadata = self.metadata_of(method.name)?;
         if core.others().is_none() {
             // Only the settings tell how long a request may be.
             core.greeted().await?;
@@ -84,7 +185,7 @@ impl Client {
             codec: <F::Request as Codec>::ID,
             method: method.id,
             limit: Some(self.deadline),
-            metadata: self.metadata.encoded(),
+            metadata: metadata.encoded(),
         };
         let value = Value::new::<F::Request>(&request);
         let placed = core
@@ -95,7 +196,7 @@ impl Client {
             Placed::Long(batch) => {
                 let deadline = Instant::now().checked_add(self.deadline);
                 let sending = send_long(&**core, batch);
-                match by_deadline(deadline, self.told(method), sending).await {
+                match by_deadline(deadline, &self.told(method), sending).await {
                     Err(error) if error.is_refusal() => {
                         Err(too_large(&value, header.len(), core.send_limit()))
                     }
@@ -118,14 +219,14 @@ impl Client {
         F::Error: Decode<E>,
     {
         let streams = Streams {
-            inlet: None,
             outlet: Some(Arc::new(Outlet::new(Window::default()))),
+            ..Streams::default()
         };
-        let (pending, told) = self
+        let begun = self
             .stream::<F, Q>(method, &request, streams.clone())
             .await?;
-        let sender = sender::<F, I>(&pending, &streams);
-        Ok((sender, Response::new::<F>(pending, told)))
+        let sender = sender::<F, I>(&begun.pending, &streams);
+        Ok((sender, Response::new::<F>(begun)))
     }
 
     /// Makes a call with a stream of items from the server.
@@ -140,13 +241,13 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let inlet = Arc::new(Inlet::new(self.window()));
+        let inlet = Arc::new(Inlet::new(WINDOW));
         let streams = Streams {
             inlet: Some(Arc::clone(&inlet)),
-            outlet: None,
+            ..Streams::default()
         };
-        let (pending, told) = self.stream::<F, Q>(method, &request, streams).await?;
-        Ok(Streaming::new::<F>(pending, told, inlet))
+        let begun = self.stream::<F, Q>(method, &request, streams).await?;
+        Ok(Streaming::new::<F>(begun, inlet))
     }
 
     /// Makes a call with streams in both directions.
@@ -161,49 +262,196 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let inlet = Arc::new(Inlet::new(self.window()));
+        let inlet = Arc::new(Inlet::new(WINDOW));
         let streams = Streams {
             inlet: Some(Arc::clone(&inlet)),
             outlet: Some(Arc::new(Outlet::new(Window::default()))),
+            ..Streams::default()
         };
-        let (pending, told) = self
+        let begun = self
             .stream::<F, Q>(method, &request, streams.clone())
             .await?;
-        let sender = sender::<F, I>(&pending, &streams);
-        Ok((sender, Streaming::new::<F>(pending, told, inlet)))
+        let sender = sender::<F, I>(&begun.pending, &streams);
+        Ok((sender, Streaming::new::<F>(begun, inlet)))
     }
 
+    /// Begins a call with streams. A client of several servers sends a call that its server has not started to
+    /// another one.
     async fn stream<F: Format, Q>(
         &self,
         method: &'static MethodInfo,
         request: &Q,
         streams: Streams,
-    ) -> Result<(Pending<Arc<Core>>, Told), Error>
+    ) -> Result<Begun, Error>
     where
         F::Request: Encode<Q>,
     {
         let told = self.told(method);
         let limit = self.has_own_deadline.then_some(self.deadline);
-        let begun = begin(Arc::clone(self.core()), limit, told, streams).await?;
-        let metadata = self.metadata.encoded();
-        let pending =
-            send::<F::Request, Q, _>(begun, method, (limit, told), metadata, request).await?;
-        Ok((pending, told))
+        let body = (<F::Request as Codec>::ID, Value::new::<F::Request>(request));
+        let metadata = self.metadata_of(method.name)?;
+        let metadata = metadata.encoded();
+        let begin = async |core: &Arc<Core>, limit| {
+            let pending = match begin(Arc::clone(core), limit, &told, streams.clone()).await {
+                Ok(pending) => pending,
+                Err(error) => return Failed::unsent(error).settle(),
+            };
+            let sent = send(pending, method.id, (limit, &told), metadata, &body, None);
+            match sent.await {
+                Ok(pending) => Ok(Ok(pending)),
+                Err(unsent) => unsent.settle(),
+            }
+        };
+        let endpoints = match &self.route {
+            Route::One(handle) => {
+                let begun = begin(&handle.core, limit).await;
+                let pending = begun.unwrap_or_else(|unstarted| Err(unstarted.0))?;
+                return Ok(Begun {
+                    pending,
+                    told,
+                    chosen: None,
+                });
+            }
+            Route::Several(endpoints) => endpoints,
+        };
+        let mut search = endpoints.search(self.deadline);
+        loop {
+            let chosen = search.next().await?;
+            let left = limit.map(|_| search.left());
+            match begin(chosen.core(), left).await {
+                Ok(pending) => {
+                    return Ok(Begun {
+                        pending: pending?,
+                        told,
+                        chosen: Some(chosen),
+                    });
+                }
+                Err(unstarted) => search.failed(&chosen, unstarted.0),
+            }
+        }
     }
 
     fn told(&self, method: &'static MethodInfo) -> Told {
         Told {
-            method: method.name,
+            method: Cow::Borrowed(method.name),
             limit: self.deadline,
         }
     }
+}
 
-    fn window(&self) -> Window {
-        let own = &self.core().own;
-        Window {
-            items: own.window_items,
-            bytes: own.window_bytes,
+/// Window of a stream to a client, as its settings tell the server.
+const WINDOW: Window = Window {
+    items: WINDOW_ITEMS,
+    bytes: WINDOW_BYTES,
+};
+
+/// A call with streams whose request was sent.
+pub(super) struct Begun {
+    pub(super) pending: Pending<Arc<Core>>,
+    pub(super) told: Told,
+    /// Connection of a client of several servers.
+    pub(super) chosen: Option<Chosen>,
+}
+
+/// Error of a call that the server has certainly not started.
+pub(super) struct Unstarted(pub(super) Error);
+
+/// Error of a call whose request was not sent as it should.
+enum Failed {
+    Unstarted(Unstarted),
+    /// The server may have started the call, or no server can.
+    Final(Error),
+}
+
+impl Failed {
+    /// Returns the error of a call of whose request nothing was sent. Another connection may do better if the
+    /// connection is the reason.
+    fn unsent(error: Error) -> Self {
+        match error {
+            Error::Transport(_)
+            | Error::Tcp { .. }
+            | Error::Protocol { .. }
+            | Error::Disconnected { .. }
+            | Error::ShuttingDown => Self::Unstarted(Unstarted(error)),
+            error => Self::Final(error),
         }
+    }
+
+    fn settle<T>(self) -> Result<Result<T, Error>, Unstarted> {
+        match self {
+            Self::Unstarted(unstarted) => Err(unstarted),
+            Self::Final(error) => Ok(Err(error)),
+        }
+    }
+}
+
+/// Kind of the end of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Response,
+    /// The server has not started the call.
+    Refusal,
+    Other,
+}
+
+impl End {
+    fn of(answer: &Answer) -> Self {
+        match answer {
+            Answer::Response { .. } => Self::Response,
+            Answer::Status(Status::ShuttingDown | Status::Overloaded(_)) => Self::Refusal,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Makes a unary call on a connection, with the given time limit.
+pub(super) async fn unary_on<Q: ?Sized, T, E>(
+    core: &Arc<Core>,
+    (method, metadata): (u32, &Metadata),
+    (limit, told): (Option<Duration>, &Told),
+    body: &(u8, Value<'_, Q>),
+    decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+) -> Result<Outcome<T, E>, Unstarted> {
+    let failed = |failed: Failed| failed.settle().map(|end| end.map_err(Into::into));
+    let pending = match begin(&**core, limit, told, Streams::default()).await {
+        Ok(pending) => pending,
+        Err(error) => return failed(Failed::unsent(error)),
+    };
+    let mut leased = Leased::default();
+    let leases = Some((core, &mut leased));
+    let sent = send(
+        pending,
+        method,
+        (limit, told),
+        metadata.encoded(),
+        body,
+        leases,
+    );
+    let pending = match sent.await {
+        Ok(pending) => pending,
+        Err(unsent) => {
+            leased.close().await;
+            return failed(unsent);
+        }
+    };
+    let (end, outcome) = poll_fn(|cx| {
+        pending.poll_answer(cx, |answer, body| {
+            let end = End::of(&answer);
+            (end, decode(core, answer, body))
+        })
+    })
+    .await;
+    if !leased.is_empty() {
+        drop(pending);
+        match end {
+            // The server responds only when it has stopped accessing the memory.
+            End::Response => leased.end(),
+            _ => leased.close().await,
+        }
+    }
+    match outcome {
+        Err(CallError::Rpc(error)) if end == End::Refusal => Err(Unstarted(error)),
+        outcome => Ok(outcome),
     }
 }
 
@@ -219,13 +467,10 @@ where
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
-    told: Told,
+    told: &Told,
     streams: Streams,
 ) -> Result<Pending<C>, Error> {
-    let exceeded = || Error::DeadlineExceeded {
-        method: told.method,
-        limit: told.limit,
-    };
+    let exceeded = || told.exceeded();
     if limit.is_some_and(|limit| limit.is_zero()) {
         return Err(exceeded());
     }
@@ -249,18 +494,19 @@ async fn begin<C: Deref<Target = Core>>(
 }
 
 /// Sends the request of a call: at once if no other call is in progress, or else with the other
-/// requests of this turn of the scheduler.
-async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
+/// requests of this turn of the scheduler. The request can have bulks if there is a place for their leases.
+async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: Pending<P>,
-    method: &'static MethodInfo,
-    (limit, told): (Option<Duration>, Told),
+    method: u32,
+    (limit, told): (Option<Duration>, &Told),
     metadata: &[u8],
-    request: &Q,
-) -> Result<Pending<P>, Error> {
+    (codec, value): &(u8, Value<'_, Q>),
+    leases: Option<(&Arc<Core>, &mut Leased)>,
+) -> Result<Pending<P>, Failed> {
     let header = Header::Request {
         id: pending.id,
-        codec: C::ID,
-        method: method.id,
+        codec: *codec,
+        method,
         limit,
         metadata,
     };
@@ -270,11 +516,18 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         true => Leaves::WithFlush,
         false => Leaves::AtTurnEnd,
     };
-    let value = Value::new::<C>(request);
-    let placed = core
-        .outbox
-        .append(&header, &value, core.send_limit(), leaves);
-    let sent = match placed.map_err(|unplaced| unsent(core, unplaced))? {
+    let append = || {
+        core.outbox
+            .append(&header, value, core.send_limit(), leaves)
+    };
+    let placed = match leases {
+        None => append(),
+        Some((core, leased)) => bulk::place(core, usize::MAX, append).map(|(placed, new)| {
+            *leased = new;
+            placed
+        }),
+    };
+    let sent = match placed.map_err(|unplaced| Failed::unsent(unsent(core, unplaced)))? {
         Placed::Batched if is_alone => core.outbox.flush(),
         Placed::Batched => Ok(()),
         Placed::Long(batch) => {
@@ -288,30 +541,31 @@ async fn send<C: Encode<Q>, Q, P: Deref<Target = Core>>(
         Ok(()) => Ok(pending),
         Err(error) if error.is_refusal() => {
             pending.is_sent = false;
-            Err(too_large(&value, header.len(), pending.core.send_limit()))
+            let limit = pending.core.send_limit();
+            Err(Failed::Final(too_large(value, header.len(), limit)))
         }
-        Err(error) => Err(pending.core.end().cloned().unwrap_or(error)),
+        Err(error) => {
+            let end = pending.core.end().cloned();
+            Err(Failed::Final(end.unwrap_or(error)))
+        }
     }
 }
 
 /// Waits until a long request is sent, at most until the deadline of its call.
 async fn by_deadline(
     deadline: Option<Instant>,
-    told: Told,
+    told: &Told,
     sending: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     match deadline {
         None => sending.await,
-        Some(deadline) => timeout_at(deadline, sending).await.unwrap_or({
-            Err(Error::DeadlineExceeded {
-                method: told.method,
-                limit: told.limit,
-            })
-        }),
+        Some(deadline) => timeout_at(deadline, sending)
+            .await
+            .unwrap_or_else(|_| Err(told.exceeded())),
     }
 }
 
-fn too_large<Q>(value: &Value<'_, Q>, header: usize, limit: usize) -> Error {
+fn too_large<Q: ?Sized>(value: &Value<'_, Q>, header: usize, limit: usize) -> Error {
     let front = MESSAGE_HEADER + header;
     let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
@@ -327,9 +581,10 @@ fn unsent(core: &Core, unplaced: Unplaced) -> Error {
 
 /// Converts the answer to a call.
 pub(super) fn decode<F: Format, T, E>(
+    core: &Arc<Core>,
     answer: Answer,
     body: &mut Stored,
-    told: Told,
+    told: &Told,
 ) -> Outcome<T, E>
 where
     F::Response: Decode<T>,
@@ -340,20 +595,19 @@ where
         Answer::Response {
             codec,
             is_error: false,
-        } => decode_stored::<F::Response, T>(codec, body).map_err(undecoded),
+        } => {
+            let decode = || decode_stored::<F::Response, T>(codec, body);
+            let (value, _) = bulk::decode(core, true, decode).map_err(undecoded)?;
+            Ok(value)
+        }
         Answer::Response {
             codec,
             is_error: true,
         } => {
-            let error = decode_stored::<F::Error, E>(codec, body).map_err(undecoded)?;
+            let decode = || decode_stored::<F::Error, E>(codec, body);
+            let (error, _) = bulk::decode(core, true, decode).map_err(undecoded)?;
             Err(CallError::Service(error))
         }
-        Answer::Status(status) => Err(status.into_error(told.method, told.limit).into()),
-        Answer::Expired => Err(Error::DeadlineExceeded {
-            method: told.method,
-            limit: told.limit,
-        }
-        .into()),
-        Answer::Ended(error) => Err(error.into()),
+        other => Err(told.error_of(other).into()),
     }
 }

@@ -9,14 +9,15 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 
 use super::calls::{Answer, Pending};
-use super::perform::{Outcome, Told, decode};
+use super::endpoints::Chosen;
+use super::perform::{Begun, Outcome, Told, decode};
 use crate::codec::{Decode, Format};
 use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::payload::Stored;
 use crate::stream::{Inlet, Receiver};
 
-type DecodeAnswer<T, E> = fn(Answer, &mut Stored, Told) -> Outcome<T, E>;
+type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut Stored, &Told) -> Outcome<T, E>;
 
 /// Future of the response of a call whose caller sends a stream. Dropping it cancels the call.
 #[must_use = "dropping the response cancels the call"]
@@ -25,19 +26,22 @@ pub struct Response<T, E> {
     told: Told,
     decode: DecodeAnswer<T, E>,
     is_done: bool,
+    /// Connection of a client of several servers, which counts the call as in progress.
+    _chosen: Option<Chosen>,
 }
 
 impl<T, E> Response<T, E> {
-    pub(super) fn new<F: Format>(pending: Pending<Arc<Core>>, told: Told) -> Self
+    pub(super) fn new<F: Format>(begun: Begun) -> Self
     where
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
         Self {
-            pending,
-            told,
+            pending: begun.pending,
+            told: begun.told,
             decode: decode::<F, T, E>,
             is_done: false,
+            _chosen: begun.chosen,
         }
     }
 
@@ -45,10 +49,11 @@ impl<T, E> Response<T, E> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));
         }
-        let (decode, told) = (self.decode, self.told);
+        let (decode, told) = (self.decode, &self.told);
+        let core = &self.pending.core;
         let answer = self
             .pending
-            .poll_answer(cx, |answer, body| decode(answer, body, told));
+            .poll_answer(cx, |answer, body| decode(core, answer, body, told));
         self.is_done = answer.is_ready();
         answer
     }
@@ -83,15 +88,15 @@ pub struct Streaming<O, T, E> {
 }
 
 impl<O, T, E> Streaming<O, T, E> {
-    pub(super) fn new<F: Format>(pending: Pending<Arc<Core>>, told: Told, inlet: Arc<Inlet>) -> Self
+    pub(super) fn new<F: Format>(begun: Begun, inlet: Arc<Inlet>) -> Self
     where
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let core = Arc::clone(&pending.core);
+        let core = Arc::clone(&begun.pending.core);
         Self {
-            items: Receiver::new::<F::Response>(inlet, core, pending.id),
-            response: Response::new::<F>(pending, told),
+            items: Receiver::new::<F::Response>(inlet, core, begun.pending.id),
+            response: Response::new::<F>(begun),
             result: None,
         }
     }

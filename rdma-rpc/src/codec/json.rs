@@ -56,6 +56,11 @@ impl<T: Serialize + ?Sized> Encode<T> for Json {
 }
 
 impl<T: DeserializeOwned> Decode<T> for Json {
+    #[cfg(feature = "reflection")]
+    fn schema() -> Option<crate::Schema> {
+        crate::reflection::schema::<T>()
+    }
+
     fn decode(bytes: &[u8]) -> Result<T, CodecError> {
         serde_json::from_slice(bytes).map_err(CodecError::new)
     }

@@ -17,6 +17,7 @@ pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
 pub use self::prost::Prost;
 pub use self::raw::Raw;
+use crate::bulk;
 use crate::payload::Payload;
 
 /// A format of values. A codec is a type without data; a service names its codec:
@@ -88,6 +89,12 @@ pub trait Decode<T>: Codec {
     ///
     /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
+
+    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if it is not known.
+    #[cfg(feature = "reflection")]
+    fn schema() -> Option<crate::Schema> {
+        None
+    }
 
     /// Decodes a value that may keep the memory in which its bytes were received.
     ///
@@ -182,12 +189,20 @@ impl<'v, T: ?Sized> Value<'v, T> {
 
 impl<T: ?Sized> Encodable for Value<'_, T> {
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
-        (self.encode)(self.value, room)
+        complete((self.encode)(self.value, room)?)
     }
 
     fn encoded_len(&self) -> Result<usize, CodecError> {
-        (self.encoded_len)(self.value)
+        complete((self.encoded_len)(self.value)?)
     }
+}
+
+/// Returns the outcome of an encoding, or an error if the value has bulks that were not lent yet.
+fn complete<T>(encoded: T) -> Result<T, CodecError> {
+    if bulk::is_incomplete() {
+        return Err(CodecError::new("its bulks were not lent"));
+    }
+    Ok(encoded)
 }
 
 impl Encodable for [u8] {

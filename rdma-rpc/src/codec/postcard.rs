@@ -47,6 +47,11 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
 }
 
 impl<T: DeserializeOwned> Decode<T> for Postcard {
+    #[cfg(feature = "reflection")]
+    fn schema() -> Option<crate::Schema> {
+        crate::reflection::schema::<T>()
+    }
+
     fn decode(bytes: &[u8]) -> Result<T, CodecError> {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),

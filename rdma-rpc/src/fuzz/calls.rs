@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::bulk::Bulk;
 use crate::client::Client;
 use crate::codec::{Postcard, Typed, Unencoded};
 use crate::error::{CallError, Error};
@@ -19,6 +20,7 @@ const fn unary(id: u32, name: &'static str) -> MethodInfo {
         has_input: false,
         has_output: false,
         is_one_way: false,
+        is_once: false,
     }
 }
 
@@ -43,6 +45,8 @@ static NOTE: MethodInfo = MethodInfo {
     is_one_way: true,
     ..unary(8, "Fuzz.note")
 };
+
+static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 
 /// Number of handlers that run.
 #[derive(Clone, Default)]
@@ -146,6 +150,17 @@ impl Service for Lives {
                 Outcome::Ok(call.request)
             }
         });
+        let lives = self.clone();
+        methods.add::<Format, _, _, _, _, _>(&BULK, move |call: Call<Bulk>| {
+            let life = lives.begin();
+            async move {
+                let _life = life;
+                let read = call.request.read(..).await;
+                let memory = read.map_err(|error| error.to_string())?;
+                let (_, memory) = call.request.write(0, memory).await;
+                Outcome::Ok(Bulk::writable(memory))
+            }
+        });
         methods.add::<Format, _, _, _, _, _>(&NOTE, move |call: Call<u8>| {
             let life = self.begin();
             async move {
@@ -160,6 +175,12 @@ impl Service for Lives {
 /// Number of kinds of calls that [`call`] makes.
 pub(super) const KINDS: u8 = 8;
 
+/// Number from which on [`call`] makes calls with bulk memory.
+pub(super) const BULKS: u8 = 200;
+
+/// Maximum length of a bulk in bytes.
+pub(super) const BULK_LIMIT: usize = 1 << 16;
+
 /// Makes a call of a kind, and returns the framework's error if it has one.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
     type Format = Typed<Postcard>;
@@ -170,6 +191,17 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
         _ => client,
     };
     let text = |len| "t".repeat(len);
+    if kind >= BULKS {
+        let own = Bulk::writable(vec![7; 5000].into());
+        let called = client.unary::<Format, _, _, _>(&BULK, own.clone()).await;
+        let theirs: Bulk = match called {
+            Err(CallError::Service::<String>(_)) => return Ok(()),
+            called => called.map_err(|error| error.rpc().unwrap_or(Error::Cancelled))?,
+        };
+        drop(own.into_memory());
+        let read = theirs.read(..).await?;
+        return theirs.write(0, read).await.0;
+    }
     match kind % KINDS {
         0 => outcome::<String>(client.unary::<Format, _, _, _>(&ECHO, text(9)).await),
         1 => {

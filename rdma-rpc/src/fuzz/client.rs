@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::calls::call;
+use super::calls::{BULK_LIMIT, call};
 use super::frames::read;
 use super::peer::RawPeer;
 use super::script::{Script, Step};
 use crate::address::Address;
-use crate::client::Client;
+use crate::client::{Client, ClientBuilder};
 use crate::error::Error;
 use crate::outbox::BATCH;
 use crate::wire::{Header, MESSAGE_HEADER, Settings, write_message_header};
@@ -23,7 +23,7 @@ pub fn client(bytes: &[u8]) {
 async fn connect(bytes: &[u8]) {
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
-    let connecting = tokio::spawn(Client::builder().concurrency(4).connect(address));
+    let connecting = tokio::spawn(builder().connect(address));
     let mut peer = RawPeer::accept(&mut listener).await;
     peer.send(settings());
     let connected = connecting.await.expect("connecting does not panic");
@@ -55,6 +55,10 @@ async fn connect(bytes: &[u8]) {
     ended.expect("the connection ends");
     let outcome = call(client, 0).await;
     assert!(outcome.is_err(), "a call after the end");
+}
+
+fn builder() -> ClientBuilder {
+    Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
 
 /// Returns the first message of a server.

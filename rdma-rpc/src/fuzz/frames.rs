@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::metadata::Metadata;
 use crate::status::Status;
-use crate::wire::{Head, Header, MESSAGE_HEADER, Reader, Violation, write_message_header};
+use crate::wire::{
+    BulkHead, Head, Header, MESSAGE_HEADER, Reader, Violation, write_message_header,
+};
 
 /// Decodes the bytes as a message, as metadata and as a status.
 pub fn frames(bytes: &[u8]) {
@@ -105,8 +107,12 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
             &Head::End { id, items } => (Header::End { id, items }, none),
             &Head::Window { id, items, bytes } => (Header::Window { id, items, bytes }, none),
             &Head::Cancel { id } => (Header::Cancel { id }, none),
-            &Head::Settings(settings) => (Header::Settings(settings), none),
+            &Head::Settings {
+                settings,
+                ref metadata,
+            } => (Header::Settings(settings), part(metadata)),
             &Head::Goodbye { status, ref body } => (Header::Goodbye { status }, part(body)),
+            Head::Bulk(head) => bulk_header(head, part),
         };
         let at = bytes.len();
         bytes.resize(at + header.len(), 0);
@@ -114,4 +120,49 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
         bytes.extend_from_slice(body);
     }
     bytes
+}
+
+/// Returns the header and the body of a frame of bulk memory. `part` returns a range of the message.
+fn bulk_header<'m>(
+    head: &BulkHead,
+    part: impl Fn(&Range<usize>) -> &'m [u8],
+) -> (Header<'m>, &'m [u8]) {
+    let none = &[][..];
+    match *head {
+        BulkHead::Read {
+            lease,
+            tag,
+            at,
+            len,
+        } => {
+            let header = Header::BulkRead {
+                lease,
+                tag,
+                at,
+                len,
+            };
+            (header, none)
+        }
+        BulkHead::Write {
+            lease,
+            tag,
+            at,
+            ref body,
+        } => (Header::BulkWrite { lease, tag, at }, part(body)),
+        BulkHead::Answer {
+            lease,
+            tag,
+            has_ended,
+            ref body,
+        } => {
+            let header = Header::BulkAnswer {
+                lease,
+                tag,
+                has_ended,
+            };
+            (header, part(body))
+        }
+        BulkHead::Revoke { lease } => (Header::Revoke { lease }, none),
+        BulkHead::Release { lease } => (Header::Release { lease }, none),
+    }
 }

@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use crate::address::Address;
 use crate::limits;
-use crate::link::{Link, Listener};
+use crate::link::{Encryption, Link, Listener};
 
 /// One end of a connection in memory, without the protocol.
 pub(crate) struct RawPeer {
@@ -15,7 +15,12 @@ pub(crate) struct RawPeer {
 impl RawPeer {
     /// Connects to the server at an address in memory.
     pub(crate) async fn connect(address: &Address) -> Self {
-        let connected = Link::connect(address, limits::transport(None, limits::MESSAGE)).await;
+        let connected = Link::connect(
+            address,
+            limits::transport(None, limits::MESSAGE),
+            &Encryption::default(),
+        )
+        .await;
         Self::new(connected.expect("a server listens").0)
     }
 
@@ -27,8 +32,9 @@ impl RawPeer {
 
     /// Accepts a client.
     pub(crate) async fn accept(listener: &mut Listener) -> Self {
-        let accepted = listener.accept().await;
-        Self::new(accepted.expect("a client connects").0)
+        let accepted = listener.accept().await.expect("a client connects");
+        let begun = accepted.begin(&Encryption::default()).await;
+        Self::new(begun.expect("memory needs no TLS").0)
     }
 
     fn new(link: Link) -> Self {

@@ -2,7 +2,7 @@
 
 use tokio::task::JoinHandle;
 
-use super::calls::{KINDS, Lives, call};
+use super::calls::{BULKS, KINDS, Lives, call};
 use super::peer::RawPeer;
 use super::script::{write_call, write_message, write_settle};
 use crate::address::Address;
@@ -24,7 +24,7 @@ pub struct Recorded {
 pub fn record() -> Recorded {
     super::run(async {
         let mut recorded = Recorded::default();
-        for kind in 0..2 * KINDS {
+        for kind in (0..2 * KINDS).chain([BULKS]) {
             record_call(kind, &mut recorded).await;
         }
         recorded

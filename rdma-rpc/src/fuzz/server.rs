@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::calls::{Lives, call};
+use super::calls::{BULK_LIMIT, BULKS, Lives, call};
 use super::frames::read;
 use super::peer::RawPeer;
 use super::script::{Script, Step};
@@ -26,6 +26,7 @@ async fn serve(bytes: &[u8]) {
     let server = Server::new(lives.clone())
         .concurrency(CALLS)
         .message_limit(0)
+        .bulk_limit(BULK_LIMIT)
         .grace(Duration::from_secs(1))
         .listen(Address::memory())
         .await
@@ -40,7 +41,8 @@ async fn serve(bytes: &[u8]) {
             Step::Receive => receive(&mut peer),
             Step::Settle => super::settle().await,
             Step::Call(kind) => {
-                let called = call(honest.clone(), kind % 2).await;
+                let kind = if kind >= BULKS { kind } else { kind % 2 };
+                let called = call(honest.clone(), kind).await;
                 called.expect("it is served");
             }
             Step::Act(_) => drop(tokio::spawn(call(honest.clone(), 2))),

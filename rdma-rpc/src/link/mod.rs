@@ -6,6 +6,8 @@
 mod memory;
 mod rdma;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::Arc;
 
@@ -28,7 +30,18 @@ use crate::payload::Buffer;
 pub(crate) enum Link {
     Rdma(RdmaLink),
     Tcp(TcpLink),
+    #[cfg(feature = "tls")]
+    Tls(tls::TlsLink),
     Memory(MemoryLink),
+}
+
+/// Encryption of TCP connections.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Encryption {
+    #[cfg(feature = "tls")]
+    pub(crate) server: Option<Arc<tokio_rustls::rustls::ServerConfig>>,
+    #[cfg(feature = "tls")]
+    pub(crate) client: Option<Arc<tokio_rustls::rustls::ClientConfig>>,
 }
 
 impl Link {
@@ -37,18 +50,13 @@ impl Link {
         let peer = Peer {
             transport: Transport::Rdma,
             address: Some(rdma.peer_address()),
+            certificate: None,
         };
         (Self::Rdma(RdmaLink::new(rdma)), peer)
     }
 
     fn over_tcp(stream: TcpStream) -> Result<(Self, Peer), Error> {
-        let address = stream
-            .peer_addr()
-            .map_err(|cause| Error::tcp("asking for the peer's address", cause))?;
-        let peer = Peer {
-            transport: Transport::Tcp,
-            address: Some(address),
-        };
+        let peer = peer_of(&stream)?;
         Ok((Self::Tcp(TcpLink::new(stream)?), peer))
     }
 
@@ -56,6 +64,7 @@ impl Link {
         let peer = Peer {
             transport: Transport::Memory,
             address: None,
+            certificate: None,
         };
         (Self::Memory(link), peer)
     }
@@ -64,6 +73,7 @@ impl Link {
     pub(crate) async fn connect(
         address: &Address,
         transport: RdmaBuilder,
+        encryption: &Encryption,
     ) -> Result<(Self, Peer), Error> {
         match &address.0 {
             Place::Rdma(address) => Ok(Self::over_rdma(transport.connect(address).await?)),
@@ -72,9 +82,17 @@ impl Link {
                 let stream = stream
                     .await
                     .map_err(|cause| Error::tcp("connecting", cause))?;
-                Self::over_tcp(stream)
+                encryption.connect(stream, address).await
             }
             Place::Memory(port) => Ok(Self::over_memory(port.connect()?)),
+        }
+    }
+
+    /// Returns the RDMA connection, over which the peer's memory can be accessed one-sided.
+    pub(crate) fn rdma(&self) -> Option<&rdma_async::Rdma> {
+        match self {
+            Self::Rdma(link) => Some(link.rdma()),
+            _ => None,
         }
     }
 
@@ -82,6 +100,8 @@ impl Link {
     pub(crate) fn prefix(&self) -> usize {
         match self {
             Self::Tcp(_) => tcp::PREFIX,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => tcp::PREFIX,
             Self::Rdma(_) | Self::Memory(_) => 0,
         }
     }
@@ -91,6 +111,8 @@ impl Link {
         match self {
             Self::Rdma(link) => link.allocate(len),
             Self::Tcp(_) => Ok(Buffer::Heap(vec![0; len])),
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => Ok(Buffer::Heap(vec![0; len])),
             Self::Memory(link) => Ok(Buffer::Heap(link.allocate(len))),
         }
     }
@@ -100,6 +122,8 @@ impl Link {
         match self {
             Self::Rdma(link) => link.try_send(batch),
             Self::Tcp(link) => Ok(link.try_send(batch)),
+            #[cfg(feature = "tls")]
+            Self::Tls(link) => Ok(link.try_send(batch)),
             Self::Memory(link) => Ok(link.try_send(batch)),
         }
     }
@@ -109,6 +133,8 @@ impl Link {
         match self {
             Self::Rdma(link) => return link.send(batch).await,
             Self::Tcp(link) => link.send(batch).await,
+            #[cfg(feature = "tls")]
+            Self::Tls(link) => link.send(batch).await,
             Self::Memory(link) => link.send(batch).await,
         }
         Ok(())
@@ -134,6 +160,8 @@ pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
                 match &*link {
                     Link::Rdma(link) => link.receive(&core).await,
                     Link::Tcp(link) => link.receive(&core).await,
+                    #[cfg(feature = "tls")]
+                    Link::Tls(link) => link.receive(&core).await,
                     Link::Memory(link) => link.receive(&core).await,
                 }
             } => end,
@@ -152,6 +180,77 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         let reason = "the runtime that the connection was made on has ended";
         self.0.fail(Error::disconnected(reason));
+    }
+}
+
+/// Returns the peer of a TCP connection.
+fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
+    let address = stream
+        .peer_addr()
+        .map_err(|cause| Error::tcp("asking for the peer's address", cause))?;
+    Ok(Peer {
+        transport: Transport::Tcp,
+        address: Some(address),
+        certificate: None,
+    })
+}
+
+impl Encryption {
+    /// Creates the link of a client over a TCP connection to the server at `address`.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::unused_async, reason = "TLS waits for the server")
+    )]
+    async fn connect(&self, stream: TcpStream, address: &str) -> Result<(Link, Peer), Error> {
+        #[cfg(feature = "tls")]
+        if let Some(config) = &self.client {
+            let peer = peer_of(&stream)?;
+            let name = address.rsplit_once(':').map_or(address, |(name, _)| name);
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            let link = tls::TlsLink::connect(stream, config, name).await?;
+            return Ok(with_certificate(link, peer));
+        }
+        let _ = address;
+        Link::over_tcp(stream)
+    }
+}
+
+#[cfg(feature = "tls")]
+fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
+    let peer = Peer {
+        certificate: link.certificate(),
+        ..peer
+    };
+    (Link::Tls(link), peer)
+}
+
+/// Client that has connected.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Link((Link, Peer)),
+    /// TCP connection, on which TLS may have to begin.
+    Tcp(TcpStream),
+}
+
+impl Accepted {
+    /// Creates the link of the server, after beginning TLS if it is set.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::unused_async, reason = "TLS waits for the client")
+    )]
+    pub(crate) async fn begin(self, encryption: &Encryption) -> Result<(Link, Peer), Error> {
+        let stream = match self {
+            Self::Link(link) => return Ok(link),
+            Self::Tcp(stream) => stream,
+        };
+        #[cfg(feature = "tls")]
+        if let Some(config) = &encryption.server {
+            let peer = peer_of(&stream)?;
+            let link = tls::TlsLink::accept(stream, config).await?;
+            return Ok(with_certificate(link, peer));
+        }
+        let _ = encryption;
+        Link::over_tcp(stream)
     }
 }
 
@@ -191,18 +290,15 @@ impl Listener {
     }
 
     /// Waits for the next client. Cancel-safe.
-    pub(crate) async fn accept(&mut self) -> Result<(Link, Peer), Error> {
-        match self {
-            Self::Rdma(listener) => Ok(Link::over_rdma(listener.accept().await?)),
-            Self::Tcp(listener) => loop {
+    pub(crate) async fn accept(&mut self) -> Result<Accepted, Error> {
+        Ok(match self {
+            Self::Rdma(listener) => Accepted::Link(Link::over_rdma(listener.accept().await?)),
+            Self::Tcp(listener) => {
                 let accepted = listener.accept().await;
-                let (stream, address) = accepted.map_err(|cause| Error::tcp("accepting", cause))?;
-                match Link::over_tcp(stream) {
-                    Ok(accepted) => return Ok(accepted),
-                    Err(error) => tracing::debug!(%address, %error, "a client has gone already"),
-                }
-            },
-            Self::Memory(listener) => Ok(Link::over_memory(listener.accept().await?)),
-        }
+                let (stream, _) = accepted.map_err(|cause| Error::tcp("accepting", cause))?;
+                Accepted::Tcp(stream)
+            }
+            Self::Memory(listener) => Accepted::Link(Link::over_memory(listener.accept().await?)),
+        })
     }
 }

@@ -21,6 +21,10 @@ impl RdmaLink {
         Self { rdma }
     }
 
+    pub(super) fn rdma(&self) -> &Rdma {
+        &self.rdma
+    }
+
     pub(super) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         let layout = Layout::from_size_align(len.max(1), 8).map_err(|_| Error::TooLarge {
             len,

@@ -30,14 +30,7 @@ pub(crate) struct TcpLink {
 
 impl TcpLink {
     pub(super) fn new(stream: TcpStream) -> Result<Self, Error> {
-        let configured = stream.set_nodelay(true).and_then(|()| {
-            let probes = TcpKeepalive::new()
-                .with_time(KEEP_ALIVE / 2)
-                .with_interval(KEEP_ALIVE / 8)
-                .with_retries(4);
-            SockRef::from(&stream).set_tcp_keepalive(&probes)
-        });
-        configured.map_err(|cause| Error::tcp("configuring the connection", cause))?;
+        configure(&stream)?;
         Ok(Self { stream })
     }
 
@@ -69,13 +62,42 @@ impl TcpLink {
 
     /// Receives messages until the connection ends.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
-        match self.read_messages(core).await {
-            Ok(()) => Error::disconnected("the peer closed it"),
-            Err(error) => error,
-        }
+        read_messages(self, core).await
     }
+}
 
-    async fn read_messages(&self, core: &Arc<Core>) -> Result<(), Error> {
+/// Sets the options of a socket.
+pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
+    let configured = stream.set_nodelay(true).and_then(|()| {
+        let probes = TcpKeepalive::new()
+            .with_time(KEEP_ALIVE / 2)
+            .with_interval(KEEP_ALIVE / 8)
+            .with_retries(4);
+        SockRef::from(&stream).set_tcp_keepalive(&probes)
+    });
+    configured.map_err(|cause| Error::tcp("configuring the connection", cause))
+}
+
+/// Bytes of a peer, in which each message follows its length.
+pub(super) trait Source {
+    /// Reads some bytes; 0 at the end of the stream.
+    fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
+}
+
+/// Passes the messages of a source to the connection. Returns the reason for the end.
+pub(super) async fn read_messages(source: impl Source + Send, core: &Arc<Core>) -> Error {
+    match (Messages { source }).read_all(core).await {
+        Ok(()) => Error::disconnected("the peer closed it"),
+        Err(error) => error,
+    }
+}
+
+struct Messages<S> {
+    source: S,
+}
+
+impl<S: Source + Send> Messages<S> {
+    async fn read_all(&mut self, core: &Arc<Core>) -> Result<(), Error> {
         let mut buffer = vec![0; READ];
         // The bytes `start..end` are received and not yet handled.
         let (mut start, mut end) = (0, 0);
@@ -116,7 +138,7 @@ impl TcpLink {
 
     /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived, not
     /// with the length that the peer told. Returns `None` if the peer closes the connection.
-    async fn read_long(&self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
+    async fn read_long(&mut self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
         let (mut whole, mut at) = (begun.to_vec(), begun.len());
         while at < len {
             if at == whole.len() {
@@ -130,20 +152,25 @@ impl TcpLink {
         Ok(Some(whole))
     }
 
-    /// Reads some bytes; 0 at the end of the stream.
-    async fn read(&self, room: &mut [u8]) -> Result<usize, Error> {
-        let failed = |cause| Error::tcp("receiving from the peer", cause);
+    async fn read(&mut self, room: &mut [u8]) -> Result<usize, Error> {
+        // A peer that keeps the socket full must not keep other tasks from running.
+        tokio::task::coop::consume_budget().await;
+        let read = self.source.read(room).await;
+        read.map_err(|cause| Error::tcp("receiving from the peer", cause))
+    }
+}
+
+impl Source for &TcpLink {
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
-            // A peer that keeps the socket full must not keep other tasks from running.
-            tokio::task::coop::consume_budget().await;
-            self.stream.readable().await.map_err(failed)?;
+            self.stream.readable().await?;
             match self.stream.try_read(room) {
                 Err(error)
                     if matches!(
                         error.kind(),
                         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                     ) => {}
-                outcome => return outcome.map_err(failed),
+                outcome => return outcome,
             }
         }
     }

@@ -8,10 +8,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::{Server, Serving, Shared};
-use crate::address::{Address, Peer};
+use crate::address::Address;
 use crate::core::{Core, Side};
 use crate::error::{Error, Result};
-use crate::link::{Link, Listener};
+use crate::limits;
+use crate::link::{Accepted, Listener};
+use crate::once;
 use crate::wire::Settings;
 
 /// Time after the grace period in which connections may still send their last answers.
@@ -75,9 +77,9 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
             () = closed(&mut closing) => break,
             Some(ended) = connections.join_next() => log_end(ended),
             accepted = listener.accept(), if connections.len() < most => match accepted {
-                Ok((link, peer)) => {
+                Ok(client) => {
                     let (shared, closing) = (Arc::clone(&shared), closing.clone());
-                    connections.spawn(serve(shared, link, peer, closing));
+                    connections.spawn(serve(shared, client, closing));
                 }
                 Err(Error::Transport(error @ rdma_async::Error::Handshake { .. })) => {
                     tracing::warn!(%error, "passed over");
@@ -96,10 +98,10 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
 }
 
 /// Serves one client without a server's handle.
-pub(super) async fn serve_one(shared: Arc<Shared>, link: Link, peer: Peer) -> Error {
+pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
     // No message is ever sent on this channel: only dropping the future ends the service early.
     let (_closing, closed) = watch::channel(false);
-    serve(shared, link, peer, closed).await
+    serve(shared, client, closed).await
 }
 
 /// Connection that is served, which ends when this value is dropped.
@@ -113,12 +115,19 @@ impl Drop for Served {
 
 /// Serves a client until it disconnects or violates the protocol, or the server shuts down. Returns the
 /// reason.
-async fn serve(
-    shared: Arc<Shared>,
-    link: Link,
-    peer: Peer,
-    mut closing: watch::Receiver<bool>,
-) -> Error {
+async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
+    let begun = tokio::select! {
+        begun = timeout(limits::CONNECT, client.begin(&shared.encryption)) => begun,
+        () = closed(&mut closing) => return Error::ShuttingDown,
+    };
+    let late = || Error::disconnected("the client has not begun TLS in time");
+    let (link, peer) = match begun.unwrap_or_else(|_| Err(late())) {
+        Ok(begun) => begun,
+        Err(error) => {
+            tracing::debug!(%error, "a client has gone already");
+            return error;
+        }
+    };
     let grace = shared.grace;
     let own = Settings {
         message_limit: u32::try_from(shared.message_limit).unwrap_or(u32::MAX),
@@ -126,8 +135,13 @@ async fn serve(
         window_items: 0,
         window_bytes: 0,
     };
+    let bulk_limit = shared.bulk_limit;
+    // A client that must authenticate gets the settings afterwards.
+    let incarnation = once::hello(shared.once.incarnation());
+    let is_open = shared.guards.authenticate.is_none();
+    let hello = is_open.then_some(&incarnation);
     let side = Side::Server(Serving::new(shared));
-    let Served(core) = &Served(Core::start(link, peer, own, side));
+    let Served(core) = &Served(Core::start(link, peer, own, bulk_limit, hello, side));
     tokio::select! {
         end = core.ended() => return end,
         () = closed(&mut closing) => {}

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::serving::Serving;
 use crate::address::Peer;
+use crate::bulk::BulkMemory;
 use crate::core::Core;
+use crate::error::Result;
 use crate::metadata::Metadata;
+use crate::once::Windows;
 use crate::wire::{CallId, ONE_WAY};
 
 /// Context of a call: its deadline, its metadata, the peer, and whether the caller still waits.
@@ -33,6 +36,11 @@ impl Context {
         }
     }
 
+    /// Returns the answers that the server keeps.
+    pub(crate) fn windows(&self) -> &Windows {
+        &Serving::of(&self.core).shared.once
+    }
+
     pub(super) fn parts(&self) -> (Arc<Core>, CallId) {
         (Arc::clone(&self.core), self.id)
     }
@@ -42,9 +50,25 @@ impl Context {
         &self.core.peer
     }
 
+    /// Returns the identity of the client that [authentication](crate::Server::authenticate) has found, which is
+    /// empty without authentication.
+    pub fn identity(&self) -> &Metadata {
+        Serving::of(&self.core).identity()
+    }
+
     /// Returns the metadata that the caller sent.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that the connection can transfer without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transport`](crate::Error::Transport) if memory cannot be registered, and the error that ended
+    /// the connection.
+    pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
+        BulkMemory::for_peer(&self.core, len)
     }
 
     /// Returns the time at which the caller stops waiting and the handler is dropped; `None` if the

@@ -17,11 +17,15 @@ use super::context::Context;
 use super::gate::{Entered, Gate};
 use super::running::Running;
 use super::serving::{Serving, refuse};
+use crate::bulk::{self, Accesses};
 use crate::codec::{Codec, CodecError, Decode, Encode, Format, Value};
 use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
+#[cfg(feature = "reflection")]
+use crate::observe::Counts;
+use crate::observe::{self, Handled, Outcome};
 use crate::outbox::{Batch, Leaves, Placed, send_long};
 use crate::payload::Body;
 use crate::status::Status;
@@ -53,6 +57,14 @@ pub(super) struct Incoming<'m> {
 pub(super) trait Handler: Send + Sync {
     fn info(&self) -> &'static MethodInfo;
 
+    /// Returns the number of the codec of the requests.
+    #[cfg(feature = "reflection")]
+    fn codec(&self) -> u8;
+
+    /// Counts the calls of the method from now on.
+    #[cfg(feature = "reflection")]
+    fn count(&self) -> Arc<Counts>;
+
     /// Limits the calls of the method that run at once. Only the first call has an effect.
     fn limit(&self, calls: usize);
 
@@ -66,6 +78,8 @@ pub(super) struct Typed<F, Q, T, E, Fut, H> {
     handle: H,
     spare: ArrayQueue<Cell<Fut>>,
     gate: OnceLock<Arc<Gate>>,
+    #[cfg(feature = "reflection")]
+    counts: OnceLock<Arc<Counts>>,
     #[expect(clippy::type_complexity, reason = "a marker of the types of a method")]
     types: PhantomData<fn() -> (F, Q, T, E)>,
 }
@@ -77,6 +91,8 @@ impl<F, Q, T, E, Fut, H> Typed<F, Q, T, E, Fut, H> {
             handle,
             spare: ArrayQueue::new(SPARE),
             gate: OnceLock::new(),
+            #[cfg(feature = "reflection")]
+            counts: OnceLock::new(),
             types: PhantomData,
         }
     }
@@ -113,6 +129,16 @@ where
         self.info
     }
 
+    #[cfg(feature = "reflection")]
+    fn codec(&self) -> u8 {
+        <F::Request as Codec>::ID
+    }
+
+    #[cfg(feature = "reflection")]
+    fn count(&self) -> Arc<Counts> {
+        Arc::clone(self.counts.get_or_init(Arc::default))
+    }
+
     fn limit(&self, calls: usize) {
         self.gate.get_or_init(|| Arc::new(Gate::new(calls)));
     }
@@ -133,24 +159,35 @@ where
             refuse(core, id, &Status::BadRequest(reason.into()));
             return Ok(());
         }
+        if self.info.is_once
+            && let Err(status) = serving.shared.once.check(&metadata)
+        {
+            observe::refused(serving.shared.observed, self.info.name);
+            refuse(core, id, &status);
+            return Ok(());
+        }
         let entered = match self.enter(serving, id) {
             Ok(entered) => entered,
             Err(reason) => {
+                observe::refused(serving.shared.observed, self.info.name);
                 refuse(core, id, &Status::Overloaded(reason.into()));
                 return Ok(());
             }
         };
-        let decoded = catch_unwind(AssertUnwindSafe(|| decode::<F::Request, Q>(codec, body)));
-        let request = match decoded.unwrap_or_else(|_| Err(CodecError::new("the decoder panicked")))
-        {
-            Ok(request) => request,
+        let decoded = catch_unwind(AssertUnwindSafe(|| {
+            bulk::decode(core, false, || decode::<F::Request, Q>(codec, body))
+        }));
+        let decoded = decoded.unwrap_or_else(|_| Err(CodecError::new("the decoder panicked")));
+        let (request, bulks) = match decoded {
+            Ok(decoded) => decoded,
             Err(error) => {
+                observe::refused(serving.shared.observed, self.info.name);
                 refuse(core, id, &Status::BadRequest(error.to_string().into()));
                 return Ok(());
             }
         };
         let deadline = core.deadlines.after(*clock, limit);
-        let streams = self.streams(core);
+        let streams = self.streams(core, bulks);
         if id.index != ONE_WAY && !serving.slots.begin(id, deadline, streams.clone())? {
             return Ok(());
         }
@@ -162,13 +199,23 @@ where
             // If the connection has ended, so has the call.
             drop(core.outbox.append_bare(&window));
         }
+        let handled = Handled::begin(
+            serving.shared.observed,
+            self.info.name,
+            &core.peer,
+            &metadata,
+        );
+        #[cfg(feature = "reflection")]
+        let handled = handled.counted(self.counts.get());
         let context = Context::new(core, id, deadline, metadata);
         let call = Call::new(context, request, streams.clone());
         let mut cell = self.spare.pop().unwrap_or_else(|| Box::pin(None));
         // Unwind safe: a future that has panicked is dropped.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            cell.set(Some((self.handle)(call)));
-            poll(&mut cell, &mut TaskContext::from_waker(Waker::noop()))
+            handled.within(|| {
+                cell.set(Some((self.handle)(call)));
+                poll(&mut cell, &mut TaskContext::from_waker(Waker::noop()))
+            })
         }));
         let now = Instant::now();
         self.report_blocking(now.saturating_duration_since(*clock));
@@ -176,7 +223,17 @@ where
         match polled {
             Ok(Poll::Ready(result)) => {
                 self.keep(cell);
-                if let Some(batch) = self.finish(core, id, &streams, &result, Leaves::WithFlush) {
+                handled.end(outcome_of(&result));
+                if !streams.bulks.is_idle() {
+                    // A task of the handler still transfers a piece.
+                    let (method, core) = (Arc::clone(self), Arc::clone(core));
+                    core.runtime.clone().spawn(async move {
+                        method.respond(&core, id, &streams, result).await;
+                        Serving::of(&core).ended();
+                    });
+                } else if let Some(batch) =
+                    self.finish(core, id, &streams, &result, Leaves::WithFlush)
+                {
                     let (sending, core) = (send(core, id, batch), Arc::clone(core));
                     core.runtime.clone().spawn(async move {
                         sending.await;
@@ -187,7 +244,7 @@ where
                 }
             }
             Ok(Poll::Pending) => {
-                let running = Running::new(self, cell, core, id, streams, entered);
+                let running = Running::new(self, cell, core, id, streams, (entered, handled));
                 let task = core.runtime.spawn(running.run(deadline));
                 if id.index != ONE_WAY {
                     serving.slots.set_task(id, task.abort_handle());
@@ -200,6 +257,7 @@ where
             }
             Err(_) => {
                 drop_quietly(cell);
+                handled.end(Outcome::Panicked);
                 self.panicked(core, id);
                 serving.ended();
             }
@@ -214,7 +272,7 @@ where
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
-    fn streams(&self, core: &Core) -> Streams {
+    fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
             bytes: WINDOW_BYTES,
@@ -229,6 +287,7 @@ where
         Streams {
             inlet: self.info.has_input.then(|| Arc::new(Inlet::new(window))),
             outlet: self.info.has_output.then(|| Arc::new(Outlet::new(granted))),
+            bulks,
         }
     }
 
@@ -257,10 +316,20 @@ where
         Ok(entered)
     }
 
+    /// Ends a call and sends its response, after the last piece of its bulks was transferred.
+    async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
+        streams.bulks.close();
+        streams.bulks.idle().await;
+        match self.finish(core, id, streams, &result, Leaves::AtTurnEnd) {
+            Some(batch) => send(core, id, batch).await,
+            None => core.outbox.schedule(),
+        }
+    }
+
     /// Ends a call and appends its response. Returns a response that is too long for a batch.
     pub(super) fn finish(
         &self,
-        core: &Core,
+        core: &Arc<Core>,
         id: CallId,
         streams: &Streams,
         result: &Result<T, E>,
@@ -280,7 +349,7 @@ where
         };
         let limit = core.send_limit();
         // Unwind safe: a batch is changed only after its frame was encoded.
-        let placed = catch_unwind(AssertUnwindSafe(|| match result {
+        let append = || match result {
             Ok(value) => {
                 let header = header(<F::Response as Codec>::ID, false);
                 let value = Value::new::<F::Response>(value);
@@ -291,10 +360,20 @@ where
                 let error = Value::new::<F::Error>(error);
                 core.outbox.append(&header, &error, limit, leaves)
             }
+        };
+        let placed = catch_unwind(AssertUnwindSafe(|| {
+            bulk::place(core, bulk::results_left(core), append)
         }));
         match placed {
-            Ok(Ok(Placed::Batched)) => None,
-            Ok(Ok(Placed::Long(batch))) => Some(batch),
+            Ok(Ok((placed, leased))) => {
+                if !leased.is_empty() {
+                    bulk::serve_results(leased, Serving::of(core).shared.bulk_lease);
+                }
+                match placed {
+                    Placed::Batched => None,
+                    Placed::Long(batch) => Some(batch),
+                }
+            }
             Err(_) => {
                 self.panicked(core, id);
                 None
@@ -325,6 +404,14 @@ where
                 "a handler blocks its thread: use spawn_blocking"
             );
         }
+    }
+}
+
+/// Returns the outcome of a handler, as metrics name it.
+pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Ok,
+        Err(_) => Outcome::Service,
     }
 }
 

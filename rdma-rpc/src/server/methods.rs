@@ -23,6 +23,39 @@ pub trait Service {
 #[derive(Default)]
 pub struct Methods {
     handlers: HashMap<u32, Box<dyn Handler>, BuildHasherDefault<Identity>>,
+    #[cfg(feature = "reflection")]
+    parts: Vec<Part>,
+}
+
+/// Role of a type in a method.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// An argument.
+    Argument,
+    /// The value of the result.
+    Result,
+    /// The service's error.
+    Error,
+    /// The items of the caller's stream.
+    Input,
+    /// The items of the handler's stream.
+    Output,
+}
+
+/// A method, the number of the codec of its requests, and the counts of its calls.
+#[cfg(feature = "reflection")]
+pub(crate) type Method = (&'static MethodInfo, u8, Arc<crate::observe::Counts>);
+
+/// Type in a method, for reflection.
+#[cfg(feature = "reflection")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) method: &'static MethodInfo,
+    pub(crate) role: Role,
+    /// Name of an argument or stream, and the type as the trait has it.
+    pub(crate) texts: [&'static str; 2],
+    pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
 /// Hasher of method numbers, which are hashes already.
@@ -76,6 +109,32 @@ impl Methods {
                 info.id
             ),
         }
+    }
+
+    /// Describes a type of a method, for reflection.
+    pub fn describe<C: Decode<T>, T>(
+        &mut self,
+        method: &'static MethodInfo,
+        role: Role,
+        texts: [&'static str; 2],
+    ) {
+        #[cfg(feature = "reflection")]
+        self.parts.push(Part {
+            method,
+            role,
+            texts,
+            schema: C::schema,
+        });
+        let _ = (method, role, texts);
+    }
+
+    /// Returns the methods, each with the number of the codec of its requests and the counts of its calls, and the
+    /// types within them.
+    #[cfg(feature = "reflection")]
+    pub(super) fn described(&self) -> (Vec<Method>, Vec<Part>) {
+        let handlers = self.handlers.values();
+        let methods = handlers.map(|handler| (handler.info(), handler.codec(), handler.count()));
+        (methods.collect(), self.parts.clone())
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&dyn Handler> {

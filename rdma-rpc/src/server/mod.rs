@@ -4,6 +4,7 @@ mod accept;
 mod call;
 mod context;
 mod gate;
+mod guards;
 mod handler;
 mod methods;
 mod running;
@@ -19,12 +20,19 @@ pub use self::accept::ServerHandle;
 pub use self::call::Call;
 pub use self::context::Context;
 pub(crate) use self::gate::Gate;
-pub use self::methods::{Methods, Service};
+pub use self::guards::CallInfo;
+use self::guards::Guards;
+#[cfg(feature = "reflection")]
+pub(crate) use self::methods::{Method, Part};
+pub use self::methods::{Methods, Role, Service};
 pub(crate) use self::serving::Serving;
-use crate::address::ToAddress;
+use crate::address::{Peer, ToAddress};
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::link::{Link, Listener};
+use crate::link::{Accepted, Encryption, Link, Listener};
+use crate::metadata::Metadata;
+use crate::observe::Observed;
+use crate::once::Windows;
 
 /// A server that offers services to any number of clients.
 ///
@@ -46,8 +54,15 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,
+    guards: Guards,
+    encryption: Encryption,
+    pub(crate) once: Windows,
+    observed: Observed,
     concurrency: usize,
     message_limit: usize,
+    bulk_limit: usize,
+    /// Maximum time for which a caller can keep the bulks of a result.
+    bulk_lease: Duration,
     grace: Duration,
     /// Limit of the calls of all connections.
     load: Option<Arc<Gate>>,
@@ -61,8 +76,14 @@ impl Server {
         Self {
             shared: Shared {
                 methods,
+                guards: Guards::default(),
+                encryption: Encryption::default(),
+                once: Windows::default(),
+                observed: Observed::default(),
                 concurrency: 256,
                 message_limit: limits::MESSAGE,
+                bulk_limit: limits::BULK,
+                bulk_lease: Duration::from_secs(60),
                 grace: Duration::from_secs(10),
                 load: None,
             },
@@ -79,6 +100,14 @@ impl Server {
     pub fn service(mut self, service: impl Service) -> Self {
         service.register(&mut self.shared.methods);
         self
+    }
+
+    /// Adds the [reflection service](crate::Reflection), which describes all services that were added before it.
+    #[cfg(feature = "reflection")]
+    pub fn reflection(self) -> Self {
+        let (methods, parts) = self.shared.methods.described();
+        let described = crate::reflection::Described::new(methods, parts);
+        self.service(crate::ReflectionServer::new(described))
     }
 
     /// Sets the maximum number of calls of one connection that are in progress; further calls wait at
@@ -120,6 +149,115 @@ impl Server {
     /// minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.shared.message_limit = limits::message(bytes);
+        self
+    }
+
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a request in bytes. A request with a longer one is
+    /// refused with [`Error::BadRequest`]. Default 1 GiB.
+    pub fn bulk_limit(mut self, bytes: usize) -> Self {
+        self.shared.bulk_limit = bytes;
+        self
+    }
+
+    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. The memory is
+    /// freed as soon as the caller has dropped the bulk. Default 60 s.
+    pub fn bulk_lease(mut self, limit: Duration) -> Self {
+        self.shared.bulk_lease = limit;
+        self
+    }
+
+    /// Encrypts connections at an address with `tcp://` by TLS. Clients without TLS are disconnected. Default: no
+    /// encryption.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
+        self.shared.encryption.server = Some(config);
+        self
+    }
+
+    /// Records metrics of each method through the facade of the crate
+    /// [`metrics`](https://docs.rs/metrics): the counter `rdma_rpc_calls_total`, the gauge
+    /// `rdma_rpc_calls_in_flight` and the histogram `rdma_rpc_call_seconds`. Default: none.
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self) -> Self {
+        self.shared.observed.has_metrics = true;
+        self
+    }
+
+    /// Runs each handler in a span of its trace, see [`TraceContext`](crate::TraceContext). Default: no spans.
+    #[cfg(feature = "trace")]
+    pub fn traces(mut self) -> Self {
+        self.shared.observed.has_traces = true;
+        self
+    }
+
+    /// Sets a function that decides about each connection, from the peer and the
+    /// [credentials](crate::ClientBuilder::credentials) of the client. It returns the identity of the client,
+    /// which handlers get from [`Context::identity`], or the reason for a refusal, with which connecting fails:
+    /// [`Error::Denied`]. The function runs in the poll that finds the first message of the client, so it must
+    /// not block. Default: every client is accepted.
+    ///
+    /// ```
+    /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};
+    ///
+    /// #[rdma_rpc::service]
+    /// trait Desk {
+    ///     async fn whoami(&self, cx: &Context) -> Result<String, ()>;
+    /// }
+    ///
+    /// struct Clerk;
+    ///
+    /// impl Desk for Clerk {
+    ///     async fn whoami(&self, cx: &Context) -> Result<String, ()> {
+    ///         Ok(cx.identity().get_str("name").unwrap_or_default().to_owned())
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Error> {
+    /// let server = Server::new(DeskServer::new(Clerk))
+    ///     .authenticate(|_, credentials| match credentials.get_str("token") {
+    ///         Some("7734") => Ok(Metadata::default().with("name", "alice")),
+    ///         _ => Err("the token is unknown".to_owned()),
+    ///     })
+    ///     .listen(Address::memory())
+    ///     .await?;
+    ///
+    /// let credentials = Metadata::default().with("token", "7734");
+    /// let client = Client::builder().credentials(credentials).connect(server.address()).await?;
+    /// assert_eq!(DeskClient::new(client).whoami().await.ok().as_deref(), Some("alice"));
+    ///
+    /// let denied = Client::connect(server.address()).await.unwrap_err();
+    /// assert!(matches!(denied, Error::Denied { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn authenticate(
+        mut self,
+        authenticate: impl Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.shared.guards.authenticate = Some(Box::new(authenticate));
+        self
+    }
+
+    /// Adds a function that decides about each call before it is started. It returns the reason for a refusal,
+    /// with which the call fails: [`Error::Denied`]. Several functions are called in the order in which they were
+    /// added. They run in the poll that finds the request, so they must not block.
+    ///
+    /// ```
+    /// # use rdma_rpc::Server;
+    /// fn only_admins_delete(server: Server) -> Server {
+    ///     server.intercept(|call| match call.identity.get_str("role") {
+    ///         Some("admin") => Ok(()),
+    ///         _ if call.method.ends_with(".delete") => Err("only admins delete".to_owned()),
+    ///         _ => Ok(()),
+    ///     })
+    /// }
+    /// ```
+    pub fn intercept(
+        mut self,
+        interceptor: impl Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.shared.guards.interceptors.push(Box::new(interceptor));
         self
     }
 
@@ -169,7 +307,7 @@ impl Server {
     /// Serves one client until it disconnects or violates the protocol, and returns the reason. Dropping
     /// the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
-        let (link, peer) = Link::over_rdma(rdma);
-        accept::serve_one(Arc::new(self.shared), link, peer).await
+        let link = Accepted::Link(Link::over_rdma(rdma));
+        accept::serve_one(Arc::new(self.shared), link).await
     }
 }

@@ -8,10 +8,11 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
 use super::gate::Entered;
-use super::handler::{Cell, Typed, drop_quietly, poll, send};
+use super::handler::{Cell, Typed, drop_quietly, outcome_of, poll, send};
 use super::serving::Serving;
 use crate::codec::{Encode, Format};
 use crate::core::Core;
+use crate::observe::{Handled, Outcome};
 use crate::outbox::Leaves;
 use crate::stream::Streams;
 use crate::wire::{CallId, ONE_WAY};
@@ -24,6 +25,8 @@ pub(super) struct Running<F, Q, T, E, Fut, H> {
     core: Arc<Core>,
     id: CallId,
     streams: Streams,
+    /// `None` once the handler has ended.
+    handled: Option<Handled>,
     _entered: [Option<Entered>; 3],
 }
 
@@ -34,7 +37,7 @@ impl<F, Q, T, E, Fut, H> Running<F, Q, T, E, Fut, H> {
         core: &Arc<Core>,
         id: CallId,
         streams: Streams,
-        entered: [Option<Entered>; 3],
+        (entered, handled): ([Option<Entered>; 3], Handled),
     ) -> Self {
         Self {
             method: Arc::clone(method),
@@ -42,6 +45,7 @@ impl<F, Q, T, E, Fut, H> Running<F, Q, T, E, Fut, H> {
             core: Arc::clone(core),
             id,
             streams,
+            handled: Some(handled),
             _entered: entered,
         }
     }
@@ -61,9 +65,12 @@ where
             return;
         };
         let method = Arc::clone(&self.method);
+        let Some(observed) = self.handled.take() else {
+            return;
+        };
         let handled = poll_fn(|cx| {
             let begun = Instant::now();
-            let polled = poll(&mut cell, cx);
+            let polled = observed.within(|| poll(&mut cell, cx));
             method.report_blocking(begun.elapsed());
             polled
         });
@@ -88,10 +95,14 @@ where
         drop(handled);
         let Ok(result) = outcome else {
             drop_quietly(cell);
+            observed.end(Outcome::Panicked);
             self.method.panicked(&self.core, self.id);
             return;
         };
         self.method.keep(cell);
+        observed.end(outcome_of(&result));
+        self.streams.bulks.close();
+        self.streams.bulks.idle().await;
         let is_alone = Serving::of(&self.core).has_one();
         let leaves = match is_alone {
             true => Leaves::WithFlush,

@@ -1,11 +1,13 @@
 //! [`Serving`]: the server's side of one connection, and the frames that it receives.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::guards::CallInfo;
 use super::handler::Incoming;
 use super::slots::Slots;
 use super::{Gate, Shared};
@@ -13,6 +15,8 @@ use crate::core::{Core, Side};
 use crate::deadlines::NEVER;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
+use crate::observe;
+use crate::once;
 use crate::outbox::{BATCH, Leaves};
 use crate::payload::{Body, Message};
 use crate::status::Status;
@@ -24,6 +28,8 @@ use crate::wire::{CallId, Head, Header, ONE_WAY, Reader, Violation};
 pub(crate) struct Serving {
     pub(super) shared: Arc<Shared>,
     pub(super) slots: Slots,
+    /// Identity of the client, once it is authenticated.
+    identity: OnceLock<Metadata>,
     /// Limit of the one-way calls that run, which occupy no slots.
     pub(super) one_way: Arc<Gate>,
     /// Number of handlers that run.
@@ -39,6 +45,7 @@ impl Serving {
         Self {
             shared,
             slots: Slots::new(slots),
+            identity: OnceLock::new(),
             one_way: Arc::new(Gate::new(slots)),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
@@ -107,13 +114,19 @@ impl Serving {
                     }
                 }
                 Head::Cancel { id } => self.slots.cancel(id)?,
-                Head::Settings(settings) => core.set_others(settings)?,
+                Head::Settings { settings, metadata } => {
+                    let metadata = message.bytes().get(metadata).unwrap_or_default();
+                    let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
+                    core.set_others(settings)?;
+                    self.admit(core, &metadata)?;
+                }
                 Head::Goodbye { body, .. } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
                     let reason = format!("the peer ended it: {reason}");
                     return Err(Error::disconnected(reason));
                 }
+                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
                 Head::Response { .. } | Head::Status { .. } => {
                     return Err(Violation::Direction.into());
                 }
@@ -122,6 +135,20 @@ impl Serving {
                 return Ok(());
             }
         }
+    }
+
+    /// Authenticates the client, whose settings have this metadata, and sends it the settings of the server.
+    fn admit(&self, core: &Arc<Core>, hello: &Metadata) -> Result<()> {
+        let Some(authenticate) = &self.shared.guards.authenticate else {
+            return Ok(());
+        };
+        let judged = catch_unwind(AssertUnwindSafe(|| authenticate(&core.peer, hello)));
+        let judged = judged.unwrap_or_else(|_| Err("the authentication panicked".to_owned()));
+        let identity = judged.map_err(|reason| Error::Denied { reason })?;
+        // Settings come once.
+        drop(self.identity.set(identity));
+        core.greet(&once::hello(self.shared.once.incarnation()));
+        Ok(())
     }
 
     /// Starts the handler of a request, or refuses the request.
@@ -138,7 +165,24 @@ impl Serving {
             refuse(core, id, &Status::ShuttingDown);
             return Ok(());
         }
+        let info = CallInfo {
+            method: handler.info().name,
+            peer: &core.peer,
+            identity: self.identity(),
+            metadata: &incoming.metadata,
+        };
+        if let Err(reason) = self.shared.guards.allow(&info, self.identity.get()) {
+            observe::refused(self.shared.observed, info.method);
+            refuse(core, id, &Status::Denied(reason.into()));
+            return Ok(());
+        }
         handler.start(incoming)
+    }
+
+    /// Returns the identity of the client, which is empty without authentication.
+    pub(super) fn identity(&self) -> &Metadata {
+        static NOBODY: Metadata = Metadata::EMPTY;
+        self.identity.get().unwrap_or(&NOBODY)
     }
 
     /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.
@@ -164,11 +208,14 @@ impl Serving {
         drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that run, because the server shuts down.
+    /// Ends the calls that run, because the server shuts down. The status is not that of a call that was not
+    /// started.
     pub(super) fn stop(&self, core: &Core) {
-        let stopped = |id| refuse(core, id, &Status::ShuttingDown);
+        let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
         debug_assert_eq!(next, NEVER);
+        // Every call that was started has its answer, so the client can repeat the others.
+        drop(core.outbox.append_bare(&Header::Goodbye { status: 2 }));
     }
 
     /// Counts a handler that runs, until [`Self::ended`].

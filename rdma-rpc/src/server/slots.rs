@@ -317,7 +317,7 @@ mod tests {
         let slots = Slots::new(1);
         let input = || Streams {
             inlet: Some(Arc::new(Inlet::new(Window { items: 4, bytes: 9 }))),
-            outlet: None,
+            ..Streams::default()
         };
         let is_ended = |streams: &Streams| {
             let mut cx = Context::from_waker(Waker::noop());

@@ -17,6 +17,7 @@ pub use self::receiver::Receiver;
 pub(crate) use self::receiver::decode_stored;
 pub(crate) use self::run::{Encoded, Run};
 pub use self::sender::Sender;
+use crate::bulk::Accesses;
 use crate::error::Error;
 
 /// Number of items in the window of a stream.
@@ -25,16 +26,19 @@ pub(crate) const WINDOW_ITEMS: u32 = 4096;
 /// Number of bytes in the window of a stream. The last item of the window may exceed it.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Streams of a call, as its slot holds them for the frames that arrive.
+/// Streams of a call, and its bulks of the peer, which end with the call. The slot of the call holds them for
+/// the frames that arrive.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     pub(crate) inlet: Option<Arc<Inlet>>,
     pub(crate) outlet: Option<Arc<Outlet>>,
+    pub(crate) bulks: Accesses,
 }
 
 impl Streams {
-    /// Ends both streams with this error.
+    /// Ends both streams with this error, and the access to the bulks.
     pub(crate) fn fail(&self, error: &Error) {
+        self.bulks.close();
         if let Some(inlet) = &self.inlet {
             inlet.fail(error);
         }

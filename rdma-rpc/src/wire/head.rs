@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{CallId, FRAME_HEADER, Settings, Violation, kind, long, split};
+use super::{CallId, FRAME_HEADER, LeaseId, Settings, Violation, kind, long, longer, split};
 
 /// A parsed frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,10 +51,44 @@ pub(crate) enum Head {
     Cancel {
         id: CallId,
     },
-    Settings(Settings),
+    Settings {
+        settings: Settings,
+        /// Metadata of the connection.
+        metadata: Range<usize>,
+    },
     Goodbye {
         status: u16,
         body: Range<usize>,
+    },
+    Bulk(BulkHead),
+}
+
+/// A parsed frame of bulk memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BulkHead {
+    Read {
+        lease: LeaseId,
+        tag: u32,
+        at: u64,
+        len: u32,
+    },
+    Write {
+        lease: LeaseId,
+        tag: u32,
+        at: u64,
+        body: Range<usize>,
+    },
+    Answer {
+        lease: LeaseId,
+        tag: u32,
+        has_ended: bool,
+        body: Range<usize>,
+    },
+    Revoke {
+        lease: LeaseId,
+    },
+    Release {
+        lease: LeaseId,
     },
 }
 
@@ -75,10 +109,15 @@ impl Head {
         let has_codec = matches!(number, kind::REQUEST | kind::RESPONSE | kind::ITEMS);
         let has_argument = matches!(
             number,
-            kind::REQUEST | kind::RESPONSE | kind::STATUS | kind::ITEMS | kind::GOODBYE
+            kind::REQUEST
+                | kind::RESPONSE
+                | kind::STATUS
+                | kind::ITEMS
+                | kind::GOODBYE
+                | kind::BULK_ANSWER
         );
         let has_id = !matches!(number, kind::SETTINGS | kind::GOODBYE);
-        if !(kind::REQUEST..=kind::GOODBYE).contains(&number) {
+        if !(kind::REQUEST..=kind::RELEASE).contains(&number) {
             return Err(Violation::Kind(number));
         }
         if (!has_codec && codec != 0)
@@ -148,13 +187,47 @@ impl Head {
             },
             kind::CANCEL if rest.is_empty() => Self::Cancel { id },
             kind::SETTINGS => {
-                let settings = message.get(rest).and_then(Settings::decode);
-                Self::Settings(settings.ok_or(Violation::Fields)?)
+                let settings = message.get(rest.clone()).and_then(Settings::decode);
+                let (_, metadata) = part(Settings::LEN).map_err(|_| Violation::Fields)?;
+                Self::Settings {
+                    settings: settings.ok_or(Violation::Fields)?,
+                    metadata,
+                }
             }
             kind::GOODBYE => Self::Goodbye {
                 status: argument,
                 body: rest,
             },
+            kind::BULK_READ if rest.len() == 16 => Self::Bulk(BulkHead::Read {
+                lease: LeaseId::from_words(id),
+                tag: word(&rest),
+                at: longer(message, rest.start + 4),
+                len: long(message, rest.start + 12),
+            }),
+            kind::BULK_WRITE => {
+                let (numbers, body) = part(12)?;
+                Self::Bulk(BulkHead::Write {
+                    lease: LeaseId::from_words(id),
+                    tag: word(&numbers),
+                    at: longer(message, numbers.start + 4),
+                    body,
+                })
+            }
+            kind::BULK_ANSWER if argument <= 1 => {
+                let (numbers, body) = part(4)?;
+                Self::Bulk(BulkHead::Answer {
+                    lease: LeaseId::from_words(id),
+                    tag: word(&numbers),
+                    has_ended: argument == 1,
+                    body,
+                })
+            }
+            kind::REVOKE if rest.is_empty() => Self::Bulk(BulkHead::Revoke {
+                lease: LeaseId::from_words(id),
+            }),
+            kind::RELEASE if rest.is_empty() => Self::Bulk(BulkHead::Release {
+                lease: LeaseId::from_words(id),
+            }),
             _ => return Err(Violation::Fields),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CallId, FRAME_HEADER, MESSAGE_HEADER, Settings, VERSION, kind};
+use super::{CallId, FRAME_HEADER, LeaseId, MESSAGE_HEADER, Settings, VERSION, kind};
 
 /// A frame to be sent, without its body.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,30 @@ pub(crate) enum Header<'a> {
     Goodbye {
         status: u16,
     },
+    BulkRead {
+        lease: LeaseId,
+        /// Number of the piece, for its answer.
+        tag: u32,
+        at: u64,
+        len: u32,
+    },
+    BulkWrite {
+        lease: LeaseId,
+        tag: u32,
+        at: u64,
+    },
+    BulkAnswer {
+        lease: LeaseId,
+        tag: u32,
+        /// Set if the lease has ended: nothing was read or written.
+        has_ended: bool,
+    },
+    Revoke {
+        lease: LeaseId,
+    },
+    Release {
+        lease: LeaseId,
+    },
 }
 
 impl Header<'_> {
@@ -61,7 +85,14 @@ impl Header<'_> {
                 Self::Items { .. } | Self::End { .. } => 4,
                 Self::Window { .. } => 8,
                 Self::Settings(_) => Settings::LEN,
-                Self::Status { .. } | Self::Cancel { .. } | Self::Goodbye { .. } => 0,
+                Self::BulkRead { .. } => 16,
+                Self::BulkWrite { .. } => 12,
+                Self::BulkAnswer { .. } => 4,
+                Self::Status { .. }
+                | Self::Cancel { .. }
+                | Self::Goodbye { .. }
+                | Self::Revoke { .. }
+                | Self::Release { .. } => 0,
             }
     }
 
@@ -103,6 +134,13 @@ impl Header<'_> {
             Self::Cancel { id } => (kind::CANCEL, 0, 0, id),
             Self::Settings(_) => (kind::SETTINGS, 0, 0, NONE),
             Self::Goodbye { status } => (kind::GOODBYE, 0, status, NONE),
+            Self::BulkRead { lease, .. } => (kind::BULK_READ, 0, 0, lease.to_words()),
+            Self::BulkWrite { lease, .. } => (kind::BULK_WRITE, 0, 0, lease.to_words()),
+            Self::BulkAnswer {
+                lease, has_ended, ..
+            } => (kind::BULK_ANSWER, 0, has_ended.into(), lease.to_words()),
+            Self::Revoke { lease } => (kind::REVOKE, 0, 0, lease.to_words()),
+            Self::Release { lease } => (kind::RELEASE, 0, 0, lease.to_words()),
         };
         let front = self.len();
         let rest = u32::try_from(front - FRAME_HEADER + body).unwrap_or(u32::MAX);
@@ -133,6 +171,16 @@ impl Header<'_> {
                 room[4..].copy_from_slice(&bytes.to_be_bytes());
             }
             Self::Settings(settings) => room.copy_from_slice(&settings.encode()),
+            Self::BulkRead { tag, at, len, .. } => {
+                room[..4].copy_from_slice(&tag.to_be_bytes());
+                room[4..12].copy_from_slice(&at.to_be_bytes());
+                room[12..].copy_from_slice(&len.to_be_bytes());
+            }
+            Self::BulkWrite { tag, at, .. } => {
+                room[..4].copy_from_slice(&tag.to_be_bytes());
+                room[4..].copy_from_slice(&at.to_be_bytes());
+            }
+            Self::BulkAnswer { tag, .. } => room.copy_from_slice(&tag.to_be_bytes()),
             _ => {}
         }
     }

@@ -9,7 +9,7 @@ mod settings;
 
 use std::ops::Range;
 
-pub(crate) use self::head::Head;
+pub(crate) use self::head::{BulkHead, Head};
 pub(crate) use self::header::{Header, write_message_header};
 pub(crate) use self::settings::Settings;
 
@@ -42,6 +42,24 @@ impl CallId {
     };
 }
 
+/// Number of a lease of bulk memory, which its owner chooses. It takes the place of the call number in
+/// the frames of bulk memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseId(pub(crate) u64);
+
+impl LeaseId {
+    fn to_words(self) -> CallId {
+        CallId {
+            index: (self.0 >> 32) as u32,
+            generation: self.0 as u32,
+        }
+    }
+
+    fn from_words(words: CallId) -> Self {
+        Self(u64::from(words.index) << 32 | u64::from(words.generation))
+    }
+}
+
 mod kind {
     pub(super) const REQUEST: u8 = 1;
     pub(super) const RESPONSE: u8 = 2;
@@ -52,6 +70,11 @@ mod kind {
     pub(super) const CANCEL: u8 = 7;
     pub(super) const SETTINGS: u8 = 8;
     pub(super) const GOODBYE: u8 = 9;
+    pub(super) const BULK_READ: u8 = 10;
+    pub(super) const BULK_WRITE: u8 = 11;
+    pub(super) const BULK_ANSWER: u8 = 12;
+    pub(super) const REVOKE: u8 = 13;
+    pub(super) const RELEASE: u8 = 14;
 
     /// Bits of the argument of a response.
     pub(super) const IS_ERROR: u16 = 1;
@@ -88,6 +111,8 @@ pub(crate) enum Violation {
     Window,
     #[error("the peer sent a message longer than the limit")]
     TooLong,
+    #[error("the peer accessed bulk memory otherwise than it may")]
+    Bulk,
 }
 
 /// Reads the frames of one received message, which may hold any bytes.
@@ -146,6 +171,11 @@ impl Reader {
         self.left -= 1;
         Head::parse(header, message, rest).map(Some)
     }
+}
+
+/// Returns the eight bytes at `at` as a number; the caller has checked the length.
+fn longer(bytes: &[u8], at: usize) -> u64 {
+    u64::from(long(bytes, at)) << 32 | u64::from(long(bytes, at + 4))
 }
 
 /// Returns the four bytes at `at` as a number; the caller has checked the length.

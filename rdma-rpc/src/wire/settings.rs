@@ -1,7 +1,6 @@
 //! [`Settings`]: what an end accepts, told to the peer in its first message.
 
-/// Limits of the end that sends this frame. Bytes after the known fields are ignored, so that later
-/// versions can add fields.
+/// Limits of the end that sends this frame. Metadata of the connection follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Maximum length of a message in bytes.

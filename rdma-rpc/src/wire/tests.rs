@@ -9,6 +9,8 @@ const ID: CallId = CallId {
     generation: 0xabcd_ef01,
 };
 
+const LEASE: LeaseId = LeaseId(0x0123_4567_89ab_cdef);
+
 fn message(frames: &[(Header<'_>, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; MESSAGE_HEADER];
     write_message_header(&mut bytes, u16::try_from(frames.len()).unwrap());
@@ -81,8 +83,35 @@ fn every_kind() -> Vec<(Header<'static>, &'static [u8])> {
             b"",
         ),
         (Header::Cancel { id }, b""),
-        (Header::Settings(settings()), b""),
+        (Header::Settings(settings()), b"hello"),
         (Header::Goodbye { status: 1 }, b"because"),
+        (
+            Header::BulkRead {
+                lease: LEASE,
+                tag: 1,
+                at: 0x0011_2233_4455_6677,
+                len: 8,
+            },
+            b"",
+        ),
+        (
+            Header::BulkWrite {
+                lease: LEASE,
+                tag: 2,
+                at: 9,
+            },
+            b"written",
+        ),
+        (
+            Header::BulkAnswer {
+                lease: LEASE,
+                tag: 3,
+                has_ended: true,
+            },
+            b"read",
+        ),
+        (Header::Revoke { lease: LEASE }, b""),
+        (Header::Release { lease: LEASE }, b""),
     ]
 }
 
@@ -94,7 +123,7 @@ proptest! {
     ) {
         if is_begun && bytes.len() > 4 {
             bytes[..4].copy_from_slice(&[VERSION, 0, 0, 2]);
-            bytes[4] %= 10;
+            bytes[4] %= 16;
         }
         drop(read(&bytes));
     }
@@ -123,9 +152,10 @@ fn every_kind_round_trips() {
         cancel,
         set,
         goodbye,
+        bulk @ ..,
     ] = &heads[..]
     else {
-        panic!("nine frames: {heads:?}");
+        panic!("nine frames and more: {heads:?}");
     };
     let Head::Request {
         id: ID,
@@ -159,8 +189,38 @@ fn every_kind_round_trips() {
         }
     );
     assert_eq!(*cancel, Head::Cancel { id: ID });
-    assert_eq!(*set, Head::Settings(settings()));
+    assert!(matches!(
+        set,
+        Head::Settings { settings: found, metadata } if *found == settings() && text(metadata) == "hello"
+    ));
     assert!(matches!(goodbye, Head::Goodbye { status: 1, body } if text(body) == "because"));
+    let [
+        Head::Bulk(read),
+        Head::Bulk(write),
+        Head::Bulk(answer),
+        Head::Bulk(revoke),
+        Head::Bulk(release),
+    ] = bulk
+    else {
+        panic!("five frames of bulk memory: {bulk:?}");
+    };
+    let expected = BulkHead::Read {
+        lease: LEASE,
+        tag: 1,
+        at: 0x0011_2233_4455_6677,
+        len: 8,
+    };
+    assert_eq!(*read, expected);
+    assert!(matches!(
+        write,
+        BulkHead::Write { lease: LEASE, tag: 2, at: 9, body } if text(body) == "written"
+    ));
+    assert!(matches!(
+        answer,
+        BulkHead::Answer { lease: LEASE, tag: 3, has_ended: true, body } if text(body) == "read"
+    ));
+    assert_eq!(*revoke, BulkHead::Revoke { lease: LEASE });
+    assert_eq!(*release, BulkHead::Release { lease: LEASE });
 }
 
 #[test]
@@ -189,7 +249,7 @@ fn wrong_versions_kinds_and_fields_are_refused() {
     assert_eq!(spoiled(3, 0), Violation::Fields);
     assert_eq!(spoiled(3, 2), Violation::Short);
     assert_eq!(spoiled(4, 0), Violation::Kind(0));
-    assert_eq!(spoiled(4, 10), Violation::Kind(10));
+    assert_eq!(spoiled(4, 15), Violation::Kind(15));
     assert_eq!(spoiled(5, 1), Violation::Fields);
     assert_eq!(spoiled(7, 1), Violation::Fields);
     assert_eq!(spoiled(11, 1), Violation::Short);

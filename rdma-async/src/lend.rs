@@ -1,0 +1,136 @@
+//! [`Lent`]: memory that the peer may access until this end ends the access.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma_core::{AccessFlags, RemoteMemory};
+
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::memory::LocalMr;
+use crate::rdma::Rdma;
+use crate::reserve::GrantState;
+
+impl Rdma {
+    /// Lets the peer read and write a region until the returned value ends the access. Nothing is sent to
+    /// the peer: the caller passes on the token of the memory ([`Lent::token`]).
+    ///
+    /// Unlike [`Self::reserve`], the access has no time limit of its own, and [`Lent::end`] returns the region
+    /// without waiting.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RdmaBuilder, RemoteMr};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let region = server.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// let lent = server.lend(region).map_err(|(_, error)| error)?;
+    ///
+    /// let mut remote = RemoteMr::from_token_bytes(&lent.token().to_bytes());
+    /// let mut local = client.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// local.as_mut_slice().fill(7);
+    /// client.write(&local, &mut remote).await?;
+    ///
+    /// assert_eq!(lent.end()?.as_slice(), [7; 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The region, with [`Error::Verbs`] if an operation is using the region or the device cannot register
+    /// it, and with the error that ended the connection.
+    pub fn lend(&self, region: LocalMr) -> Result<Lent, (LocalMr, Error)> {
+        self.lend_with(region, AccessFlags::all())
+    }
+
+    /// Lets the peer read a region, but not write it, until the returned value ends the access. See
+    /// [`Self::lend`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::lend`].
+    pub fn lend_read_only(&self, region: LocalMr) -> Result<Lent, (LocalMr, Error)> {
+        self.lend_with(region, AccessFlags::REMOTE_READ)
+    }
+
+    fn lend_with(&self, region: LocalMr, allowed: AccessFlags) -> Result<Lent, (LocalMr, Error)> {
+        let connection = self.connection_arc();
+        let state = Arc::new(GrantState::new(Duration::MAX));
+        let (lease, memory) = connection.lend_with(region, allowed, &state)?;
+        Ok(Lent {
+            memory,
+            open: Some(Open {
+                connection: Arc::clone(connection),
+                lease,
+            }),
+        })
+    }
+}
+
+/// Memory of this end that the peer may access, see [`Rdma::lend`]. Dropping this value ends the access, and
+/// drops the region.
+#[must_use = "dropping it ends the access"]
+pub struct Lent {
+    memory: RemoteMemory,
+    /// `None` once the access was ended.
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: Arc<Connection>,
+    lease: u64,
+}
+
+impl Lent {
+    /// Returns the address, length and key of the memory, to be passed on by any means. The peer makes a
+    /// [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
+    pub fn token(&self) -> RemoteMemory {
+        self.memory
+    }
+
+    /// Ends the access at the device, and returns the region. An access of the peer after that gets a remote
+    /// access error and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`] if the device cannot end the access. The connection then ends, and the memory is not
+    /// used again.
+    pub fn end(mut self) -> Result<LocalMr> {
+        let ended = self.open.take().map(Open::end);
+        ended.unwrap_or(Err(Error::LeaseEnded))
+    }
+}
+
+impl Open {
+    fn end(self) -> Result<LocalMr> {
+        let Some(region) = self.connection.end_lease(self.lease, false) else {
+            return Err(Error::LeaseEnded);
+        };
+        region.map_err(|error| {
+            let error = Error::from(error);
+            self.connection.fail(error.clone());
+            error
+        })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // On an error the device may still access the memory, which is then not freed.
+        drop(self.open.take().map(Open::end));
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,84 @@
+//! `rdma-rpc call`.
+
+use anyhow::{Context, bail};
+use rdma_rpc::{Client, MethodDescription, Request, TypeDescription};
+use serde_json::Value;
+
+use crate::list::methods;
+use crate::transcode::{decode, encode};
+
+/// Numbers of the codecs that this command writes.
+const BYTES: u8 = 0;
+const POSTCARD: u8 = 1;
+const JSON: u8 = 2;
+
+pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::Result<()> {
+    let methods = methods(&client).await?;
+    let method = methods.iter().find(|method| method.name == name);
+    let method = method.with_context(|| format!("the server has no method {name}"))?;
+    if method.input.is_some() || method.output.is_some() || method.is_one_way {
+        bail!("{name} is no unary method");
+    }
+    let arguments: Value =
+        serde_json::from_str(arguments).context("the arguments are no valid JSON")?;
+    let body = body(method, &arguments)?;
+    let request = Request::encoded(name, method.codec, &body).with_number(method.number);
+    let reply = client.request(&request).await;
+    let reply = reply.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let (is_error, codec) = (reply.is_error(), reply.codec());
+    let described = match is_error {
+        true => method.error.as_ref(),
+        false => method.result.as_ref(),
+    };
+    let value = value(codec, &reply.into_body(), described)?;
+    match is_error {
+        true => bail!("the service's error: {value}"),
+        false => println!("{value}"),
+    }
+    Ok(())
+}
+
+/// Encodes the arguments of a method.
+fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>> {
+    match method.codec {
+        BYTES => match arguments {
+            Value::String(text) => Ok(text.as_bytes().to_vec()),
+            _ => bail!("the argument is bytes: pass a string"),
+        },
+        JSON => Ok(serde_json::to_vec(arguments)?),
+        POSTCARD => {
+            let mut body = Vec::new();
+            let values: Vec<&Value> = match (&method.arguments[..], arguments) {
+                ([_], one) => vec![one],
+                ([], Value::Null) => Vec::new(),
+                (several, Value::Array(values)) if values.len() == several.len() => {
+                    values.iter().collect()
+                }
+                (several, _) => bail!("the method has {} arguments: pass an array", several.len()),
+            };
+            for (argument, value) in method.arguments.iter().zip(values) {
+                let schema = argument.schema.as_ref();
+                let schema = schema
+                    .with_context(|| format!("the structure of {} is unknown", argument.name))?;
+                encode(value, &schema.format, &schema.types, &mut body)
+                    .with_context(|| format!("encoding {}", argument.name))?;
+            }
+            Ok(body)
+        }
+        codec => bail!("the codec {codec} is not supported"),
+    }
+}
+
+/// Decodes the result of a method.
+fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow::Result<Value> {
+    match codec {
+        BYTES => Ok(Value::String(String::from_utf8_lossy(body).into_owned())),
+        JSON => Ok(serde_json::from_slice(body)?),
+        _ => {
+            let schema = described.and_then(|described| described.schema.as_ref());
+            let schema = schema.context("the structure of the result is unknown")?;
+            let mut rest = body;
+            decode(&mut rest, &schema.format, &schema.types).context("decoding the result")
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `rdma-rpc list`.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use rdma_rpc::{Client, MethodDescription, ReflectionClient};
+
+use crate::format::{signature, type_text};
+
+/// Requests the methods of a server.
+pub(crate) async fn methods(client: &Client) -> anyhow::Result<Vec<MethodDescription>> {
+    let methods = ReflectionClient::new(client.clone()).methods().await;
+    methods
+        .map_err(|error| anyhow::anyhow!("{error:?}"))
+        .context("requesting the methods: does the server have reflection?")
+}
+
+pub(crate) async fn run(client: Client, types: bool) -> anyhow::Result<()> {
+    let methods = methods(&client).await?;
+    let mut all = BTreeMap::new();
+    for method in &methods {
+        println!("{}", signature(method));
+        let parts = method
+            .arguments
+            .iter()
+            .chain(&method.input)
+            .chain(&method.output);
+        for part in parts.chain(&method.result).chain(&method.error) {
+            all.extend(part.schema.iter().flat_map(|schema| schema.types.clone()));
+        }
+    }
+    if types {
+        for (name, format) in &all {
+            println!("{}", type_text(name, format));
+        }
+    }
+    Ok(())
+}

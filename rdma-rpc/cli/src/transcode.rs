@@ -1,0 +1,310 @@
+//! Values between JSON and Postcard, by their schema.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use rdma_rpc::{Fields, Format, TypeFormat};
+use serde_json::{Map, Number, Value, json};
+
+type Types = BTreeMap<String, TypeFormat>;
+
+/// Encodes a JSON value as Postcard.
+pub(crate) fn encode(
+    value: &Value,
+    format: &Format,
+    types: &Types,
+    out: &mut Vec<u8>,
+) -> anyhow::Result<()> {
+    let signed = || {
+        value
+            .as_i64()
+            .with_context(|| format!("{value} is no signed number"))
+    };
+    let unsigned = || {
+        value
+            .as_u64()
+            .with_context(|| format!("{value} is no unsigned number"))
+    };
+    let float = || {
+        value
+            .as_f64()
+            .with_context(|| format!("{value} is no number"))
+    };
+    let text = || {
+        value
+            .as_str()
+            .with_context(|| format!("{value} is no text"))
+    };
+    let list = || {
+        value
+            .as_array()
+            .with_context(|| format!("{value} is no array"))
+    };
+    match format {
+        Format::Unit => {}
+        Format::Bool => {
+            let bool = value.as_bool();
+            out.push(bool.with_context(|| format!("{value} is no bool"))?.into());
+        }
+        Format::I8 => out.push(i8::try_from(signed()?)?.cast_unsigned()),
+        Format::U8 => out.push(u8::try_from(unsigned()?)?),
+        Format::I16 => zigzag(i16::try_from(signed()?)?.into(), out),
+        Format::I32 => zigzag(i32::try_from(signed()?)?.into(), out),
+        Format::I64 | Format::I128 => zigzag(signed()?.into(), out),
+        Format::U16 => varint(u16::try_from(unsigned()?)?.into(), out),
+        Format::U32 => varint(u32::try_from(unsigned()?)?.into(), out),
+        Format::U64 | Format::U128 => varint(unsigned()?.into(), out),
+        Format::F32 => out.extend((float()? as f32).to_le_bytes()),
+        Format::F64 => out.extend(float()?.to_le_bytes()),
+        Format::Str | Format::Char => bytes(text()?.as_bytes(), out),
+        Format::Bytes => bytes(&numbers(list()?)?, out),
+        Format::Option(inner) => match value {
+            Value::Null => out.push(0),
+            value => {
+                out.push(1);
+                encode(value, inner, types, out)?;
+            }
+        },
+        Format::Seq(inner) => {
+            let items = list()?;
+            varint(items.len() as u128, out);
+            for item in items {
+                encode(item, inner, types, out)?;
+            }
+        }
+        Format::Map(key, inner) => {
+            let entries = value
+                .as_object()
+                .with_context(|| format!("{value} is no object"))?;
+            varint(entries.len() as u128, out);
+            for (name, entry) in entries {
+                // The keys of JSON are texts, and may stand for other values.
+                let name = match **key {
+                    Format::Str => Value::String(name.clone()),
+                    _ => serde_json::from_str(name)?,
+                };
+                encode(&name, key, types, out)?;
+                encode(entry, inner, types, out)?;
+            }
+        }
+        Format::Tuple(formats) => encode_all(list()?, formats, types, out)?,
+        Format::Named(name) => match types.get(name) {
+            Some(TypeFormat::Struct(fields)) => encode_fields(value, fields, types, out)?,
+            Some(TypeFormat::Enum(variants)) => {
+                let (chosen, fields) = match value {
+                    Value::String(name) => (name, &Value::Null),
+                    Value::Object(object) if object.len() == 1 => {
+                        object.iter().next().context("an object with one field")?
+                    }
+                    _ => bail!("{value} is no variant of {name}"),
+                };
+                let index = variants.iter().position(|(name, _)| name == chosen);
+                let index = index.with_context(|| format!("{name} has no variant {chosen}"))?;
+                varint(index as u128, out);
+                let format = variants[index].1.as_ref();
+                let format = format.with_context(|| format!("{chosen} is not described"))?;
+                encode_fields(fields, format, types, out)?;
+            }
+            _ => bail!("the type {name} is not described"),
+        },
+        other => bail!("{other:?} cannot be encoded"),
+    }
+    Ok(())
+}
+
+fn encode_all(
+    values: &[Value],
+    formats: &[Format],
+    types: &Types,
+    out: &mut Vec<u8>,
+) -> anyhow::Result<()> {
+    if values.len() != formats.len() {
+        bail!("{} values in place of {}", values.len(), formats.len());
+    }
+    let mut pairs = values.iter().zip(formats);
+    pairs.try_for_each(|(value, format)| encode(value, format, types, out))
+}
+
+fn encode_fields(
+    value: &Value,
+    fields: &Fields,
+    types: &Types,
+    out: &mut Vec<u8>,
+) -> anyhow::Result<()> {
+    match fields {
+        Fields::Newtype(format) => encode(value, format, types, out),
+        Fields::Tuple(formats) => {
+            let values = value
+                .as_array()
+                .with_context(|| format!("{value} is no array"))?;
+            encode_all(values, formats, types, out)
+        }
+        Fields::Named(fields) => {
+            let object = value
+                .as_object()
+                .with_context(|| format!("{value} is no object"))?;
+            if let Some(name) = object
+                .keys()
+                .find(|name| fields.iter().all(|(field, _)| field != *name))
+            {
+                bail!("there is no field {name}");
+            }
+            fields.iter().try_for_each(|(name, format)| {
+                let value = object.get(name).unwrap_or(&Value::Null);
+                encode(value, format, types, out).with_context(|| format!("field {name}"))
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn numbers(values: &[Value]) -> anyhow::Result<Vec<u8>> {
+    let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
+    let bytes: Option<Vec<u8>> = values.iter().map(byte).collect();
+    bytes.context("bytes are numbers up to 255")
+}
+
+fn bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    varint(bytes.len() as u128, out);
+    out.extend(bytes);
+}
+
+fn varint(mut number: u128, out: &mut Vec<u8>) {
+    while number > 0x7f {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn zigzag(number: i128, out: &mut Vec<u8>) {
+    varint(((number << 1) ^ (number >> 127)).cast_unsigned(), out);
+}
+
+/// Decodes a Postcard value as JSON, and removes it from the input.
+pub(crate) fn decode(input: &mut &[u8], format: &Format, types: &Types) -> anyhow::Result<Value> {
+    Ok(match format {
+        Format::Unit => Value::Null,
+        Format::Bool => json!(take::<1>(input)?[0] != 0),
+        Format::I8 => json!(i8::from_le_bytes(take(input)?)),
+        Format::U8 => json!(take::<1>(input)?[0]),
+        Format::I16 | Format::I32 | Format::I64 | Format::I128 => {
+            let number = unvarint(input)?;
+            let number = (number >> 1).cast_signed() ^ -(number & 1).cast_signed();
+            i64::try_from(number).map_or_else(|_| json!(number.to_string()), |number| json!(number))
+        }
+        Format::U16 | Format::U32 | Format::U64 | Format::U128 => {
+            let number = unvarint(input)?;
+            u64::try_from(number).map_or_else(|_| json!(number.to_string()), |number| json!(number))
+        }
+        Format::F32 => float(f32::from_le_bytes(take(input)?).into()),
+        Format::F64 => float(f64::from_le_bytes(take(input)?)),
+        Format::Str | Format::Char => {
+            let len = len(input)?;
+            Value::String(std::str::from_utf8(split(input, len)?)?.to_owned())
+        }
+        Format::Bytes => {
+            let len = len(input)?;
+            json!(split(input, len)?)
+        }
+        Format::Option(inner) => match take::<1>(input)?[0] {
+            0 => Value::Null,
+            _ => decode(input, inner, types)?,
+        },
+        Format::Seq(inner) => {
+            let count = len(input)?;
+            let items = (0..count).map(|_| decode(input, inner, types));
+            Value::Array(items.collect::<anyhow::Result<_>>()?)
+        }
+        Format::Map(key, inner) => {
+            let mut entries = Map::new();
+            for _ in 0..len(input)? {
+                let name = match decode(input, key, types)? {
+                    Value::String(name) => name,
+                    other => other.to_string(),
+                };
+                entries.insert(name, decode(input, inner, types)?);
+            }
+            Value::Object(entries)
+        }
+        Format::Tuple(formats) => decode_all(input, formats, types)?,
+        Format::Named(name) => match types.get(name) {
+            Some(TypeFormat::Struct(fields)) => decode_fields(input, fields, types)?,
+            Some(TypeFormat::Enum(variants)) => {
+                let variant = variants.get(len(input)?);
+                let (name, fields) =
+                    variant.with_context(|| format!("an unknown variant of {name}"))?;
+                match fields {
+                    Some(Fields::Unit) => json!(name),
+                    Some(fields) => {
+                        let fields = decode_fields(input, fields, types)?;
+                        Value::Object(Map::from_iter([(name.clone(), fields)]))
+                    }
+                    None => bail!("the variant {name} is not described"),
+                }
+            }
+            _ => bail!("the type {name} is not described"),
+        },
+        other => bail!("{other:?} cannot be decoded"),
+    })
+}
+
+fn decode_all(input: &mut &[u8], formats: &[Format], types: &Types) -> anyhow::Result<Value> {
+    let values = formats.iter().map(|format| decode(input, format, types));
+    Ok(Value::Array(values.collect::<anyhow::Result<_>>()?))
+}
+
+fn decode_fields(input: &mut &[u8], fields: &Fields, types: &Types) -> anyhow::Result<Value> {
+    match fields {
+        Fields::Newtype(format) => decode(input, format, types),
+        Fields::Tuple(formats) => decode_all(input, formats, types),
+        Fields::Named(fields) => {
+            let mut object = Map::new();
+            for (name, format) in fields {
+                object.insert(name.clone(), decode(input, format, types)?);
+            }
+            Ok(Value::Object(object))
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+fn float(number: f64) -> Value {
+    // JSON has no infinite numbers.
+    Number::from_f64(number).map_or_else(|| json!(number.to_string()), Value::Number)
+}
+
+fn take<const N: usize>(input: &mut &[u8]) -> anyhow::Result<[u8; N]> {
+    let (taken, rest) = input.split_first_chunk().context("the value is cut off")?;
+    *input = rest;
+    Ok(*taken)
+}
+
+fn split<'i>(input: &mut &'i [u8], len: usize) -> anyhow::Result<&'i [u8]> {
+    let (taken, rest) = input
+        .split_at_checked(len)
+        .context("the value is cut off")?;
+    *input = rest;
+    Ok(taken)
+}
+
+/// Decodes a length, which cannot be more than the number of bytes that are left, except for values without
+/// bytes.
+fn len(input: &mut &[u8]) -> anyhow::Result<usize> {
+    Ok(usize::try_from(unvarint(input)?)?.min(1 << 24))
+}
+
+fn unvarint(input: &mut &[u8]) -> anyhow::Result<u128> {
+    let (mut number, mut shift) = (0_u128, 0);
+    loop {
+        let [byte] = take(input)?;
+        if shift > 126 {
+            bail!("a number is too long");
+        }
+        number |= u128::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+}

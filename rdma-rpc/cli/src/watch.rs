@@ -1,0 +1,40 @@
+//! `rdma-rpc watch`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdma_rpc::{Client, ReflectionClient};
+
+pub(crate) async fn run(
+    client: Client,
+    interval: Duration,
+    count: Option<u64>,
+) -> anyhow::Result<()> {
+    let reflection = ReflectionClient::new(client);
+    let mut former: HashMap<String, u64> = HashMap::new();
+    let mut ticks = tokio::time::interval(interval);
+    let mut line = 0;
+    while count.is_none_or(|count| line < count) {
+        ticks.tick().await;
+        let calls = reflection.calls().await;
+        let calls = calls.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+        println!(
+            "{:<40} {:>12} {:>12} {:>10}",
+            "method", "calls", "calls/s", "running"
+        );
+        for call in calls {
+            let before = former.insert(call.name.clone(), call.started);
+            let rate = before.map_or(0.0, |before| {
+                (call.started - before) as f64 / interval.as_secs_f64()
+            });
+            let running = call.started - call.ended;
+            println!(
+                "{:<40} {:>12} {rate:>12.0} {running:>10}",
+                call.name, call.started
+            );
+        }
+        println!();
+        line += 1;
+    }
+    Ok(())
+}

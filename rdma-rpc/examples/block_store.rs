@@ -1,0 +1,299 @@
+//! A store of blocks on three servers. It keeps every block that it has acknowledged while one server is dead.
+//!
+//! A server that gets a block copies it to its peers, and acknowledges it when two of the three servers have it. A
+//! reader asks two of them, and takes the newer version. A server that starts anew gets the blocks from its peers
+//! before it serves. Blocks are in memory, so two servers must not be dead at once.
+//!
+//! ```text
+//! cargo run -p rdma-rpc --example block_store -- serve rdma://10.77.0.1:7471 PEER PEER
+//! cargo run -p rdma-rpc --example block_store -- write 7 text ADDRESS ADDRESS ADDRESS
+//! cargo run -p rdma-rpc --example block_store -- read 7 ADDRESS ADDRESS ADDRESS
+//! ```
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use std::{env, process};
+
+use rdma_rpc::{Bulk, Client, Context, Server};
+use tokio::sync::{OnceCell, mpsc};
+use tokio::time::sleep;
+
+/// Length of a block in bytes.
+const BLOCK: usize = 64 << 10;
+
+/// Time within which a peer must answer, or counts as dead.
+const PEER: Duration = Duration::from_secs(1);
+
+/// Version of a block: a counter, and the number of the server that wrote it.
+type Version = (u64, u64);
+
+#[rdma_rpc::service]
+trait Blocks {
+    /// Writes a block to this server and its peers. Returns its version when two servers have it.
+    async fn write(&self, number: u64, bytes: Bulk) -> Result<Version, String>;
+    /// Returns the newest version of a block that two servers know.
+    async fn read(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
+    /// Stores a copy, unless a newer version is there.
+    async fn copy(&self, number: u64, version: Version, bytes: Bulk) -> Result<(), String>;
+    /// Returns the version of a copy.
+    async fn version(&self, number: u64) -> Result<Version, String>;
+    /// Returns a copy.
+    async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
+    /// Returns the numbers of all copies.
+    async fn numbers(&self) -> Result<Vec<u64>, String>;
+}
+
+/// A peer, to which the connection is made when it is needed first.
+struct Peer {
+    address: String,
+    client: OnceCell<BlocksClient>,
+}
+
+impl Peer {
+    async fn client(&self) -> Result<&BlocksClient, String> {
+        let connect = || async {
+            let builder = Client::builder()
+                .deadline(PEER)
+                .backoff(Duration::from_millis(10), Duration::from_millis(200));
+            let client = builder.connect_any([&self.address]).await.map_err(text)?;
+            Ok(BlocksClient::new(client))
+        };
+        self.client.get_or_try_init(connect).await
+    }
+}
+
+struct Node {
+    number: u64,
+    blocks: Mutex<HashMap<u64, (Version, Arc<[u8]>)>>,
+    peers: Vec<Arc<Peer>>,
+}
+
+struct Shared(Arc<Node>);
+
+fn text(error: impl Error) -> String {
+    error.to_string()
+}
+
+impl Node {
+    fn block(&self, number: u64) -> Option<(Version, Arc<[u8]>)> {
+        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.get(&number).cloned()
+    }
+
+    fn store(&self, number: u64, version: Version, bytes: Arc<[u8]>) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let newer = (version, bytes);
+        let known = blocks.entry(number).or_insert_with(|| newer.clone());
+        if known.0 < newer.0 {
+            *known = newer;
+        }
+    }
+
+    /// Asks all peers, and returns the first answer. With this server, that is two of three.
+    async fn ask<T, F>(&self, ask: impl Fn(Arc<Peer>) -> F) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let (answers, mut answered) = mpsc::channel(self.peers.len().max(1));
+        for peer in &self.peers {
+            let (asked, answers) = (ask(Arc::clone(peer)), answers.clone());
+            // A task, so that the other peer gets its copy too.
+            tokio::spawn(async move { answers.send(asked.await).await });
+        }
+        drop(answers);
+        let mut refused = "there are no peers".to_owned();
+        while let Some(answer) = answered.recv().await {
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(reason) => refused = reason,
+            }
+        }
+        Err(format!("no peer answers: {refused}"))
+    }
+
+    /// Gets the blocks of the peers that this server does not have. Returns whether a peer has answered.
+    async fn catch_up(&self) -> bool {
+        let mut has_answer = false;
+        for peer in &self.peers {
+            let Ok(client) = peer.client().await else {
+                continue;
+            };
+            let Ok(numbers) = client.numbers().await else {
+                continue;
+            };
+            has_answer = true;
+            for number in numbers {
+                if let Ok(Some((version, bulk))) = client.fetch(number).await
+                    && let Ok(bytes) = bulk.read(..).await
+                {
+                    self.store(number, version, bytes[..].into());
+                }
+            }
+        }
+        has_answer
+    }
+}
+
+fn lent(cx: &Context, bytes: &[u8]) -> Result<Bulk, String> {
+    let mut memory = cx.bulk_memory(bytes.len()).map_err(text)?;
+    memory.copy_from_slice(bytes);
+    Ok(memory.into())
+}
+
+impl Blocks for Shared {
+    async fn write(&self, number: u64, bytes: Bulk) -> Result<Version, String> {
+        if bytes.len() > BLOCK {
+            return Err(format!("a block has at most {BLOCK} bytes"));
+        }
+        let node = &self.0;
+        let bytes: Arc<[u8]> = bytes.read(..).await.map_err(text)?[..].into();
+        // Newer than what two of three servers know.
+        let theirs = node.ask(move |peer| async move {
+            let client = peer.client().await?;
+            client.version(number).await.map_err(text)
+        });
+        let own = node.block(number).map_or((0, 0), |(version, _)| version);
+        let version = (own.max(theirs.await?).0 + 1, node.number);
+        node.store(number, version, Arc::clone(&bytes));
+        node.ask(move |peer| {
+            let bytes = Arc::clone(&bytes);
+            async move {
+                let client = peer.client().await?;
+                // Each peer reads memory of its own.
+                let bulk = Bulk::from(bytes.to_vec());
+                client.copy(number, version, bulk).await.map_err(text)
+            }
+        })
+        .await?;
+        Ok(version)
+    }
+
+    async fn read(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String> {
+        let theirs = self.0.ask(move |peer| async move {
+            let client = peer.client().await?;
+            let Some((version, bulk)) = client.fetch(number).await.map_err(text)? else {
+                return Ok(None);
+            };
+            let bytes: Arc<[u8]> = bulk.read(..).await.map_err(text)?[..].into();
+            Ok(Some((version, bytes)))
+        });
+        let (theirs, own) = (theirs.await?, self.0.block(number));
+        let newest = theirs
+            .into_iter()
+            .chain(own)
+            .max_by_key(|(version, _)| *version);
+        let newest = newest.map(|(version, bytes)| Ok((version, lent(cx, &bytes)?)));
+        newest.transpose()
+    }
+
+    async fn copy(&self, number: u64, version: Version, bytes: Bulk) -> Result<(), String> {
+        let bytes = bytes.read(..).await.map_err(text)?;
+        self.0.store(number, version, bytes[..].into());
+        Ok(())
+    }
+
+    async fn version(&self, number: u64) -> Result<Version, String> {
+        Ok(self.0.block(number).map_or((0, 0), |(version, _)| version))
+    }
+
+    async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String> {
+        let own = self.0.block(number);
+        let own = own.map(|(version, bytes)| Ok((version, lent(cx, &bytes)?)));
+        own.transpose()
+    }
+
+    async fn numbers(&self) -> Result<Vec<u64>, String> {
+        let blocks = self.0.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(blocks.keys().copied().collect())
+    }
+}
+
+async fn serve(address: &str, peers: &[&str], is_new: bool) -> Result<(), Box<dyn Error>> {
+    let peer = |address: &&str| {
+        Arc::new(Peer {
+            address: (*address).to_owned(),
+            client: OnceCell::new(),
+        })
+    };
+    let node = Arc::new(Node {
+        number: u64::from(process::id()),
+        blocks: Mutex::default(),
+        peers: peers.iter().map(peer).collect(),
+    });
+    // The first servers have nobody to ask.
+    while !is_new && !node.catch_up().await {
+        sleep(Duration::from_millis(50)).await;
+    }
+    let server = Server::new(BlocksServer::new(Shared(Arc::clone(&node))));
+    let server = server.listen(address).await?;
+    // Blocks that were written meanwhile.
+    if !is_new {
+        node.catch_up().await;
+    }
+    println!("serving at {}", server.address());
+    tokio::signal::ctrl_c().await?;
+    server.shutdown().await;
+    Ok(())
+}
+
+async fn connect(addresses: &[&str]) -> Result<BlocksClient, Box<dyn Error>> {
+    let builder = Client::builder().deadline(Duration::from_secs(5));
+    Ok(BlocksClient::new(builder.connect_any(addresses).await?))
+}
+
+/// Writes a block. A write whose server dies can be repeated, because the same bytes may be written twice.
+async fn write(number: u64, text: &str, addresses: &[&str]) -> Result<(), Box<dyn Error>> {
+    let client = connect(addresses).await?;
+    let bytes = text.as_bytes().to_vec();
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match client.write(number, bytes.clone().into()).await {
+            Ok(_) => break,
+            Err(error) if attempts == 10 => return Err(error.into()),
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    println!("acknowledged");
+    Ok(())
+}
+
+async fn read(number: u64, addresses: &[&str]) -> Result<(), Box<dyn Error>> {
+    let client = connect(addresses).await?;
+    let mut attempts = 0;
+    let block = loop {
+        attempts += 1;
+        match client.read(number).await {
+            Ok(block) => break block,
+            Err(error) if attempts == 10 => return Err(error.into()),
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    };
+    match block {
+        Some((_, bulk)) => println!("{}", String::from_utf8_lossy(&bulk.read(..).await?)),
+        None => println!("no such block"),
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match &arguments[..] {
+        ["first", address, peers @ ..] => serve(address, peers, true).await,
+        ["serve", address, peers @ ..] => serve(address, peers, false).await,
+        ["write", number, text, addresses @ ..] => write(number.parse()?, text, addresses).await,
+        ["read", number, addresses @ ..] => read(number.parse()?, addresses).await,
+        _ => {
+            eprintln!(
+                "usage: block_store [first ADDRESS PEER... | serve ADDRESS PEER... | \
+                 write NUMBER TEXT ADDRESS... | read NUMBER ADDRESS...]"
+            );
+            process::exit(2);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! [`BulkMemory`]: memory of this end that bulks are made of and read into.
+
+use std::alloc::Layout;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::link::Link;
+use crate::payload::Buffer;
+
+/// Memory that a [`Bulk`](super::Bulk) is made of, or that a bulk of the peer is read into.
+///
+/// [`Client::bulk_memory`](crate::Client::bulk_memory) and
+/// [`Context::bulk_memory`](crate::Context::bulk_memory) allocate memory that is registered with the device of
+/// their connection. Any other memory, such as that of a vector, is copied if a connection transfers it by
+/// RDMA.
+pub struct BulkMemory {
+    buffer: Buffer,
+    /// Device of registered memory.
+    device: Option<RdmaDevice>,
+}
+
+impl BulkMemory {
+    /// Allocates zeroed memory for transfers over a connection.
+    pub(crate) fn for_peer(core: &Core, len: usize) -> Result<Self, Error> {
+        let link = core.outbox.link().ok_or_else(|| core.ended_now())?;
+        Self::allocate(&link, len, false)
+    }
+
+    /// Allocates memory for transfers over a link, which is zeroed or, if `is_stale` is set, may contain
+    /// bytes of earlier transfers.
+    pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
+        let Some(rdma) = link.rdma().filter(|_| len > 0) else {
+            return Ok(vec![0; len].into());
+        };
+        let layout = Layout::from_size_align(len, 64).map_err(|_| Error::TooLarge {
+            len,
+            limit: isize::MAX as usize,
+        })?;
+        let region = match is_stale {
+            true => rdma.alloc_local_mr_stale(layout)?,
+            false => rdma.alloc_local_mr(layout)?,
+        };
+        Ok(Self::of_region(region, rdma.device().clone()))
+    }
+
+    pub(super) fn of_region(region: LocalMr, device: RdmaDevice) -> Self {
+        Self {
+            buffer: Buffer::Region(region),
+            device: Some(device),
+        }
+    }
+
+    /// Returns the bytes as a vector, which is a copy if the memory is registered.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.buffer {
+            Buffer::Region(region) => region.as_slice().to_vec(),
+            Buffer::Heap(bytes) => bytes,
+        }
+    }
+
+    /// Returns the region if the memory is registered with `device`, or else the memory.
+    pub(super) fn into_region(self, device: &RdmaDevice) -> Result<LocalMr, Self> {
+        match self {
+            Self {
+                buffer: Buffer::Region(region),
+                device: Some(own),
+            } if own == *device => Ok(region),
+            other => Err(other),
+        }
+    }
+
+    /// Returns the region if the memory is registered with `device`.
+    pub(super) fn region(&mut self, device: &RdmaDevice) -> Option<&mut LocalMr> {
+        match &mut self.buffer {
+            Buffer::Region(region) if self.device.as_ref() == Some(device) => Some(region),
+            _ => None,
+        }
+    }
+}
+
+impl Default for BulkMemory {
+    /// Returns memory of 0 bytes.
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<u8>> for BulkMemory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            buffer: Buffer::Heap(bytes),
+            device: None,
+        }
+    }
+}
+
+impl Deref for BulkMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+}
+
+impl DerefMut for BulkMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.buffer {
+            // No operation uses memory that the program holds.
+            Buffer::Region(region) => region.as_mut_slice(),
+            Buffer::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for BulkMemory {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for BulkMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkMemory")
+            .field("len", &self.len())
+            .field("is_registered", &self.device.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,192 @@
+//! [`Request`] and [`Reply`]: calls without a generated client.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Client;
+use super::calls::Answer;
+use super::perform::Told;
+use crate::codec::{CodecError, Decode, Encode, Raw, Value};
+use crate::core::Core;
+use crate::error::{CallError, Error, Result};
+use crate::metadata::Metadata;
+use crate::method::number_of;
+use crate::payload::{Payload, Stored};
+
+/// Request of a unary call without a generated client, for middleware and tools: the name of the method and the
+/// encoded arguments.
+///
+/// ```
+/// use rdma_rpc::{Address, Client, Postcard, Request, Server};
+///
+/// # #[rdma_rpc::service]
+/// # trait Doubler {
+/// #     async fn double(&self, number: u32) -> Result<u32, String>;
+/// # }
+/// # struct ByAddition;
+/// # impl Doubler for ByAddition {
+/// #     async fn double(&self, number: u32) -> Result<u32, String> {
+/// #         Ok(number + number)
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::new(DoublerServer::new(ByAddition)).listen(Address::memory()).await?;
+/// let client = Client::connect(server.address()).await?;
+/// let reply = client.request(&Request::new::<Postcard, _>("Doubler.double", &4_u32)?).await?;
+/// assert_eq!(reply.decode::<Postcard, u32, String>()?, 8);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Request {
+    method: Arc<str>,
+    number: u32,
+    codec: u8,
+    body: Arc<[u8]>,
+    metadata: Option<Metadata>,
+    deadline: Option<Duration>,
+}
+
+impl Request {
+    /// Creates a request of a method, such as `"Store.get"`, with its argument: the value of the only argument, a
+    /// tuple of several, or `()`.
+    ///
+    /// # Errors
+    ///
+    /// The error of encoding the argument.
+    pub fn new<C: Encode<Q>, Q>(method: &str, argument: &Q) -> Result<Self, CodecError> {
+        let mut body = vec![0; C::encoded_len(argument)?];
+        let len = C::encode(argument, &mut body)?;
+        body.truncate(len.ok_or_else(|| CodecError::new("its encoded length changes"))?);
+        Ok(Self::encoded(method, C::ID, &body))
+    }
+
+    /// Creates a request whose argument is encoded already, by the codec with the number `codec`.
+    pub fn encoded(method: &str, codec: u8, argument: &[u8]) -> Self {
+        Self {
+            method: method.into(),
+            number: number_of(method),
+            codec,
+            body: argument.into(),
+            metadata: None,
+            deadline: None,
+        }
+    }
+
+    /// Sets the number of the method, if the service sets it with `#[rpc(id = …)]`.
+    #[must_use]
+    pub fn with_number(mut self, number: u32) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// Sets the metadata of the request, in place of the client's.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = Some(metadata);
+        self
+    }
+
+    /// Sets the time within which the request must be answered, in place of the client's.
+    #[must_use]
+    pub fn with_deadline(mut self, limit: Duration) -> Self {
+        self.deadline = Some(limit);
+        self
+    }
+
+    /// Returns the name of the method.
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("method", &self.method)
+            .field("len", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Response to a [`Request`]: the encoded result or service's error.
+#[derive(Debug)]
+pub struct Reply {
+    codec: u8,
+    is_error: bool,
+    body: Payload,
+}
+
+impl Reply {
+    /// Decodes the reply.
+    ///
+    /// # Errors
+    ///
+    /// The service's error, or [`Error::Decode`] if the reply has another codec or type.
+    pub fn decode<C, T, E>(self) -> Result<T, CallError<E>>
+    where
+        C: Decode<T> + Decode<E>,
+    {
+        let undecoded = |error| CallError::Rpc(Error::Decode(error));
+        if self.codec != C::ID {
+            return Err(undecoded(CodecError::other_codec(self.codec, C::ID)));
+        }
+        if self.is_error {
+            let error = C::decode_payload(self.body).map_err(undecoded)?;
+            return Err(CallError::Service(error));
+        }
+        C::decode_payload(self.body).map_err(undecoded)
+    }
+
+    /// Returns whether the reply is the service's error.
+    pub fn is_error(&self) -> bool {
+        self.is_error
+    }
+
+    /// Returns the number of the codec.
+    pub fn codec(&self) -> u8 {
+        self.codec
+    }
+
+    /// Returns the encoded result or error.
+    pub fn into_body(self) -> Payload {
+        self.body
+    }
+}
+
+impl Client {
+    /// Makes a unary call without a generated client.
+    ///
+    /// # Errors
+    ///
+    /// The error of a call that has no response. The service's error is in the reply.
+    pub async fn request(&self, request: &Request) -> Result<Reply> {
+        let deadline = request.deadline.unwrap_or(self.deadline);
+        let told = Told {
+            method: request.method.to_string().into(),
+            limit: deadline,
+        };
+        let client = match &request.metadata {
+            Some(metadata) => &self.with_metadata(metadata.clone()),
+            None => self,
+        };
+        let body = (request.codec, Value::new::<Raw>(&*request.body));
+        let decode = |_: &Arc<Core>, answer, body: &mut Stored| match answer {
+            Answer::Response { codec, is_error } => Ok(Reply {
+                codec,
+                is_error,
+                body: match body.take_kept() {
+                    Some(kept) => kept.into(),
+                    None => body.bytes().into(),
+                },
+            }),
+            other => Err(CallError::<()>::Rpc(told.error_of(other))),
+        };
+        let called = client.unary_of(request.number, &told, deadline, body, decode);
+        called
+            .await
+            .map_err(|error| error.rpc().unwrap_or(Error::Cancelled))
+    }
+}

@@ -1,0 +1,65 @@
+//! The client as a service of tower.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::{Client, Reply, Request, Route};
+use crate::error::Error;
+
+/// A client is a service of [tower](https://docs.rs/tower), whose layers limit, repeat and distribute calls.
+///
+/// It is always ready while its connection is open: calls beyond the [concurrency] of the connection wait in their
+/// futures. After the end of the connection it is never ready again, and returns the reason, so that `tower::balance`
+/// removes it.
+///
+/// [concurrency]: crate::ClientBuilder::concurrency
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rdma_rpc::{Address, Client, Postcard, Request, Server};
+/// use tower::{ServiceBuilder, ServiceExt};
+///
+/// # #[rdma_rpc::service]
+/// # trait Doubler {
+/// #     async fn double(&self, number: u32) -> Result<u32, String>;
+/// # }
+/// # struct ByAddition;
+/// # impl Doubler for ByAddition {
+/// #     async fn double(&self, number: u32) -> Result<u32, String> {
+/// #         Ok(number + number)
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let server = Server::new(DoublerServer::new(ByAddition)).listen(Address::memory()).await?;
+/// let client = Client::connect(server.address()).await?;
+/// let limited = ServiceBuilder::new()
+///     .concurrency_limit(8)
+///     .timeout(Duration::from_secs(1))
+///     .service(client);
+/// let request = Request::new::<Postcard, _>("Doubler.double", &4_u32)?;
+/// let reply = limited.oneshot(request).await?;
+/// assert_eq!(reply.decode::<Postcard, u32, String>()?, 8);
+/// # Ok(())
+/// # }
+/// ```
+impl Service<Request> for Client {
+    type Response = Reply;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match &self.route {
+            Route::One(handle) => Poll::Ready(handle.core.end().cloned().map_or(Ok(()), Err)),
+            Route::Several(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let client = self.clone();
+        Box::pin(async move { client.request(&request).await })
+    }
+}

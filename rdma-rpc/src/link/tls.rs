@@ -1,0 +1,120 @@
+//! TLS over TCP, behind the feature `tls`: the messages of [`tcp`](super::tcp) on an encrypted stream.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use super::tcp::{Source, configure, read_messages};
+use crate::core::Core;
+use crate::error::Error;
+use crate::outbox::Batch;
+
+/// An encrypted TCP connection.
+pub(crate) struct TlsLink {
+    writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
+    /// Taken by the task that receives.
+    reader: Mutex<Option<ReadHalf<TlsStream<TcpStream>>>>,
+    certificate: Option<Arc<[u8]>>,
+}
+
+impl fmt::Debug for TlsLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsLink").finish_non_exhaustive()
+    }
+}
+
+impl TlsLink {
+    /// Begins TLS as the client of the server with this name.
+    pub(super) async fn connect(
+        stream: TcpStream,
+        config: &Arc<ClientConfig>,
+        name: &str,
+    ) -> Result<Self, Error> {
+        configure(&stream)?;
+        let failed = |cause| Error::tcp("beginning TLS", cause);
+        let name = ServerName::try_from(name.to_owned());
+        let name = name.map_err(|cause| failed(io::Error::other(cause)))?;
+        let connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+        Ok(Self::new(connecting.await.map_err(failed)?.into()))
+    }
+
+    /// Begins TLS as the server.
+    pub(super) async fn accept(
+        stream: TcpStream,
+        config: &Arc<ServerConfig>,
+    ) -> Result<Self, Error> {
+        configure(&stream)?;
+        let accepting = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+        let failed = |cause| Error::tcp("beginning TLS", cause);
+        Ok(Self::new(accepting.await.map_err(failed)?.into()))
+    }
+
+    fn new(stream: TlsStream<TcpStream>) -> Self {
+        let certificates = stream.get_ref().1.peer_certificates();
+        let certificate = certificates.and_then(|all| all.first());
+        let certificate = certificate.map(|certificate| Arc::from(&**certificate));
+        let (reader, writer) = split(stream);
+        Self {
+            writer: Mutex::new(writer),
+            reader: Mutex::new(Some(reader)),
+            certificate,
+        }
+    }
+
+    /// Returns the certificate of the peer, in DER.
+    pub(super) fn certificate(&self) -> Option<Arc<[u8]>> {
+        self.certificate.clone()
+    }
+
+    /// Writes as much of a batch as the stream accepts. Returns `false` if bytes are left, in the batch or in
+    /// the stream. Bytes for a peer that is gone are dropped.
+    pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
+        let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
+        written.is_ready()
+    }
+
+    pub(super) async fn send(&self, batch: &mut Batch) {
+        poll_fn(|cx| self.poll_send(batch, cx)).await;
+    }
+
+    fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
+        if let Err(error) = ready!(self.poll_write(batch, cx)) {
+            // The task that receives reports the end.
+            tracing::debug!(%error, "the peer is gone");
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_write(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut writer = self.writer.lock();
+        let mut writer = Pin::new(&mut *writer);
+        while !batch.rest().is_empty() {
+            batch.sent += ready!(writer.as_mut().poll_write(cx, batch.rest()))?;
+        }
+        writer.poll_flush(cx)
+    }
+
+    /// Receives messages until the connection ends.
+    pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
+        let Some(reader) = self.reader.lock().take() else {
+            return Error::disconnected("it was closed");
+        };
+        read_messages(reader, core).await
+    }
+}
+
+impl Source for ReadHalf<TlsStream<TcpStream>> {
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        AsyncReadExt::read(self, room).await
+    }
+}

@@ -1,0 +1,68 @@
+//! [`Meter`]: metrics of one call, through the facade of the crate `metrics`.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use metrics::{counter, gauge, histogram};
+
+use super::Outcome;
+
+/// Metrics of a call in progress.
+#[derive(Debug)]
+pub(super) struct Meter {
+    side: &'static str,
+    method: Cow<'static, str>,
+    begun: Instant,
+    /// `None` for a call that was given up, or whose deadline has passed.
+    outcome: Option<Outcome>,
+}
+
+impl Meter {
+    pub(super) fn begin(side: &'static str, method: Cow<'static, str>) -> Self {
+        gauge!("rdma_rpc_calls_in_flight", "side" => side, "method" => method.clone())
+            .increment(1.0);
+        Self {
+            side,
+            method,
+            begun: Instant::now(),
+            outcome: None,
+        }
+    }
+
+    pub(super) fn end(mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        let (side, method) = (self.side, &self.method);
+        let outcome = match self.outcome {
+            Some(Outcome::Ok) => "ok",
+            Some(Outcome::Service) => "error",
+            Some(Outcome::Panicked) => "panicked",
+            Some(Outcome::Failed) => "failed",
+            None => "cancelled",
+        };
+        gauge!("rdma_rpc_calls_in_flight", "side" => side, "method" => method.clone())
+            .decrement(1.0);
+        count(side, method.clone(), outcome);
+        histogram!("rdma_rpc_call_seconds", "side" => side, "method" => method.clone())
+            .record(self.begun.elapsed());
+    }
+}
+
+fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
+    counter!(
+        "rdma_rpc_calls_total",
+        "side" => side,
+        "method" => method,
+        "outcome" => outcome
+    )
+    .increment(1);
+}
+
+/// Counts a call that a server has refused before it was started.
+pub(super) fn refused(method: &'static str) {
+    count("server", method.into(), "refused");
+}

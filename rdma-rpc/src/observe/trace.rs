@@ -1,0 +1,237 @@
+//! [`TraceContext`]: the place of a call in a trace, in the format of W3C Trace Context.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::str::FromStr;
+
+use crate::address::Peer;
+use crate::metadata::Metadata;
+
+/// Name of the metadata with the trace context, which is that of the header in [W3C Trace
+/// Context](https://www.w3.org/TR/trace-context/).
+const NAME: &str = "traceparent";
+
+thread_local! {
+    static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
+}
+
+/// Place of a call in a trace: the trace, and the span within it.
+///
+/// A [server with traces](crate::Server::traces) runs each handler in a span of the crate `tracing`, with the fields `method`, `peer`, `trace_id`,
+/// `span_id` and `parent_id`. Calls that the handler makes by a [client with
+/// traces](crate::ClientBuilder::traces) belong to its trace. A call outside of a handler begins a trace, unless its metadata has a `traceparent`.
+///
+/// ```
+/// use rdma_rpc::TraceContext;
+///
+/// let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// let context: TraceContext = text.parse().unwrap();
+/// assert_eq!(context.to_string(), text);
+/// let child = context.child();
+/// assert_eq!(child.trace_id(), context.trace_id());
+/// assert_ne!(child.span_id(), context.span_id());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: u128,
+    span_id: u64,
+    flags: u8,
+}
+
+impl TraceContext {
+    /// Begins a trace.
+    pub fn new() -> Self {
+        Self {
+            trace_id: u128::from(random()) << 64 | u128::from(random()),
+            span_id: random(),
+            flags: 1,
+        }
+    }
+
+    /// Returns a new span of the same trace.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self {
+            span_id: random(),
+            ..*self
+        }
+    }
+
+    /// Returns the number of the trace.
+    pub fn trace_id(&self) -> u128 {
+        self.trace_id
+    }
+
+    /// Returns the number of the span.
+    pub fn span_id(&self) -> u64 {
+        self.span_id
+    }
+
+    /// Returns the span of the handler that this thread is polling.
+    pub fn current() -> Option<Self> {
+        CURRENT.get()
+    }
+
+    /// Runs a future in this span, such as a task that a handler starts.
+    pub async fn scope<F: Future>(self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| within(self, || future.as_mut().poll(cx))).await
+    }
+}
+
+impl Default for TraceContext {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Returns a random number that is not 0, which the format does not allow.
+fn random() -> u64 {
+    RandomState::new().hash_one(()).max(1)
+}
+
+fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
+    let _former = Restored(CURRENT.replace(Some(context)));
+    poll()
+}
+
+/// Span that continues after this one, even if a handler panics.
+struct Restored(Option<TraceContext>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            trace_id,
+            span_id,
+            flags,
+        } = self;
+        write!(f, "00-{trace_id:032x}-{span_id:016x}-{flags:02x}")
+    }
+}
+
+/// The text is not in the format `00-<trace>-<span>-<flags>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the text is no trace context")]
+pub struct NotATraceContext;
+
+impl FromStr for TraceContext {
+    type Err = NotATraceContext;
+
+    fn from_str(text: &str) -> Result<Self, NotATraceContext> {
+        let mut parts = text.split('-');
+        let mut part = |len: usize| {
+            let part = parts.next().filter(|part| part.len() == len);
+            let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            part.filter(|part| part.bytes().all(is_digit))
+                .ok_or(NotATraceContext)
+        };
+        let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+        // A later version may have further parts.
+        let has_more = parts.next().is_some();
+        if version == "ff" || (version == "00" && has_more) {
+            return Err(NotATraceContext);
+        }
+        let wrong = |_| NotATraceContext;
+        let context = Self {
+            trace_id: u128::from_str_radix(trace, 16).map_err(wrong)?,
+            span_id: u64::from_str_radix(span, 16).map_err(wrong)?,
+            flags: u8::from_str_radix(flags, 16).map_err(wrong)?,
+        };
+        let is_valid = context.trace_id != 0 && context.span_id != 0;
+        is_valid.then_some(context).ok_or(NotATraceContext)
+    }
+}
+
+fn of(metadata: &Metadata) -> Option<TraceContext> {
+    metadata.get_str(NAME)?.parse().ok()
+}
+
+/// Returns the metadata of a request with the trace that the call belongs to.
+pub(super) fn propagate(metadata: Metadata) -> Metadata {
+    if metadata.get(NAME).is_some() {
+        return metadata;
+    }
+    let parent = TraceContext::current();
+    let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
+    let traced = metadata.checked_with(NAME, context.to_string().as_bytes());
+    traced.unwrap_or(metadata)
+}
+
+/// Handler in its span.
+#[derive(Debug)]
+pub(super) struct Traced {
+    context: TraceContext,
+    span: tracing::Span,
+}
+
+impl Traced {
+    pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
+        let parent = of(metadata);
+        let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
+        let span = tracing::info_span!(
+            "rpc",
+            method,
+            %peer,
+            trace_id = format_args!("{:032x}", context.trace_id),
+            span_id = format_args!("{:016x}", context.span_id),
+            parent_id = tracing::field::Empty,
+        );
+        if let Some(parent) = parent {
+            span.record(
+                "parent_id",
+                tracing::field::display(format_args!("{:016x}", parent.span_id)),
+            );
+        }
+        Self { context, span }
+    }
+
+    pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let _entered = self.span.enter();
+        within(self.context, poll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_valid_contexts_are_read() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let span = "00f067aa0ba902b7";
+        let valid = [
+            format!("00-{trace}-{span}-00"),
+            format!("cc-{trace}-{span}-01-what-later-versions-have"),
+        ];
+        for text in valid {
+            assert!(text.parse::<TraceContext>().is_ok(), "{text}");
+        }
+        let zeros = ["0".repeat(32), "0".repeat(16)];
+        let invalid = [
+            String::new(),
+            format!("ff-{trace}-{span}-01"),
+            format!("00-{trace}-{span}-01-more"),
+            format!("00-{trace}-{span}"),
+            format!("00-{}-{span}-01", zeros[0]),
+            format!("00-{trace}-{}-01", zeros[1]),
+            format!("00-{}-{span}-01", trace.to_uppercase()),
+            format!("00-{trace}-{span}-+1"),
+            format!("00-{trace}0-{span}-01"),
+        ];
+        for text in invalid {
+            assert_eq!(
+                text.parse::<TraceContext>(),
+                Err(NotATraceContext),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! The structure of a type, found by letting the type decode made-up values.
+//!
+//! A pass decodes one value, in which each enum has a variant that no earlier value had. Passes end when all
+//! variants were seen.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::de::value::{Error, U32Deserializer};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer,
+    MapAccess, SeqAccess, VariantAccess, Visitor,
+};
+
+use super::schema::{Fields, Format, Schema, TypeFormat};
+use crate::bulk;
+
+/// Maximum number of values that are decoded of a type.
+const PASSES: usize = 500;
+
+/// Maximum depth of a value.
+const DEPTH: usize = 64;
+
+/// Returns the structure of a type; `None` for a type that decodes no made-up value, or that decodes itself by
+/// looking at the input.
+pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
+    let traced = || catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten();
+    // Bulks are decoded only within this function.
+    bulk::decoding(traced).0
+}
+
+fn trace<T: DeserializeOwned>() -> Option<Schema> {
+    let mut tracer = Tracer::default();
+    let mut format = Format::Unknown;
+    for _ in 0..PASSES {
+        T::deserialize(Value {
+            tracer: &mut tracer,
+            format: &mut format,
+        })
+        .ok()?;
+        if tracer.is_complete() {
+            break;
+        }
+    }
+    Some(Schema {
+        format,
+        types: tracer.types,
+    })
+}
+
+#[derive(Default)]
+struct Tracer {
+    types: BTreeMap<String, TypeFormat>,
+    /// Types that are being decoded, from the outermost on.
+    stack: Vec<&'static str>,
+    /// Number of variants that were chosen of enums without unseen ones, which may lead to enums that have some.
+    turn: usize,
+}
+
+impl Tracer {
+    /// Returns whether a type is being decoded within itself, so that sequences and options must end.
+    fn is_recursive(&self) -> bool {
+        let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
+        self.stack.len() > DEPTH || self.stack.iter().enumerate().any(is_repeated)
+    }
+
+    /// Returns whether all variants of all enums were seen.
+    fn is_complete(&self) -> bool {
+        self.types.values().all(|format| match format {
+            TypeFormat::Struct(_) => true,
+            TypeFormat::Enum(variants) => variants.iter().all(|(_, fields)| fields.is_some()),
+        })
+    }
+
+    /// Decodes the fields of a struct, or of the variant of an enum, with `decode`.
+    fn within<T>(
+        &mut self,
+        name: &'static str,
+        decode: impl FnOnce(&mut Self) -> Result<(T, Fields), Error>,
+    ) -> Result<(T, Fields), Error> {
+        if self.stack.len() > 2 * DEPTH {
+            return Err(Error::custom("a type that contains itself without an end"));
+        }
+        self.stack.push(name);
+        let decoded = decode(self);
+        self.stack.pop();
+        decoded
+    }
+
+    fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
+        let is_same = match self.types.get_mut(name) {
+            None => {
+                let format = TypeFormat::Struct(fields);
+                self.types.insert(name.to_owned(), format);
+                true
+            }
+            Some(TypeFormat::Struct(known)) => known.merge(fields),
+            Some(TypeFormat::Enum(_)) => false,
+        };
+        is_same.then_some(()).ok_or_else(same_name)
+    }
+}
+
+fn same_name() -> Error {
+    Error::custom("two types of one name")
+}
+
+/// Made-up value.
+struct Value<'t> {
+    tracer: &'t mut Tracer,
+    /// Place for the format of the value.
+    format: &'t mut Format,
+}
+
+impl Value<'_> {
+    fn set(&mut self, format: Format) -> Result<(), Error> {
+        match self.format.merge(format) {
+            true => Ok(()),
+            false => Err(Error::custom("two formats of one value")),
+        }
+    }
+}
+
+/// Implements the decoding of primitive types.
+macro_rules! primitives {
+    ($($function:ident $format:ident $visit:ident $value:expr;)*) => {
+        $(
+            fn $function<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+                self.set(Format::$format)?;
+                visitor.$visit($value)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for Value<'_> {
+    type Error = Error;
+
+    primitives! {
+        deserialize_bool Bool visit_bool true;
+        deserialize_i8 I8 visit_i8 1;
+        deserialize_i16 I16 visit_i16 1;
+        deserialize_i32 I32 visit_i32 1;
+        deserialize_i64 I64 visit_i64 1;
+        deserialize_i128 I128 visit_i128 1;
+        deserialize_u8 U8 visit_u8 1;
+        deserialize_u16 U16 visit_u16 1;
+        deserialize_u32 U32 visit_u32 1;
+        deserialize_u64 U64 visit_u64 1;
+        deserialize_u128 U128 visit_u128 1;
+        deserialize_f32 F32 visit_f32 1.0;
+        deserialize_f64 F64 visit_f64 1.0;
+        deserialize_char Char visit_char 'a';
+        deserialize_str Str visit_str "";
+        deserialize_string Str visit_string String::new();
+        deserialize_bytes Bytes visit_bytes &[];
+        deserialize_byte_buf Bytes visit_byte_buf Vec::new();
+    }
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(Error::custom("the type depends on the input"))
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+        self.set(Format::Unit)?;
+        visitor.visit_unit()
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+        if self.tracer.is_recursive() {
+            self.set(Format::Option(Box::default()))?;
+            return visitor.visit_none();
+        }
+        let mut inner = Format::Unknown;
+        let value = visitor.visit_some(Value {
+            tracer: self.tracer,
+            format: &mut inner,
+        })?;
+        self.set(Format::Option(Box::new(inner)))?;
+        Ok(value)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+        let mut inner = Format::Unknown;
+        let len = usize::from(!self.tracer.is_recursive());
+        let items = std::slice::from_mut(&mut inner);
+        let value = visitor.visit_seq(Items::new(self.tracer, &mut items[..len]))?;
+        self.set(Format::Seq(Box::new(inner)))?;
+        Ok(value)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+        let mut inner = [Format::Unknown, Format::Unknown];
+        let len = 2 * usize::from(!self.tracer.is_recursive());
+        let value = visitor.visit_map(Items::new(self.tracer, &mut inner[..len]))?;
+        let [key, item] = inner;
+        self.set(Format::Map(Box::new(key), Box::new(item)))?;
+        Ok(value)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        mut self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let mut inner = vec![Format::Unknown; len];
+        let value = visitor.visit_seq(Items::new(self.tracer, &mut inner))?;
+        self.set(Format::Tuple(inner))?;
+        Ok(value)
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        mut self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.set(Format::Named(name.to_owned()))?;
+        self.tracer.add_struct(name, Fields::Unit)?;
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        mut self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.set(Format::Named(name.to_owned()))?;
+        let (value, fields) = self.tracer.within(name, |tracer| {
+            let mut format = Format::Unknown;
+            let inner = Value {
+                tracer,
+                format: &mut format,
+            };
+            let value = visitor.visit_newtype_struct(inner)?;
+            Ok((value, Fields::Newtype(format)))
+        })?;
+        self.tracer.add_struct(name, fields)?;
+        Ok(value)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        mut self,
+        name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.set(Format::Named(name.to_owned()))?;
+        let decode = |tracer: &mut Tracer| tuple(tracer, len, visitor);
+        let (value, fields) = self.tracer.within(name, decode)?;
+        self.tracer.add_struct(name, fields)?;
+        Ok(value)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        mut self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.set(Format::Named(name.to_owned()))?;
+        let decode = |tracer: &mut Tracer| named(tracer, fields, visitor);
+        let (value, fields) = self.tracer.within(name, decode)?;
+        self.tracer.add_struct(name, fields)?;
+        Ok(value)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        mut self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.set(Format::Named(name.to_owned()))?;
+        let none_seen = || {
+            let variants = variants.iter().map(|name| ((*name).to_owned(), None));
+            TypeFormat::Enum(variants.collect())
+        };
+        let types = &mut self.tracer.types;
+        let known = types.entry(name.to_owned()).or_insert_with(none_seen);
+        let TypeFormat::Enum(known) = known else {
+            return Err(same_name());
+        };
+        let is_repeated = self.tracer.stack.contains(&name);
+        let unseen = known.iter().position(|(_, fields)| fields.is_none());
+        let index = match unseen {
+            // Within itself, an enum takes its first variant, which often ends the recursion.
+            _ if is_repeated => 0,
+            Some(unseen) => unseen,
+            None => {
+                self.tracer.turn += 1;
+                self.tracer.turn % known.len().max(1)
+            }
+        };
+        let (value, fields) = self.tracer.within(name, |tracer| {
+            let mut fields = Fields::Unit;
+            let variant = Variant {
+                index: u32::try_from(index).unwrap_or_default(),
+                tracer,
+                fields: &mut fields,
+            };
+            let value = visitor.visit_enum(variant)?;
+            Ok((value, fields))
+        })?;
+        let known = match self.tracer.types.get_mut(name) {
+            Some(TypeFormat::Enum(known)) => known.get_mut(index),
+            _ => None,
+        };
+        let is_same = match known {
+            Some((_, Some(known))) => known.merge(fields),
+            Some((_, unseen)) => {
+                *unseen = Some(fields);
+                true
+            }
+            None => false,
+        };
+        is_same.then_some(()).ok_or_else(same_name)?;
+        Ok(value)
+    }
+
+    serde::forward_to_deserialize_any! { identifier ignored_any }
+}
+
+fn tuple<'de, V: Visitor<'de>>(
+    tracer: &mut Tracer,
+    len: usize,
+    visitor: V,
+) -> Result<(V::Value, Fields), Error> {
+    let mut inner = vec![Format::Unknown; len];
+    let value = visitor.visit_seq(Items::new(tracer, &mut inner))?;
+    Ok((value, Fields::Tuple(inner)))
+}
+
+fn named<'de, V: Visitor<'de>>(
+    tracer: &mut Tracer,
+    names: &'static [&'static str],
+    visitor: V,
+) -> Result<(V::Value, Fields), Error> {
+    let mut inner = vec![Format::Unknown; names.len()];
+    let value = visitor.visit_seq(Items::new(tracer, &mut inner))?;
+    let names = names.iter().map(|name| (*name).to_owned());
+    Ok((value, Fields::Named(names.zip(inner).collect())))
+}
+
+/// Made-up values of a sequence, a map or a struct.
+struct Items<'t> {
+    tracer: &'t mut Tracer,
+    formats: std::slice::IterMut<'t, Format>,
+}
+
+impl<'t> Items<'t> {
+    fn new(tracer: &'t mut Tracer, formats: &'t mut [Format]) -> Self {
+        Self {
+            tracer,
+            formats: formats.iter_mut(),
+        }
+    }
+
+    fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
+        let Some(format) = self.formats.next() else {
+            return Ok(None);
+        };
+        let value = Value {
+            tracer: self.tracer,
+            format,
+        };
+        seed.deserialize(value).map(Some)
+    }
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        self.next(seed)
+    }
+}
+
+impl<'de> MapAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        self.next(seed)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        let value = self.next(seed)?;
+        value.ok_or_else(|| Error::custom("a value without a key"))
+    }
+}
+
+/// Variant of an enum.
+struct Variant<'t> {
+    index: u32,
+    tracer: &'t mut Tracer,
+    /// Place for the fields of the variant.
+    fields: &'t mut Fields,
+}
+
+impl<'de> EnumAccess<'de> for Variant<'_> {
+    type Error = Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Error> {
+        let index: U32Deserializer<Error> = self.index.into_deserializer();
+        Ok((seed.deserialize(index)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Variant<'_> {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<(), Error> {
+        *self.fields = Fields::Unit;
+        Ok(())
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Error> {
+        let mut format = Format::Unknown;
+        let value = seed.deserialize(Value {
+            tracer: self.tracer,
+            format: &mut format,
+        })?;
+        *self.fields = Fields::Newtype(format);
+        Ok(value)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Error> {
+        let (value, fields) = tuple(self.tracer, len, visitor)?;
+        *self.fields = fields;
+        Ok(value)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let (value, fields) = named(self.tracer, fields, visitor)?;
+        *self.fields = fields;
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    enum Tree {
+        Leaf,
+        Node(Box<Tree>, Vec<Tree>),
+        Named {
+            name: String,
+            inner: Option<Box<Tree>>,
+        },
+        Marked(Mark),
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    enum Mark {
+        One(u8),
+        Two,
+    }
+
+    #[test]
+    fn types_that_contain_themselves_are_described_in_full() {
+        let schema = schema::<Vec<Tree>>().unwrap();
+        let tree = || Format::Named("Tree".to_owned());
+        assert_eq!(schema.format, Format::Seq(Box::new(tree())));
+        let TypeFormat::Enum(variants) = &schema.types["Tree"] else {
+            panic!("{schema:?}");
+        };
+        let fields: Vec<_> = variants
+            .iter()
+            .map(|(_, fields)| fields.clone().unwrap())
+            .collect();
+        let expected = [
+            Fields::Unit,
+            Fields::Tuple(vec![tree(), Format::Seq(Box::default())]),
+            Fields::Named(vec![
+                ("name".to_owned(), Format::Str),
+                ("inner".to_owned(), Format::Option(Box::new(tree()))),
+            ]),
+            Fields::Newtype(Format::Named("Mark".to_owned())),
+        ];
+        for (field, expected) in fields.iter().zip(&expected) {
+            let mut merged = expected.clone();
+            assert!(merged.merge(field.clone()), "{field:?} and {expected:?}");
+        }
+        let TypeFormat::Enum(marks) = &schema.types["Mark"] else {
+            panic!("{schema:?}");
+        };
+        assert!(
+            marks.iter().all(|(_, fields)| fields.is_some()),
+            "{marks:?}"
+        );
+    }
+
+    #[test]
+    fn types_that_look_at_the_input_have_no_schema() {
+        #[derive(Debug, Serialize, Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Number(u8),
+            Text(String),
+        }
+        assert!(schema::<Either>().is_none());
+        assert!(schema::<std::collections::HashMap<u8, Option<(i8, f64)>>>().is_some());
+    }
+}

@@ -1,0 +1,273 @@
+//! Peers that access bulk memory otherwise than they may: late, beyond its end, without permission, or with
+//! invented keys. The memory never changes, and other clients are served.
+
+mod common;
+
+use std::alloc::Layout;
+use std::time::Duration;
+
+use common::frames::{frame, message, request};
+use common::raw::Raw;
+use common::{client, connect, listen, over_every_transport, transport, within};
+use rdma_async::{LocalMrWriteAccess, RemoteMr};
+use rdma_rpc::{Address, Bulk, CallError, Context, Error, Server, ServerHandle};
+use tokio::net::TcpListener;
+
+over_every_transport! {
+    @rdma_and_tcp
+    a_peer_that_writes_after_its_answer_changes_nothing;
+    a_peer_that_writes_after_the_deadline_changes_nothing;
+    a_peer_that_writes_after_the_call_was_dropped_changes_nothing;
+    frames_of_unknown_leases_are_nobodys;
+    a_peer_that_never_drops_its_results_loses_them;
+    memory_that_does_not_exist_ends_its_connection_alone;
+}
+
+const LEN: usize = 10_000;
+
+#[rdma_rpc::service]
+trait Store {
+    async fn load(&self, into: Bulk) -> Result<(), String>;
+    async fn give(&self, cx: &Context) -> Result<Bulk, String>;
+    async fn take(&self, bulk: Bulk) -> Result<(), String>;
+}
+
+struct Stored;
+
+impl Store for Stored {
+    async fn load(&self, _: Bulk) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn give(&self, cx: &Context) -> Result<Bulk, String> {
+        let mut memory = cx.bulk_memory(LEN).map_err(|error| error.to_string())?;
+        memory.fill(5);
+        Ok(memory.into())
+    }
+
+    async fn take(&self, bulk: Bulk) -> Result<(), String> {
+        let read = bulk.read(..).await;
+        read.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+async fn serve(address: Address) -> (ServerHandle, StoreClient) {
+    let server = Server::new(StoreServer::new(Stored)).bulk_lease(Duration::from_millis(300));
+    let server = listen(server, address).await;
+    let client = StoreClient::new(connect(&server).await);
+    (server, client)
+}
+
+/// A server without the protocol, to which a client has connected.
+async fn raw_server(address: Address) -> (Raw, StoreClient) {
+    let is_rdma = address.to_string().starts_with("rdma");
+    let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();
+    let settings = message(&[frame(8, 0, 0, (0, 0), &settings)]);
+    let connecting = async |address: String| {
+        let client = within("connecting", client().connect(address)).await;
+        StoreClient::new(client.unwrap())
+    };
+    let greeting = async |mut raw: Raw| {
+        assert!(within("the settings", raw.say(&settings)).await);
+        let theirs = within("the client's settings", raw.hear()).await.unwrap();
+        assert_eq!(theirs[4], 8);
+        raw
+    };
+    if is_rdma {
+        let mut listener = transport().bind("127.0.0.1:0").await.unwrap();
+        let address = format!("rdma://{}", listener.local_address().unwrap());
+        let accepting = async { greeting(Raw::Rdma(listener.accept().await.unwrap())).await };
+        tokio::join!(accepting, connecting(address))
+    } else {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let accepting = async { greeting(Raw::Tcp(listener.accept().await.unwrap().0)).await };
+        tokio::join!(accepting, connecting(address))
+    }
+}
+
+/// Receives a request whose last argument is a bulk of the client.
+async fn hear_request(raw: &mut Raw) -> ((u32, u32), [u8; 20]) {
+    let message = within("the request", raw.hear()).await.unwrap();
+    assert_eq!(message[4], 1, "a request: {message:x?}");
+    let word = |at: usize| u32::from_be_bytes(*message[at..].first_chunk().unwrap());
+    let token = *message.last_chunk().unwrap();
+    ((word(12), word(16)), token)
+}
+
+/// Checks that the memory of a call that has ended cannot be changed any more.
+async fn assert_refused(mut raw: Raw, token: [u8; 20]) {
+    match &mut raw {
+        Raw::Rdma(rdma) => {
+            let mut remote = RemoteMr::from_token_bytes(&token);
+            let layout = Layout::from_size_align(64, 8).unwrap();
+            let mut local = rdma.alloc_local_mr(layout).unwrap();
+            local.as_mut_slice().fill(0xee);
+            let written = within("a write", rdma.write(&local, &mut remote)).await;
+            let error = written.expect_err("the lease has ended");
+            assert!(error.to_string().contains("remote access"), "{error}");
+        }
+        Raw::Tcp(_) => {
+            // The first lease of the client is number 1.
+            let piece = [&[0, 0, 0, 9][..], &[0; 8], &[0xee; 64]].concat();
+            let write = message(&[frame(11, 0, 0, (0, 1), &piece)]);
+            assert!(within("a write", raw.say(&write)).await);
+            // Requests to end the access may come before the answer.
+            loop {
+                let answer = within("the answer", raw.hear()).await.unwrap();
+                if answer[4] == 12 {
+                    assert_eq!(answer[6..8], [0, 1], "the lease has ended: {answer:x?}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn lent(client: &StoreClient) -> Bulk {
+    let mut memory = client.client().bulk_memory(LEN).unwrap();
+    memory.fill(3);
+    Bulk::writable(memory)
+}
+
+async fn a_peer_that_writes_after_its_answer_changes_nothing(address: Address) {
+    let (mut raw, client) = raw_server(address).await;
+    let bulk = lent(&client);
+    let answering = async {
+        let (id, token) = hear_request(&mut raw).await;
+        assert!(raw.say(&message(&[frame(2, 1, 0, id, b"")])).await);
+        token
+    };
+    let (outcome, token) = tokio::join!(client.load(bulk.clone()), answering);
+    outcome.unwrap();
+    let memory = bulk.into_memory().expect("the call has ended");
+    assert_refused(raw, token).await;
+    assert!(memory.iter().all(|&byte| byte == 3));
+}
+
+async fn a_peer_that_writes_after_the_deadline_changes_nothing(address: Address) {
+    let (mut raw, client) = raw_server(address).await;
+    let bulk = lent(&client);
+    let late = client.with_deadline(Duration::from_millis(100));
+    let (outcome, (_, token)) = tokio::join!(late.load(bulk.clone()), hear_request(&mut raw));
+    let is_late = matches!(outcome, Err(CallError::Rpc(Error::DeadlineExceeded { .. })));
+    assert!(is_late, "{outcome:?}");
+    let memory = bulk.into_memory().expect("the call has ended");
+    assert_refused(raw, token).await;
+    assert!(memory.iter().all(|&byte| byte == 3));
+}
+
+async fn a_peer_that_writes_after_the_call_was_dropped_changes_nothing(address: Address) {
+    let (mut raw, client) = raw_server(address).await;
+    let bulk = lent(&client);
+    let call = {
+        let (client, bulk) = (client.clone(), bulk.clone());
+        tokio::spawn(async move { client.load(bulk).await })
+    };
+    let (_, token) = hear_request(&mut raw).await;
+    call.abort();
+    let mut bulk = Some(bulk);
+    let memory = within("the end of the lease", async {
+        loop {
+            match bulk.take().unwrap().into_memory() {
+                Ok(memory) => return memory,
+                Err(lent) => bulk = Some(lent),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let memory = memory.await;
+    assert_refused(raw, token).await;
+    assert!(memory.iter().all(|&byte| byte == 3));
+}
+
+async fn frames_of_unknown_leases_are_nobodys(address: Address) {
+    let (server, client) = serve(address).await;
+    let mut raw = Raw::connect(&server).await;
+    let frames = [
+        frame(10, 0, 0, (7, 7), &[0; 16]),
+        frame(11, 0, 0, (7, 7), &[0; 20]),
+        frame(12, 0, 0, (7, 7), &[0; 20]),
+        frame(13, 0, 0, (7, 7), &[]),
+        frame(14, 0, 0, (7, 7), &[]),
+    ];
+    within("the frames", raw.say(&message(&frames))).await;
+    // The end of a read and of a write, and of the access to memory that the server does not know.
+    let answers = within("the answers", raw.hear()).await.unwrap();
+    assert_eq!(answers[2..4], [0, 3], "three frames: {answers:x?}");
+    assert_eq!((answers[4], &answers[6..8]), (12, &[0, 1][..]));
+    within("a call", client.give()).await.unwrap();
+}
+
+async fn a_peer_that_never_drops_its_results_loses_them(address: Address) {
+    let (server, client) = serve(address).await;
+    let mut raw = Raw::connect(&server).await;
+    let call = message(&[request("Store.give", (0, 0), b"")]);
+    assert!(within("the call", raw.say(&call)).await);
+    let answer = within("the answer", raw.hear()).await.unwrap();
+    assert_eq!(answer[4], 2, "{answer:x?}");
+    let token = *answer.last_chunk().unwrap();
+    // The request to end the access, to which this peer gives no answer.
+    let revocation = within("the end of the lease", raw.hear()).await.unwrap();
+    assert_eq!(revocation[4], 13, "{revocation:x?}");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_refused(raw, token).await;
+    within("a call", client.give()).await.unwrap();
+}
+
+async fn memory_that_does_not_exist_ends_its_connection_alone(address: Address) {
+    let is_rdma = address.to_string().starts_with("rdma");
+    let (server, client) = serve(address).await;
+    let mut raw = Raw::connect(&server).await;
+    // A lease number, a length of 100, not writable, and, over RDMA, invented memory.
+    let mut token = vec![1, 100, 0, 0];
+    if is_rdma {
+        token[3] = 1;
+        token.extend([0x12; 8]);
+        token.extend(100_u64.to_be_bytes());
+        token.extend([0x34; 4]);
+    }
+    let call = message(&[request("Store.take", (0, 0), &token)]);
+    assert!(within("the call", raw.say(&call)).await);
+    if is_rdma {
+        raw.farewell().await;
+    } else {
+        // The server requests the bytes, and gets others.
+        let read = within("the read", raw.hear()).await.unwrap();
+        assert_eq!(read[4], 10, "{read:x?}");
+        let answer = [&read[20..24], &[1; 99]].concat();
+        let answer = message(&[frame(12, 0, 0, (0, 1), &answer)]);
+        assert!(within("a wrong answer", raw.say(&answer)).await);
+        let response = within("the response", raw.hear()).await.unwrap();
+        assert_eq!((response[4], response[7] & 1), (2, 1), "{response:x?}");
+    }
+    within("a call", client.give()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accesses_beyond_a_lease_end_the_connection() {
+    let (server, client) = serve(common::tcp()).await;
+    let read = |at: u64, len: u32| {
+        let numbers = [&[0; 4][..], &at.to_be_bytes(), &len.to_be_bytes()].concat();
+        frame(10, 0, 0, (0, 1), &numbers)
+    };
+    let violations = [
+        vec![read(0, LEN as u32 + 1)],
+        vec![read(LEN as u64, 1)],
+        vec![read(u64::MAX, 1)],
+        vec![read(0, 65_537)],
+        // A result is not writable.
+        vec![frame(11, 0, 0, (0, 1), &[0; 20])],
+    ];
+    for frames in violations {
+        let mut raw = Raw::connect(&server).await;
+        let call = message(&[request("Store.give", (0, 0), b"")]);
+        assert!(within("the call", raw.say(&call)).await);
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        assert_eq!(answer[4], 2, "{answer:x?}");
+        within("the frames", raw.say(&message(&frames))).await;
+        let reason = raw.farewell().await.unwrap();
+        assert!(reason.contains("otherwise than it may"), "{reason}");
+    }
+    within("a call", client.give()).await.unwrap();
+}

@@ -1,0 +1,338 @@
+//! Clients of several servers: distribution, reconnection, failover and health checks.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::held::{HeldClient, HeldServer, Holding, SharedHolding};
+use common::{client, listen, over_every_transport, transport, within};
+use rdma_rpc::{
+    Address, Balance, CallError, Client, Endpoint, Error, HealthServer, HealthState, HealthStates,
+    Server, ServerHandle,
+};
+
+over_every_transport! {
+    calls_go_to_one_server_after_the_other;
+    calls_go_to_the_server_with_the_fewest_in_flight;
+    a_call_that_was_not_started_goes_to_another_server;
+    an_overloaded_server_passes_its_calls_on;
+    calls_wait_for_a_server_and_then_fail;
+    streams_and_bulks_go_to_any_server;
+    a_server_that_does_not_serve_gets_no_calls;
+    nothing_listens_at_first;
+}
+
+/// Starts a server that tells its name, and whose calls wait for the test.
+async fn named(name: &str, address: Address) -> (ServerHandle, Arc<Holding>, Arc<HealthStates>) {
+    named_with(name, address, |server| server).await
+}
+
+#[rdma_rpc::service]
+trait Named {
+    async fn name(&self) -> Result<String, String>;
+    async fn names(&self, names: rdma_rpc::Sender<String>) -> Result<u32, String>;
+    async fn measure(&self, bulk: rdma_rpc::Bulk) -> Result<u64, String>;
+}
+
+struct Name(String);
+
+impl Named for Name {
+    async fn name(&self) -> Result<String, String> {
+        Ok(self.0.clone())
+    }
+
+    async fn names(&self, mut names: rdma_rpc::Sender<String>) -> Result<u32, String> {
+        for _ in 0..3 {
+            let sent = names.send(self.0.clone()).await;
+            sent.map_err(|error| error.to_string())?;
+        }
+        Ok(3)
+    }
+
+    async fn measure(&self, bulk: rdma_rpc::Bulk) -> Result<u64, String> {
+        let bytes = bulk.read(..).await.map_err(|error| error.to_string())?;
+        Ok(bytes.iter().copied().map(u64::from).sum())
+    }
+}
+
+async fn named_with(
+    name: &str,
+    address: Address,
+    settings: impl FnOnce(Server) -> Server,
+) -> (ServerHandle, Arc<Holding>, Arc<HealthStates>) {
+    let holding = SharedHolding::default();
+    let (state, health) = (Arc::clone(&holding.0), Arc::new(HealthStates::default()));
+    let server = Server::new(NamedServer::new(Name(name.to_owned())))
+        .service(HeldServer::new(holding))
+        .service(HealthServer::shared(Arc::clone(&health)));
+    (listen(settings(server), address).await, state, health)
+}
+
+/// Returns another address of the same transport.
+fn another(address: &Address) -> Address {
+    match address.to_string().as_str() {
+        "memory" => Address::memory(),
+        text => text.parse().unwrap(),
+    }
+}
+
+async fn connect_any(
+    servers: &[&ServerHandle],
+    settings: impl FnOnce(rdma_rpc::ClientBuilder) -> rdma_rpc::ClientBuilder,
+) -> Client {
+    let builder = client().backoff(Duration::from_millis(5), Duration::from_millis(50));
+    let addresses = servers.iter().map(|server| server.address().clone());
+    let connecting = settings(builder).connect_any(addresses);
+    within("connecting", connecting).await.unwrap()
+}
+
+/// Calls until each of `names` has answered.
+async fn reached(client: &NamedClient, names: &[&str]) {
+    within("each server", async {
+        let mut missing = names.to_vec();
+        while !missing.is_empty() {
+            let name = client.name().await.unwrap();
+            missing.retain(|missing| **missing != name);
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn calls_go_to_one_server_after_the_other(address: Address) {
+    let (first, ..) = named("first", another(&address)).await;
+    let (second, ..) = named("second", address).await;
+    let client = NamedClient::new(connect_any(&[&first, &second], |builder| builder).await);
+    reached(&client, &["first", "second"]).await;
+    let mut answers = Vec::new();
+    for _ in 0..6 {
+        answers.push(within("a call", client.name()).await.unwrap());
+    }
+    for pair in answers.windows(2) {
+        assert_ne!(pair[0], pair[1], "{answers:?}");
+    }
+    assert!(client.client().peer().is_some() && client.client().failure().is_none());
+    assert!(client.client().sent().frames > 6);
+}
+
+async fn calls_go_to_the_server_with_the_fewest_in_flight(address: Address) {
+    let (first, holding, _) = named("first", another(&address)).await;
+    let (second, other, _) = named("second", address).await;
+    let least = |builder: rdma_rpc::ClientBuilder| builder.balance(Balance::LeastInFlight);
+    let client = connect_any(&[&first, &second], least).await;
+    let names = NamedClient::new(client.clone());
+    reached(&names, &["first", "second"]).await;
+    let waiting = tokio::spawn({
+        let client = HeldClient::new(client);
+        async move { client.wait("done".to_owned()).await }
+    });
+    within("the call's arrival", async {
+        while holding.arrived.count() + other.arrived.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let idle = match holding.arrived.count() {
+        0 => "first",
+        _ => "second",
+    };
+    for _ in 0..5 {
+        assert_eq!(within("a call", names.name()).await.unwrap(), idle);
+    }
+    holding.release.add_permits(1);
+    other.release.add_permits(1);
+    within("the call", waiting).await.unwrap().unwrap();
+    reached(&names, &["first", "second"]).await;
+}
+
+async fn a_call_that_was_not_started_goes_to_another_server(address: Address) {
+    let (first, holding, _) = named("first", another(&address)).await;
+    let short = |server: Server| server.grace(Duration::from_millis(50));
+    let (second, other, _) = named_with("second", address, short).await;
+    let client = connect_any(&[&first, &second], |builder| builder).await;
+    let names = NamedClient::new(client.clone());
+    reached(&names, &["first", "second"]).await;
+    // A call keeps the first server from ending, which refuses others.
+    let waiting = tokio::spawn({
+        let client = HeldClient::connect(first.address()).await.unwrap();
+        async move { client.wait("done".to_owned()).await }
+    });
+    holding.arrived.reached("the call's arrival", 1).await;
+    let shutdown = tokio::spawn(first.shutdown());
+    let mut last = Vec::new();
+    within("calls of one server alone", async {
+        while last.len() < 10 {
+            let name = names.name().await.expect("every call is answered");
+            match name.as_str() {
+                "second" => last.push(name),
+                _ => last.clear(),
+            }
+        }
+    })
+    .await;
+    holding.release.add_permits(1);
+    within("the waiting call", waiting).await.unwrap().unwrap();
+    within("the end of the server", shutdown).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(within("a call", names.name()).await.unwrap(), "second");
+    }
+    // A call whose server ends meanwhile is not repeated.
+    let waiting = tokio::spawn({
+        let client = HeldClient::new(client);
+        async move { client.watched().await }
+    });
+    other.arrived.reached("the call's arrival", 1).await;
+    drop(second);
+    let outcome = within("the end of the call", waiting).await.unwrap();
+    assert!(matches!(outcome, Err(CallError::Rpc(_))), "{outcome:?}");
+}
+
+async fn an_overloaded_server_passes_its_calls_on(address: Address) {
+    let full = |server: Server| server.load_limit(0);
+    let (first, ..) = named_with("first", another(&address), full).await;
+    let (second, ..) = named("second", address).await;
+    let client = NamedClient::new(connect_any(&[&first, &second], |builder| builder).await);
+    reached(&client, &["second"]).await;
+    for _ in 0..4 {
+        assert_eq!(within("a call", client.name()).await.unwrap(), "second");
+    }
+    let client = NamedClient::new(connect_any(&[&first, &first], |builder| builder).await);
+    let refused = within("a call", client.name()).await.unwrap_err().rpc();
+    assert!(
+        matches!(refused, Some(Error::Overloaded { .. })),
+        "{refused:?}"
+    );
+}
+
+async fn calls_wait_for_a_server_and_then_fail(address: Address) {
+    let (server, ..) = named("first", address).await;
+    let place = server.address().clone();
+    let client = NamedClient::new(connect_any(&[&server], |builder| builder).await);
+    within("the end of the server", server.shutdown()).await;
+    within("the end of the connection", async {
+        while client.client().failure().is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let limited = client.with_deadline(Duration::from_millis(100));
+    let late = within("a call", limited.name()).await.unwrap_err().rpc();
+    assert!(matches!(late, Some(Error::Unavailable { .. })), "{late:?}");
+    assert!(client.client().failure().is_some());
+    if place.to_string() == "memory" {
+        // Nobody listens twice at an address in memory.
+        return;
+    }
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.name().await }
+    });
+    let (_server, ..) = named("again", place).await;
+    let name = within("a call", waiting).await.unwrap().unwrap();
+    assert_eq!(name, "again");
+}
+
+async fn streams_and_bulks_go_to_any_server(address: Address) {
+    let (first, ..) = named("first", another(&address)).await;
+    let (second, ..) = named("second", address).await;
+    let client = NamedClient::new(connect_any(&[&first, &second], |builder| builder).await);
+    reached(&client, &["first", "second"]).await;
+    let mut senders = Vec::new();
+    for _ in 0..2 {
+        let mut names = within("a stream", client.names()).await.unwrap();
+        senders.push(within("an item", names.next()).await.unwrap().unwrap());
+        assert_eq!(within("the end", names.finish()).await.unwrap(), 3);
+    }
+    senders.sort();
+    assert_eq!(senders, ["first", "second"]);
+    let mut memory = client.client().bulk_memory(1000).unwrap();
+    memory.fill(2);
+    let bulk = rdma_rpc::Bulk::from(memory);
+    // Memory of one connection suits the other one.
+    for _ in 0..4 {
+        let sum = within("a bulk", client.measure(bulk.clone())).await;
+        assert_eq!(sum.unwrap(), 2000);
+    }
+    assert_eq!(bulk.into_memory().expect("it is back").len(), 1000);
+}
+
+async fn a_server_that_does_not_serve_gets_no_calls(address: Address) {
+    let (first, _, health) = named("first", another(&address)).await;
+    let (second, ..) = named("second", address).await;
+    let checked =
+        |builder: rdma_rpc::ClientBuilder| builder.health_check(Duration::from_millis(200));
+    let client = NamedClient::new(connect_any(&[&first, &second], checked).await);
+    reached(&client, &["first", "second"]).await;
+    health.set("", HealthState::NotServing);
+    within("the health check", async {
+        let mut in_turn = 0;
+        while in_turn < 10 {
+            match client.name().await.unwrap().as_str() {
+                "second" => in_turn += 1,
+                _ => in_turn = 0,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    health.set("", HealthState::Serving);
+    reached(&client, &["first", "second"]).await;
+}
+
+async fn nothing_listens_at_first(address: Address) {
+    let (server, ..) = named("first", address).await;
+    let gone = server.address().clone();
+    within("the end of the server", server.shutdown()).await;
+    let builder = client();
+    let connecting = builder.connect_any([gone]);
+    within("connecting in vain", connecting)
+        .await
+        .expect_err("nobody listens");
+    let none: [Address; 0] = [];
+    let connecting = client().connect_any(none);
+    within("connecting to nothing", connecting)
+        .await
+        .expect_err("there are no endpoints");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_without_rdma_is_reached_by_tcp() {
+    let (server, ..) = named("tcp", common::tcp()).await;
+    // No such device exists, as on a host without any.
+    let builder = Client::builder().transport(transport().device("no_such_device"));
+    let endpoint = Endpoint::new("rdma://127.0.0.1:9")
+        .and_then(|endpoint| endpoint.or(server.address()))
+        .unwrap();
+    let client = within("connecting", builder.connect_any([endpoint])).await;
+    let client = NamedClient::new(client.unwrap());
+    assert_eq!(within("a call", client.name()).await.unwrap(), "tcp");
+    let peer = client.client().peer().unwrap();
+    assert_eq!(peer.transport(), rdma_rpc::Transport::Tcp);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_answer_its_health_check_is_connected_to_again() {
+    use common::frames::{frame, message};
+    use common::raw::Raw;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let silent = tokio::spawn(async move {
+        let mut connections = Vec::new();
+        // It greets every client, and answers nothing.
+        for _ in 0..2 {
+            let mut raw = Raw::Tcp(listener.accept().await.unwrap().0);
+            let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();
+            raw.say(&message(&[frame(8, 0, 0, (0, 0), &settings)]))
+                .await;
+            connections.push(raw);
+        }
+    });
+    let builder = client()
+        .health_check(Duration::from_millis(50))
+        .backoff(Duration::from_millis(5), Duration::from_millis(5));
+    let _client = within("connecting", builder.connect_any([address]))
+        .await
+        .unwrap();
+    within("the second connection", silent).await.unwrap();
+}

@@ -1,0 +1,187 @@
+//! Authentication of connections, and interceptors of calls on both sides.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::frames::{message, request};
+use common::raw::Raw;
+use common::{client, connect, listen, over_every_transport, within};
+use rdma_rpc::{
+    Address, CallError, ClientBuilder, Context, Error, Metadata, Receiver, Server, ServerHandle,
+};
+
+over_every_transport! {
+    a_client_is_known_by_its_credentials;
+    a_client_without_credentials_is_denied;
+    an_interceptor_denies_calls;
+    an_interceptor_of_the_client_renews_metadata;
+    guards_that_panic_deny;
+}
+
+#[rdma_rpc::service]
+trait Vault {
+    async fn owner(&self, cx: &Context) -> Result<String, String>;
+    async fn open(&self, cx: &Context) -> Result<String, String>;
+    async fn fill(&self, items: Receiver<u32>) -> Result<u32, String>;
+    #[rpc(oneway)]
+    async fn knock(&self);
+}
+
+#[derive(Default)]
+struct Safe(AtomicUsize);
+
+impl Vault for Safe {
+    async fn owner(&self, cx: &Context) -> Result<String, String> {
+        Ok(cx.identity().get_str("name").unwrap_or("nobody").to_owned())
+    }
+
+    async fn open(&self, cx: &Context) -> Result<String, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(cx.metadata().get_str("code").unwrap_or_default().to_owned())
+    }
+
+    async fn fill(&self, _: Receiver<u32>) -> Result<u32, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(0)
+    }
+
+    async fn knock(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn serve(
+    address: Address,
+    settings: impl FnOnce(Server) -> Server,
+) -> (ServerHandle, Arc<Safe>) {
+    let safe = Arc::new(Safe::default());
+    let server = settings(Server::new(VaultServer::shared(Arc::clone(&safe))));
+    (listen(server, address).await, safe)
+}
+
+/// Admits clients that tell the token of their name.
+fn authenticated(server: Server) -> Server {
+    server.authenticate(|_, credentials| {
+        match (credentials.get_str("name"), credentials.get_str("token")) {
+            (Some(name), Some(token)) if token == format!("token of {name}") => {
+                Ok(Metadata::default().with("name", name))
+            }
+            _ => Err("the token is wrong".to_owned()),
+        }
+    })
+}
+
+fn credentials(name: &str, token: &str) -> ClientBuilder {
+    client().credentials(Metadata::default().with("name", name).with("token", token))
+}
+
+fn denied<T: std::fmt::Debug>(outcome: Result<T, CallError<String>>) -> String {
+    match outcome.unwrap_err() {
+        CallError::Rpc(Error::Denied { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_client_is_known_by_its_credentials(address: Address) {
+    let (server, _) = serve(address, authenticated).await;
+    for name in ["alice", "bob"] {
+        let connecting = credentials(name, &format!("token of {name}")).connect(server.address());
+        let client = VaultClient::new(within("connecting", connecting).await.unwrap());
+        assert_eq!(within("a call", client.owner()).await.unwrap(), name);
+    }
+}
+
+async fn a_client_without_credentials_is_denied(address: Address) {
+    let (server, safe) = serve(address, authenticated).await;
+    for builder in [client(), credentials("alice", "token of bob")] {
+        let connecting = within("connecting", builder.clone().connect(server.address()));
+        let error = connecting.await.unwrap_err();
+        assert!(matches!(&error, Error::Denied { reason } if reason == "the token is wrong"));
+        let connecting = within("connecting", builder.connect_any([server.address()]));
+        let error = connecting.await.unwrap_err();
+        assert!(matches!(error, Error::Denied { .. }), "{error}");
+    }
+    if server.address().to_string() != "memory" {
+        // A peer that does not wait for the settings of the server.
+        let (scheme, place) = {
+            let address = server.address().to_string();
+            let (scheme, place) = address.split_once("://").unwrap();
+            (scheme.to_owned(), place.to_owned())
+        };
+        let mut raw = match scheme.as_str() {
+            "rdma" => Raw::Rdma(common::transport().connect(place).await.unwrap()),
+            _ => Raw::Tcp(tokio::net::TcpStream::connect(place).await.unwrap()),
+        };
+        let calls = message(&[
+            request("Vault.open", (0, 0), b""),
+            request("Vault.knock", (u32::MAX, 0), b""),
+        ]);
+        within("calls", raw.say(&calls)).await;
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        assert_eq!((answer[4], answer[7]), (3, 10), "{answer:x?}");
+    }
+    assert_eq!(safe.0.load(Ordering::SeqCst), 0);
+}
+
+async fn an_interceptor_denies_calls(address: Address) {
+    let guarded = |server: Server| {
+        server
+            .intercept(|call| match call.metadata.get_str("code") {
+                Some("7734") => Ok(()),
+                _ if call.method == "Vault.owner" => Ok(()),
+                _ => Err(format!("{} needs the code", call.method)),
+            })
+            .intercept(|call| match call.peer.transport() {
+                rdma_rpc::Transport::Memory if call.method == "Vault.nothing" => Err("no".into()),
+                _ => Ok(()),
+            })
+    };
+    let (server, safe) = serve(address, guarded).await;
+    let client = VaultClient::new(connect(&server).await);
+    assert_eq!(within("a call", client.owner()).await.unwrap(), "nobody");
+    let reason = denied(within("a call", client.open()).await);
+    assert_eq!(reason, "Vault.open needs the code");
+    let (_items, filled) = within("a stream", client.fill()).await.unwrap();
+    denied(within("the end", filled).await);
+    client.knock().await.unwrap();
+    let known = client.with_metadata(Metadata::default().with("code", "7734"));
+    assert_eq!(within("a call", known.open()).await.unwrap(), "7734");
+    assert_eq!(safe.0.load(Ordering::SeqCst), 1);
+}
+
+async fn an_interceptor_of_the_client_renews_metadata(address: Address) {
+    let (server, safe) = serve(address, |server| server).await;
+    let count = AtomicUsize::new(0);
+    let builder = client().intercept(move |method, metadata| match method {
+        "Vault.fill" | "Vault.knock" => Err(Error::Denied {
+            reason: "not from here".to_owned(),
+        }),
+        _ => {
+            let code = count.fetch_add(1, Ordering::Relaxed).to_string();
+            Ok(metadata.with("code", code))
+        }
+    });
+    let client = within("connecting", builder.connect(server.address())).await;
+    let client = VaultClient::new(client.unwrap());
+    for expected in ["0", "1", "2"] {
+        assert_eq!(within("a call", client.open()).await.unwrap(), expected);
+    }
+    let stream = within("a stream", client.fill()).await;
+    assert!(matches!(stream, Err(Error::Denied { .. })));
+    let knocked = within("a one-way call", client.knock()).await;
+    assert!(matches!(knocked, Err(Error::Denied { .. })));
+    assert_eq!(safe.0.load(Ordering::SeqCst), 3);
+}
+
+async fn guards_that_panic_deny(address: Address) {
+    let panicking = |server: Server| server.intercept(|_| panic!("asked to"));
+    let (server, safe) = serve(address, panicking).await;
+    let client = VaultClient::new(connect(&server).await);
+    assert_eq!(
+        denied(within("a call", client.open()).await),
+        "an interceptor panicked"
+    );
+    assert_eq!(safe.0.load(Ordering::SeqCst), 0);
+}

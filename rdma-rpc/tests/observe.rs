@@ -1,0 +1,169 @@
+//! Metrics of methods, and traces across servers. This test has its own program, because the recorder of metrics
+//! and the log are those of the whole process.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use common::held::{HeldClient, HeldServer, SharedHolding};
+use common::{client, listen, over_every_transport, within};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use rdma_rpc::{Address, CallError, Context, Error, Metadata, Server, ServerHandle, TraceContext};
+
+over_every_transport! {
+    calls_are_counted_by_their_outcome;
+    a_call_within_a_handler_belongs_to_its_trace;
+}
+
+static SNAPSHOTS: LazyLock<Snapshotter> = LazyLock::new(|| {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().expect("there is no other recorder");
+    snapshotter
+});
+
+#[rdma_rpc::service]
+trait Relay {
+    /// Returns the trace of the handlers, this one first.
+    async fn traces(&self, cx: &Context) -> Result<Vec<String>, String>;
+}
+
+/// Calls the next server, if it has one.
+struct Link(Option<RelayClient>);
+
+impl Relay for Link {
+    async fn traces(&self, cx: &Context) -> Result<Vec<String>, String> {
+        let own = TraceContext::current().ok_or("no trace")?;
+        tokio::task::yield_now().await;
+        assert_eq!(
+            TraceContext::current(),
+            Some(own),
+            "it is that of the task too"
+        );
+        let parent = cx.metadata().get_str("traceparent").ok_or("no parent")?;
+        let mut traces = vec![parent.to_owned(), own.to_string()];
+        if let Some(next) = &self.0 {
+            let next = next.clone();
+            let calling = own.scope(async move { next.traces().await });
+            let further = tokio::spawn(calling).await.map_err(|_| "panicked")?;
+            traces.extend(further.map_err(|error| error.to_string())?);
+        }
+        Ok(traces)
+    }
+}
+
+async fn calls_are_counted_by_their_outcome(address: Address) {
+    // The tests of the transports run at once, and count together.
+    static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _one = ONE.lock().await;
+    LazyLock::force(&SNAPSHOTS);
+    // A snapshot takes the counts.
+    SNAPSHOTS.snapshot();
+    let holding = SharedHolding::default();
+    let state = Arc::clone(&holding.0);
+    let server = Server::new(HeldServer::new(holding))
+        .method_limit("Held.busy", 0)
+        .metrics();
+    let server = listen(server, address).await;
+    let connecting = client().metrics().connect(server.address());
+    let client = HeldClient::new(within("connecting", connecting).await.unwrap());
+    for _ in 0..3 {
+        within("a call", client.echo("x".to_owned())).await.unwrap();
+    }
+    within("a panic", client.panic(false)).await.unwrap_err();
+    within("a late panic", client.panic(true))
+        .await
+        .unwrap_err();
+    within("a refusal", client.busy(1)).await.unwrap_err();
+    let late = client.with_deadline(Duration::from_millis(30));
+    let outcome = within("a late call", late.wait("x".to_owned())).await;
+    let is_late = matches!(outcome, Err(CallError::Rpc(Error::DeadlineExceeded { .. })));
+    assert!(is_late, "{outcome:?}");
+    state.dropped.reached("the end of the handler", 1).await;
+    within("the end of the server", server.shutdown()).await;
+
+    let by = |pairs: &[(&str, u64)]| -> HashMap<String, u64> {
+        pairs
+            .iter()
+            .map(|&(name, count)| (name.to_owned(), count))
+            .collect()
+    };
+    // One snapshot for all, because each takes the counts.
+    let snapshot = SNAPSHOTS.snapshot().into_vec();
+    let count_of = |side: &str, method: &str| {
+        let mut counts = HashMap::new();
+        let (mut in_flight, mut durations) = (0.0, 0);
+        for (key, _, _, value) in &snapshot {
+            let label = |name: &str| {
+                let mut labels = key.key().labels();
+                labels
+                    .find(|label| label.key() == name)
+                    .map(|label| label.value().to_owned())
+            };
+            if label("side").as_deref() != Some(side)
+                || label("method").as_deref() != Some(&format!("Held.{method}"))
+            {
+                continue;
+            }
+            match (key.key().name(), value) {
+                ("rdma_rpc_calls_total", DebugValue::Counter(count)) if *count > 0 => {
+                    *counts.entry(label("outcome").unwrap()).or_insert(0) += count;
+                }
+                ("rdma_rpc_calls_in_flight", DebugValue::Gauge(value)) => in_flight += value.0,
+                ("rdma_rpc_call_seconds", DebugValue::Histogram(values)) => {
+                    durations += values.len();
+                }
+                _ => {}
+            }
+        }
+        assert!(
+            in_flight.abs() < 0.5,
+            "{side} {method}: {in_flight} in flight"
+        );
+        (counts, durations)
+    };
+    assert_eq!(count_of("server", "echo"), (by(&[("ok", 3)]), 3));
+    assert_eq!(count_of("server", "panic"), (by(&[("panicked", 2)]), 2));
+    assert_eq!(count_of("server", "busy"), (by(&[("refused", 1)]), 0));
+    assert_eq!(count_of("server", "wait"), (by(&[("cancelled", 1)]), 1));
+    assert_eq!(count_of("client", "echo"), (by(&[("ok", 3)]), 3));
+    assert_eq!(count_of("client", "panic"), (by(&[("failed", 2)]), 2));
+    assert_eq!(count_of("client", "busy"), (by(&[("failed", 1)]), 1));
+    assert_eq!(count_of("client", "wait"), (by(&[("failed", 1)]), 1));
+}
+
+async fn relay(address: Address, next: Option<RelayClient>) -> (ServerHandle, RelayClient) {
+    let server = Server::new(RelayServer::new(Link(next))).traces();
+    let server = listen(server, address).await;
+    let connecting = client().traces().connect(server.address());
+    let client = RelayClient::new(within("connecting", connecting).await.unwrap());
+    (server, client)
+}
+
+async fn a_call_within_a_handler_belongs_to_its_trace(address: Address) {
+    let another = match address.to_string().as_str() {
+        "memory" => Address::memory(),
+        text => text.parse().unwrap(),
+    };
+    let (_second, next) = relay(another, None).await;
+    let (_first, client) = relay(address, Some(next)).await;
+    let root = TraceContext::new();
+    let known = client.with_metadata(Metadata::default().with("traceparent", root.to_string()));
+    for (client, parent) in [(known, Some(root)), (client, None)] {
+        let traces = within("the calls", client.traces()).await.unwrap();
+        let contexts: Vec<TraceContext> = traces.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(contexts.len(), 4, "two servers: {traces:?}");
+        assert!(parent.is_none_or(|parent| contexts[0] == parent));
+        let trace = contexts[0].trace_id();
+        assert!(
+            contexts.iter().all(|context| context.trace_id() == trace),
+            "{traces:?}"
+        );
+        let spans: std::collections::HashSet<u64> =
+            contexts.iter().map(TraceContext::span_id).collect();
+        assert_eq!(spans.len(), 4, "{traces:?}");
+    }
+    assert_eq!(TraceContext::current(), None);
+}

@@ -1,0 +1,192 @@
+//! Methods that are executed at most once, while connections end and servers start anew.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::frames::{message, request};
+use common::held::Counter;
+use common::raw::Raw;
+use common::{client, connect, over_every_transport, transport, within};
+use rdma_rpc::{Address, CallError, Error, Metadata, Server, ServerHandle};
+use tokio::runtime::Runtime;
+
+over_every_transport! {
+    a_call_whose_connection_ends_is_executed_once;
+    results_and_errors_are_those_of_the_call;
+    panics_and_long_metadata_fail_the_call;
+}
+
+mod restarts {
+    pub(super) use super::{
+        a_request_without_a_number_is_refused, a_server_that_was_started_anew_executes_nothing,
+    };
+    use crate::common::over_every_transport;
+
+    over_every_transport! {
+        @rdma_and_tcp
+        a_server_that_was_started_anew_executes_nothing;
+        a_request_without_a_number_is_refused;
+    }
+}
+
+#[rdma_rpc::service]
+trait Account {
+    /// Adds an amount, after it has blocked the server for a time.
+    #[rpc(once)]
+    async fn pay(&self, amount: u64, millis: u64) -> Result<u64, String>;
+    #[rpc(once)]
+    async fn wait(&self) -> Result<(), String>;
+    async fn balance(&self) -> Result<(u64, u64), String>;
+}
+
+#[derive(Default)]
+struct Ledger {
+    balance: AtomicUsize,
+    payments: Counter,
+    waiting: Counter,
+}
+
+struct Bank(Arc<Ledger>);
+
+impl Account for Bank {
+    async fn pay(&self, amount: u64, millis: u64) -> Result<u64, String> {
+        self.0.payments.add();
+        match amount {
+            0 => return Err("nothing to pay".to_owned()),
+            13 => panic!("asked to"),
+            _ => {}
+        }
+        // The whole server, whose runtime has one thread.
+        thread::sleep(Duration::from_millis(millis));
+        let before = self.0.balance.fetch_add(amount as usize, Ordering::SeqCst);
+        Ok(before as u64 + amount)
+    }
+
+    async fn wait(&self) -> Result<(), String> {
+        self.0.waiting.add();
+        std::future::pending().await
+    }
+
+    async fn balance(&self) -> Result<(u64, u64), String> {
+        let balance = self.0.balance.load(Ordering::SeqCst) as u64;
+        Ok((balance, self.0.payments.count() as u64))
+    }
+}
+
+/// Starts a server on a runtime of its own, with one thread.
+async fn serve(address: Address, ledger: &Arc<Ledger>) -> (Runtime, ServerHandle) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = Server::new(AccountServer::new(Bank(Arc::clone(ledger)))).transport(transport());
+    let listening = runtime.spawn(async move { server.listen(address).await });
+    let server = within("listening", listening).await.unwrap().unwrap();
+    (runtime, server)
+}
+
+/// Connects a client that connects again, and that ends a connection without answers.
+async fn reconnecting(server: &ServerHandle) -> AccountClient {
+    let connecting = client()
+        .health_check(Duration::from_millis(60))
+        .backoff(Duration::from_millis(5), Duration::from_millis(20))
+        .connect_any([server.address().clone()]);
+    AccountClient::new(within("connecting", connecting).await.unwrap())
+}
+
+async fn a_call_whose_connection_ends_is_executed_once(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = reconnecting(&server).await;
+    // The server answers nothing for longer than the health check waits.
+    for round in 1..=3 {
+        let paid = within("a payment", client.pay(10, 250)).await;
+        assert_eq!(paid.unwrap(), 10 * round);
+        let balance = within("the balance", client.balance()).await;
+        // Another call is not repeated, if its connection ends.
+        if let Ok(balance) = balance {
+            assert_eq!(balance, (10 * round, round));
+        }
+    }
+    assert_eq!(ledger.payments.count(), 3);
+    runtime.shutdown_background();
+}
+
+async fn results_and_errors_are_those_of_the_call(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = AccountClient::new(connect(&server).await);
+    let calls = (0..600).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.pay(1, 0).await.unwrap() })
+    });
+    let mut results = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        results.push(within("a payment", call).await.unwrap());
+    }
+    results.sort_unstable();
+    assert_eq!(results, (1..=600).collect::<Vec<_>>());
+    let error = within("nothing", client.pay(0, 0)).await.unwrap_err();
+    assert_eq!(error.service().as_deref(), Some("nothing to pay"));
+    runtime.shutdown_background();
+}
+
+async fn panics_and_long_metadata_fail_the_call(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = AccountClient::new(connect(&server).await);
+    let error = within("a panic", client.pay(13, 0))
+        .await
+        .unwrap_err()
+        .rpc();
+    assert!(matches!(error, Some(Error::Panicked)), "{error:?}");
+    let long = Metadata::default().with("long", [0; 2000]);
+    let outcome = within("a call", client.with_metadata(long).pay(1, 0)).await;
+    let error = outcome.unwrap_err().rpc();
+    assert!(matches!(error, Some(Error::TooLarge { .. })), "{error:?}");
+    let paid = within("a payment", client.pay(5, 0)).await.unwrap();
+    assert_eq!((paid, ledger.payments.count()), (5, 2));
+    runtime.shutdown_background();
+}
+
+async fn a_server_that_was_started_anew_executes_nothing(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let place = server.address().clone();
+    let client = reconnecting(&server).await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.wait().await }
+    });
+    ledger.waiting.reached("the call's arrival", 1).await;
+    // The server dies, as if it were killed.
+    drop(server);
+    runtime.shutdown_background();
+    let (runtime, _server) = serve(place, &ledger).await;
+    let outcome = within("the end of the call", waiting).await.unwrap();
+    let unknown = matches!(
+        &outcome,
+        Err(CallError::Rpc(Error::ExecutionUnknown { method })) if method == "Account.wait"
+    );
+    assert!(unknown, "{outcome:?}");
+    assert_eq!(ledger.waiting.count(), 1);
+    assert_eq!(within("a payment", client.pay(1, 0)).await.unwrap(), 1);
+    runtime.shutdown_background();
+}
+
+async fn a_request_without_a_number_is_refused(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let mut raw = Raw::connect(&server).await;
+    let call = message(&[request("Account.pay", (0, 0), b"\x01\x00")]);
+    within("the call", raw.say(&call)).await;
+    let answer = within("the answer", raw.hear()).await.unwrap();
+    assert_eq!((answer[4], answer[7]), (3, 2), "{answer:x?}");
+    assert_eq!(ledger.payments.count(), 0);
+    runtime.shutdown_background();
+}

@@ -110,7 +110,7 @@ impl PreparedRdma {
         let (queue_pair, room) = self
             .local
             .connect(&remote.endpoint)
-            .map_err(|error| crate::handshake::unreachable_or(theirs, error))?;
+            .map_err(|error| crate::handshake::connect_error(theirs, error))?;
         let connection = room.occupy(queue_pair, remote.terms, theirs.ip());
         let link = Link::in_band(&connection);
         let task = ControlTask::spawn(Attached::new(&connection), link);

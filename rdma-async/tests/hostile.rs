@@ -237,6 +237,9 @@ fn answers_to_questions_that_were_not_asked_change_nothing() {
         hostile.send(&frame(kind::GRANT, NONE, 12, &grant));
         hostile.send(&frame(kind::REFUSE, NONE, 13, &[0; 9]));
         hostile.send(&frame(kind::RENDEZVOUS_DONE, NONE, 14, &[1]));
+        // The end of a connection that has a TCP connection is that of the TCP connection.
+        hostile.send(&frame(kind::CLOSE, NONE, 0, &[]));
+        hostile.send(&frame(kind::REVOKE, NONE, 99, &[]));
         hostile.send(&frame(kind::DATA, NONE, 0, b"still here"));
         // Memory that was not requested is released.
         let release = hostile.receive().await;

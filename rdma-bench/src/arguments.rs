@@ -58,13 +58,16 @@ enum TestName {
     EchoBw(Options),
     /// Rate of the items of a stream that an RPC call returns.
     ItemBw(Options),
+    /// Rate of RPC calls that return their argument, both as bulk memory, many outstanding at once; bytes are
+    /// counted in one direction.
+    BulkBw(Options),
 }
 
 #[derive(Debug, Args)]
 struct Options {
     /// The server to connect to; without HOST this process is the server.
     host: Option<String>,
-    /// The layer to measure [default: core; rpc for echo_lat, echo_bw and item_bw].
+    /// The layer to measure [default: core; rpc for echo_lat, echo_bw, item_bw and bulk_bw].
     #[arg(long, value_enum)]
     layer: Option<LayerName>,
     /// The RDMA device [default: the value of RDMA_DEVICE, else the first usable device].
@@ -298,6 +301,7 @@ impl CommandLine {
             TestName::EchoLat(options) => (Verb::Echo, Metric::Latency, options),
             TestName::EchoBw(options) => (Verb::Echo, Metric::Bandwidth, options),
             TestName::ItemBw(options) => (Verb::Item, Metric::Bandwidth, options),
+            TestName::BulkBw(options) => (Verb::Bulk, Metric::Bandwidth, options),
         };
         let verb = match (verb.is_atomic(), options.atomic) {
             (true, Some(AtomicName::CompareAndSwap)) => Verb::CompareAndSwap,

@@ -191,7 +191,8 @@ impl Plan {
         }
         if (self.layer == Layer::Rpc) != self.test.verb.is_call() {
             return refuse(
-                "--layer rpc goes with echo_lat, echo_bw and item_bw, and they with it".into(),
+                "--layer rpc goes with echo_lat, echo_bw, item_bw and bulk_bw, and they with it"
+                    .into(),
             );
         }
         if self.test.verb.is_atomic() && self.sizes != [8] {

@@ -21,6 +21,8 @@ pub enum Verb {
     Echo,
     /// An item of a stream that a remote procedure call returns.
     Item,
+    /// A remote procedure call that returns its argument, both as bulk memory.
+    Bulk,
 }
 
 impl Verb {
@@ -31,12 +33,12 @@ impl Verb {
 
     /// Returns whether the peer's device executes the operation without the peer's program.
     pub fn is_one_sided(self) -> bool {
-        !matches!(self, Self::Send | Self::Echo | Self::Item)
+        !matches!(self, Self::Send | Self::Echo | Self::Item | Self::Bulk)
     }
 
     /// Returns whether the operation is a part of remote procedure calls.
     pub fn is_call(self) -> bool {
-        matches!(self, Self::Echo | Self::Item)
+        matches!(self, Self::Echo | Self::Item | Self::Bulk)
     }
 
     /// Returns whether the operation counts towards the maximum of outstanding reads and atomics of a
@@ -89,6 +91,7 @@ impl Test {
             Verb::CompareAndSwap => "Atomic CMP_AND_SWAP",
             Verb::Echo => "RPC_Echo",
             Verb::Item => "RPC_Item",
+            Verb::Bulk => "RPC_Bulk",
         };
         format!("{verb} {metric} Test")
     }
@@ -113,6 +116,7 @@ impl fmt::Display for Test {
             Verb::FetchAndAdd | Verb::CompareAndSwap => "atomic",
             Verb::Echo => "echo",
             Verb::Item => "item",
+            Verb::Bulk => "bulk",
         };
         let metric = match self.metric {
             Metric::Latency => "lat",

@@ -468,6 +468,7 @@ fn calls() {
 
 #[test]
 fn streamed_items() {
+    assert_eq!(rates("bulk_bw -s 256K -t 8", 262_144.0), 0.0);
     assert_eq!(rates("item_bw -s 64", 64.0), 0.0);
     assert_eq!(rates("item_bw -s 64K --completion busy", 65536.0), 0.0);
 }

@@ -29,6 +29,9 @@ const PEER: Duration = Duration::from_secs(1);
 /// Version of a block: a counter, and the number of the server that wrote it.
 type Version = (u64, u64);
 
+/// Block with its version.
+type Block = (Version, Arc<[u8]>);
+
 #[rdma_rpc::service]
 trait Blocks {
     /// Writes a block to this server and its peers. Returns its version when two servers have it.
@@ -66,7 +69,7 @@ impl Peer {
 
 struct Node {
     number: u64,
-    blocks: Mutex<HashMap<u64, (Version, Arc<[u8]>)>>,
+    blocks: Mutex<HashMap<u64, Block>>,
     peers: Vec<Arc<Peer>>,
 }
 
@@ -77,7 +80,7 @@ fn text(error: impl Error) -> String {
 }
 
 impl Node {
-    fn block(&self, number: u64) -> Option<(Version, Arc<[u8]>)> {
+    fn block(&self, number: u64) -> Option<Block> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.get(&number).cloned()
     }

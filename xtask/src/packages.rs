@@ -83,11 +83,11 @@ pub(crate) const UCX: &Group = &Group {
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// Packages of the programs of other projects that the tests run on softroce: UCX, and Open MPI with its
-/// compiler.
+/// Packages of the programs of other projects that the tests run on softroce: UCX, Open MPI with its
+/// compiler, and uDAPL.
 pub(crate) const FOREIGN: &Group = &Group {
-    names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev"],
-    purpose: "run UCX and Open MPI on softroce",
+    names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev", "dapl2-utils"],
+    purpose: "run UCX, Open MPI and uDAPL on softroce",
 };
 
 /// Package of valgrind, whose tool callgrind counts instructions.
@@ -103,6 +103,7 @@ const REPLACEABLE: &str = "qemu-";
 /// not dpkg installed them.
 const PROGRAMS_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
+    ("dapl2-utils", "dtest"),
     ("ibverbs-utils", "ibv_devinfo"),
     ("iproute2", "ip"),
     ("kmod", "modprobe"),

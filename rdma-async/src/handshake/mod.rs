@@ -42,7 +42,7 @@ pub(crate) async fn connect(
     let failed = |source| interrupted(peer, &source);
     configure(&stream, place.settings.keep_alive).map_err(failed)?;
     let authenticator = place.settings.authenticator.clone();
-    let local = prepare(place, &stream).map_err(|error| error.unwrap_or_else(failed))?;
+    let local = prepare(place, &stream).map_err(|error| error.into_error(peer))?;
     let own = local.hello().encode();
     stream.write_all(&own).await.map_err(failed)?;
     let authenticator = authenticator.as_deref();
@@ -82,7 +82,7 @@ pub(crate) async fn accept(
         Ok(local) => local,
         Err(error) => {
             denial::send(&mut stream, "it could not create a queue pair").await;
-            return Err(error.unwrap_or_else(failed));
+            return Err(error.into_error(peer));
         }
     };
     let own = local.hello().encode();
@@ -123,10 +123,9 @@ enum Unprepared {
 }
 
 impl Unprepared {
-    /// Returns the error of the device, or else the result of `failed` for the error of the socket.
-    fn unwrap_or_else(self, failed: impl FnOnce(io::Error) -> Error) -> Error {
+    fn into_error(self, peer: SocketAddr) -> Error {
         match self {
-            Self::Tcp(source) => failed(source),
+            Self::Tcp(source) => interrupted(peer, &source),
             Self::Device(error) => error,
         }
     }
@@ -142,7 +141,7 @@ async fn finish(
     let failed = |source| interrupted(peer, &source);
     let (queue_pair, room) = local
         .connect(&remote.endpoint)
-        .map_err(|error| unreachable_or(peer, error))?;
+        .map_err(|error| connect_error(peer, error))?;
     let connection = room.occupy(queue_pair, remote.terms, peer.ip());
     // The connection stays attached to its shard until its control task ends.
     let address = stream.local_addr().map_err(failed)?;
@@ -163,7 +162,7 @@ async fn finish(
 
 /// Returns the error of a queue pair that cannot be connected. An error with an errno comes from the
 /// device: the peer's endpoint is unusable.
-pub(crate) fn unreachable_or(peer: SocketAddr, error: rdma_core::Error) -> Error {
+pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error {
     match error.errno() {
         Some(_) => refused(peer, format!("its queue pair cannot be reached: {error}")),
         None => error.into(),

@@ -46,6 +46,7 @@ pub(crate) mod kind {
     pub(crate) const RELEASE: u8 = 9;
     pub(crate) const CREDIT: u8 = 10;
     pub(crate) const REVOKE: u8 = 11;
+    pub(crate) const CLOSE: u8 = 12;
 }
 
 /// Encodes a frame, valid or invalid.

@@ -327,7 +327,7 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
 /// `None` if the operation accesses no such memory.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
-        Verb::Send | Verb::Echo | Verb::Item => None,
+        Verb::Send | Verb::Echo | Verb::Item | Verb::Bulk => None,
         Verb::Write => Some(AccessFlags::REMOTE_WRITE),
         Verb::Read => Some(AccessFlags::REMOTE_READ),
         Verb::FetchAndAdd | Verb::CompareAndSwap => Some(AccessFlags::REMOTE_ATOMIC),

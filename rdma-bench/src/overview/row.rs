@@ -137,6 +137,7 @@ pub(super) fn verb_name(verb: Verb) -> &'static str {
         Verb::CompareAndSwap => "compare-and-swap",
         Verb::Echo => "call",
         Verb::Item => "item",
+        Verb::Bulk => "bulk call",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
-use rdma_rpc::{CallError, Client, Payload, Sender, Server};
+use rdma_rpc::{Bulk, CallError, Client, Payload, Sender, Server};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -30,6 +30,9 @@ trait Bench {
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
 
+    /// Reads its argument, and returns the bytes as bulk memory.
+    async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()>;
+
     /// Sends items of `size` bytes until the caller takes no more.
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
@@ -43,6 +46,11 @@ impl Bench for Served {
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()> {
         self.progress.step();
         Ok(bytes)
+    }
+
+    async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()> {
+        self.progress.step();
+        Ok(bulk.read(..).await.map_err(drop)?.into())
     }
 
     async fn items(&self, size: u64, mut items: Sender<Payload>) -> Result<(), ()> {
@@ -179,6 +187,35 @@ async fn bandwidth(
     window.drive(loops.map(call)).await
 }
 
+/// Measures the rate of calls with bulk memory, with `depth` calls outstanding. Each call lends memory, and reads the
+/// result into memory, both of which later calls use again.
+async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
+    let call = async |client: &BenchClient| {
+        let mut lent = Bulk::from(client.client().bulk_memory(size)?);
+        let mut room = client.client().bulk_memory(size)?;
+        while window.take() {
+            let echoed = match client.bulk(lent.clone()).await {
+                Ok(echoed) => echoed,
+                Err(CallError::Rpc(error)) => return Err(error.into()),
+                Err(CallError::Service(())) => {
+                    return Err(Error::Protocol("the server could not read a bulk".into()));
+                }
+            };
+            let (read, memory) = echoed.read_into([(0, room)]).await;
+            read?;
+            window.complete();
+            let mut memory = memory.into_iter();
+            room = memory.next().unwrap_or_default();
+            let own = lent.into_memory();
+            let own = own.map_err(|_| Error::Protocol("the memory is not back".into()))?;
+            lent = own.into();
+        }
+        Ok(())
+    };
+    window.begin();
+    window.drive((0..depth).map(|_| client).map(call)).await
+}
+
 /// Measures the rate of the items of one stream.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
@@ -251,6 +288,11 @@ impl Measure for Connection {
         if plan.test.verb == Verb::Item {
             let taken = items(&clients[0], size, &window);
             runtime::run(runtime, control, false, progress, taken)?;
+            return window.measured().map(Measured::Bandwidth);
+        }
+        if plan.test.verb == Verb::Bulk {
+            let calls = bulks(&clients[0], size, *depth, &window);
+            runtime::run(runtime, control, false, progress, calls)?;
             return window.measured().map(Measured::Bandwidth);
         }
         let calls = bandwidth(clients, size, *depth, &window);

@@ -93,7 +93,7 @@ impl Client {
         body: (u8, Value<'_, Q>),
         decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
-        let made = Made::begin(self.observed, &told.method);
+        let made = Made::begin(self.observed, told.method.clone());
         let outcome = self
             .unary_anywhere(method, told, deadline, body, decode)
             .await;

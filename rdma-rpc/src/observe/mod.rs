@@ -106,13 +106,14 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    pub(crate) fn begin(observed: Observed, method: &Cow<'static, str>) -> Self {
+    pub(crate) fn begin(observed: Observed, method: Cow<'static, str>) -> Self {
+        #[cfg(not(feature = "metrics"))]
         let _ = (observed, method);
         Self {
             #[cfg(feature = "metrics")]
             meter: observed
                 .has_metrics
-                .then(|| meter::Meter::begin("client", method.clone())),
+                .then(|| meter::Meter::begin("client", method)),
         }
     }
 

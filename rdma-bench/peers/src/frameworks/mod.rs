@@ -46,9 +46,7 @@ pub(crate) async fn measure(
     match (framework, test) {
         (Framework::Tonic, Test::Items) => tonic::items(load, target).await,
         (_, Test::Items) => bail!("only tonic has streams of items here"),
-        (Framework::Tcp, Test::Rate) => {
-            bail!("a connection without a framework has one call at a time")
-        }
+        (Framework::Tcp, Test::Rate) => tcp::rate(load, target).await,
         (Framework::Tcp, Test::Latency) => tcp::measure(load, target).await,
         (Framework::Tonic, _) => tonic::measure(load, target).await,
         (Framework::Tarpc, _) => tarpc::measure(load, target).await,

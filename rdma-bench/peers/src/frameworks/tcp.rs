@@ -1,6 +1,7 @@
 //! Messages of a fixed length on a connection of tokio.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use crate::connection;
 use crate::load::{Load, Measured};
@@ -31,4 +32,32 @@ pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<
         Ok(())
     })
     .await
+}
+
+/// Measures messages and their echo, as many at once as the load says: one task writes while another one reads.
+pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
+    let (mut reader, mut writer) = connection::open(target).await?.into_split();
+    let room = Semaphore::new(0);
+    let size = load.size;
+    let writing = async {
+        let bytes = vec![0; size];
+        loop {
+            room.acquire().await?.forget();
+            writer.write_all(&bytes).await?;
+        }
+    };
+    let reading = async {
+        let mut bytes = vec![0; size];
+        room.add_permits(load.depth);
+        load.items(async || {
+            let length = reader.read_exact(&mut bytes).await?;
+            room.add_permits(1);
+            Ok(length)
+        })
+        .await
+    };
+    tokio::select! {
+        written = writing => written,
+        measured = reading => measured,
+    }
 }

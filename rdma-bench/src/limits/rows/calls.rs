@@ -5,10 +5,10 @@ use super::super::goal::Goal::{Difference, Ratio};
 use super::super::row::{Part, Row, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
-use super::{SPINNING_WINDOW, WINDOW, ours};
+use super::{MIB, SPINNING_WINDOW, WINDOW, ours};
 use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
-use crate::test::Verb::{Echo, Item, Send};
+use crate::test::Verb::{Bulk, Echo, Item, Send};
 
 const fn of_rpc(run: Run) -> Part {
     Part::of(Source::Ours(Layer::Rpc, run))
@@ -33,6 +33,21 @@ macro_rules! calls_beside {
             unit: Unit::Messages,
             figure: echo_rate(WINDOW),
             yardstick: &[peer(&[$framework, "rate"])],
+            goal: Ratio(AtLeast($least)),
+        }
+    };
+}
+
+/// Creates a row that compares the rate of calls with 1 MiB of bulk memory, 64 in flight on one connection, with that
+/// of messages of this length over TCP.
+macro_rules! bulks_beside {
+    ($id:literal, $what:literal, $framework:literal, $least:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: Unit::Messages,
+            figure: of_rpc(Run::new(Bulk, Bandwidth, MIB).with(WINDOW)),
+            yardstick: &[peer(&[$framework, "rate", "-s", "1048576"])],
             goal: Ratio(AtLeast($least)),
         }
     };
@@ -87,4 +102,16 @@ pub(super) const ROWS: &[Row] = &[
         yardstick: &[peer(&["tonic", "items", "-s", "64"])],
         goal: Ratio(AtLeast(10.0)),
     },
+    bulks_beside!(
+        "F7a",
+        "bulk calls 1 MiB, 64 in flight / tonic",
+        "tonic",
+        8.0
+    ),
+    bulks_beside!(
+        "F7b",
+        "bulk calls 1 MiB, 64 in flight / echo of tokio over TCP",
+        "tcp",
+        2.0
+    ),
 ];

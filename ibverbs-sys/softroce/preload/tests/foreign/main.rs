@@ -1,8 +1,9 @@
-//! Programs of other projects, unmodified, on the device: UCX with both of its transports over verbs, and a program for Open MPI
-//! over UCX.
+//! Programs of other projects, unmodified, on the device: UCX with both of its transports over verbs, a program for Open MPI over
+//! UCX, and a program of uDAPL.
 //!
 //! A program that is not installed is reported as ignored, with its package; `cargo xtask test` installs all packages.
 
+mod dapl;
 #[path = "../../../tests/library/mod.rs"]
 mod library;
 mod mpi;
@@ -13,9 +14,10 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-/// Packages of UCX's programs, and of Open MPI with its compiler.
+/// Packages of UCX's programs, of Open MPI with its compiler, and of uDAPL's programs.
 const UCX: &str = "ucx-utils";
 const OPEN_MPI: &str = "openmpi-bin libopenmpi-dev";
+const DAPL: &str = "dapl2-utils";
 
 /// The transports of UCX over verbs, as the values of `UCX_TLS` that select each of them alone. `rc_v` stands for `rc_verbs` with
 /// the part of `ud_verbs` by which it connects: UCX can use `rc_verbs` only with such a part.
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     // Each trial has several processes, and each of them needs a processor.
     arguments.test_threads = Some(1);
     let mut trials = vec![
+        trial("dtestsrq", DAPL, "dtestsrq", dapl::shared_receive_queue),
         trial("ucx_info", UCX, "ucx_info", ucx::info),
         trial(
             "ucx_perftest_atomics",

@@ -138,7 +138,7 @@ mod tests {
     ];
 
     /// Symbols of the releases that this crate does not define, with the reason.
-    const LEFT: [(&str, &str); 2] = [
+    const OMITTED: [(&str, &str); 2] = [
         (
             "ibv_register_driver",
             "of drivers of old releases; gets no object of a device",
@@ -216,10 +216,10 @@ mod tests {
             for line in list.lines() {
                 let (symbol, version) = line.split_once(' ').expect("a name and a version");
                 assert!(version.starts_with("IBVERBS_1."), "{line}");
-                let is_left = LEFT.iter().any(|(left, _)| *left == symbol);
+                let is_omitted = OMITTED.iter().any(|(omitted, _)| *omitted == symbol);
                 assert_ne!(
                     ours.contains(symbol),
-                    is_left,
+                    is_omitted,
                     "{symbol} of rdma-core {release} must be defined, or left out with a reason"
                 );
                 known.insert(symbol.to_owned());
@@ -229,7 +229,7 @@ mod tests {
         }
         let invented: Vec<_> = ours.difference(&known).collect();
         assert!(invented.is_empty(), "of no release: {invented:?}");
-        // Those that release 44 does not have are the newer ones, which the installed library may lack.
+        // The symbols that release 44 lacks are the newer symbols, which the installed library may lack.
         let oldest: BTreeSet<_> = (RELEASES[0].1.lines())
             .filter_map(|line| line.split(' ').next())
             .collect();

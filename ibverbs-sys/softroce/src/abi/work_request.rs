@@ -285,8 +285,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type and a zero-based window
-/// are immediate errors; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type and a zero-based
+/// window are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

@@ -30,8 +30,8 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
 }
 
 /// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access only to peers, so flags
-/// that do not concern peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept: with them,
-/// the bind is posted, and fails.
+/// that do not concern peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept: the bind is
+/// posted with them and fails.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND

@@ -481,7 +481,7 @@ fn a_type_2_window_is_valid_for_its_queue_pair_until_invalidated() {
 }
 
 #[test]
-fn a_binding_takes_only_the_tag_of_its_new_key() {
+fn a_window_binding_changes_only_the_tag_of_the_key() {
     let all = fixture(BINDABLE);
     let window = all.window(WindowKind::Type2);
     let good = all.binding(window, READ);
@@ -503,7 +503,7 @@ fn a_zero_based_region_has_no_windows() {
 }
 
 #[test]
-fn a_word_is_written_where_peers_may_write() {
+fn words_are_written_and_flushed_only_with_the_rights_of_the_region() {
     let all = fixture(AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL);
     let view = all.view();
     assert_eq!(view.write_word(all.key, START + 8, [7; 8]), Ok(()));

@@ -76,9 +76,9 @@ bitflags! {
         const ON_DEMAND = 1 << 6;
         /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;
-        /// Flushes by peers that make earlier writes globally visible.
+        /// Allows peers to flush earlier writes until they are globally visible.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Flushes by peers that make earlier writes persistent.
+        /// Allows peers to flush earlier writes until they are persistent.
         const FLUSH_PERSISTENT = 1 << 9;
         /// Allows the device to reorder its accesses (relaxed ordering).
         const RELAXED_ORDERING = 1 << 20;

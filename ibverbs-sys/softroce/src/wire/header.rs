@@ -37,7 +37,7 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Flush extended transport header (FETH): 4 bytes that say what a flush does with the memory that the RETH names (IBTA annex
+/// Flush extended transport header (FETH, 4 bytes): the parameters of a flush of the memory that the RETH names (IBTA annex
 /// A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
@@ -380,8 +380,9 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and ICRC. The
-    /// order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and
+    /// ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt
+    /// or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(

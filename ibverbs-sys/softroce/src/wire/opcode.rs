@@ -318,7 +318,7 @@ impl Opcode {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// Returns whether the packet has a FETH, as flushes do (IBTA annex A19).
+    /// Returns whether the packet has a FETH, which flushes have (IBTA annex A19).
     pub const fn has_feth(self) -> bool {
         self.is_flush()
     }

@@ -73,8 +73,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request has a response of its own, without which it does not complete: whether it is a read, an
-    /// atomic, an atomic write or a flush.
+    /// Returns whether the request completes only with a response of its own, because it is a read, an atomic, an atomic
+    /// write or a flush.
     pub(super) fn awaits_data(&self) -> bool {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }

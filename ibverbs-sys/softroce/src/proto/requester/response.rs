@@ -225,8 +225,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the local memory of the read. The response to an atomic write
-    /// and to a flush is a read response without payload.
+    /// Copies the payload of a read response packet to the local memory of the read. The response to an atomic write or a
+    /// flush is a read response without payload.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,

@@ -324,8 +324,8 @@ impl Responder {
     }
 
     /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed
-    /// again; reads are executed again; for atomics the stored result is sent, and for atomic writes and flushes the
-    /// empty response. A request that is no longer stored is ignored.
+    /// again; reads are executed again; for atomics the stored result is sent, and for atomic writes and flushes the empty
+    /// response. A request that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {

@@ -6,24 +6,27 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The index of the chosen port, its
-/// slot, forms the four high bits of the NIC's queue pair numbers, so a peer derives the port from a number. Slot 15 is not
-/// used, because 0xffffff is the number of all queue pairs of a multicast group.
-pub(crate) const SLOTS: u8 = 15;
+/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The index of the chosen
+/// port, called its slot, forms the four high bits of the NIC's queue pair numbers, so that a peer can derive the port
+/// from a queue pair number. Slot 15 is not used, because 0xffffff is the number of all queue pairs of a multicast
+/// group.
+pub(crate) const PORT_SLOTS: u8 = 15;
 
-/// Difference between the UDP ports of adjacent slots. A slot is the index of a port that a NIC can choose.
-pub(crate) const STRIDE: u16 = 1000;
+/// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC can choose.
+pub(crate) const PORT_STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// Prefix of GIDs whose packets are tunnelled: fd, and the global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16
-/// bits) is the UDP port, and the interface ID is the IPv4 address. With its zeroes, the text form has at most 30 characters,
-/// and fits into the 32-byte buffers of some programs.
-const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
+/// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the global ID of this
+/// device (40 bits, ASCII "sroce"). The subnet ID (16 bits) that follows is the UDP port, and the interface ID is the
+/// IPv4 address. Because of its zeroes, the text form has at most 30 characters, and fits into the 32-byte buffers of
+/// some programs.
+const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// Returns the address in 127/8 that `process` tries to bind at its attempt with number `attempt`. The first candidates
-/// of concurrent processes usually differ, because a process ID has at most 22 bits.
+/// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its attempt number
+/// `attempt`. The addresses that concurrent processes try first usually differ, because a process ID has at most 22
+/// bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24, and so spreads the processes over the addresses.
     let mut host = (process & 0xff_ffff)
@@ -41,22 +44,22 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port with index `slot`, or `None` if it would exceed 65,535.
+/// Returns the UDP port with the index `slot`, counted from the port `base`, or `None` if the port would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
-    STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
+    PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// UDP ports that the devices of a host use.
+/// UDP ports at which the devices of a host receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// The base port: network cards, kernel drivers, and the first softroce device of an address.
+    /// The same base port for all devices: network cards, kernel drivers, and the first softroce device of an address.
     Base,
-    /// The ports of slots, which the queue pair numbers contain: softroce devices.
+    /// A port for each slot (port index), which is contained in the queue pair numbers: softroce devices.
     Slots,
 }
 
 impl Ports {
-    /// Returns the UDP port at which a peer's queue pair is reached.
+    /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives packets.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -65,22 +68,22 @@ impl Ports {
     }
 }
 
-/// Returns the slot whose UDP port is `port`, or `None` if it is the port of no slot.
+/// Returns the slot (port index) of the UDP port `port`, or `None` if no slot has this port.
 pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     let above = port.checked_sub(base)?;
-    let slot = (above / STRIDE) as u8;
-    (above.is_multiple_of(STRIDE) && above / STRIDE < SLOTS.into()).then_some(slot)
+    let slot = (above / PORT_STRIDE) as u8;
+    (above.is_multiple_of(PORT_STRIDE) && above / PORT_STRIDE < PORT_SLOTS.into()).then_some(slot)
 }
 
 /// Error: the sender's address is a loopback address that belongs to no softroce device of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot (index of the UDP port) of the device that sends untunnelled packets from the address `from`.
-/// Returns `None` if the device is no softroce device: it may send from any port.
+/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from the address `from`.
+/// Returns `None` if the sender is not a softroce device, because other devices may send from any port.
 ///
-/// Every program on this host may send from a loopback address, but only the device has bound the port. So the port
-/// identifies the sender.
+/// Every program on this host may send from a loopback address, but only the softroce device has bound the port. So the
+/// port identifies the sender.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {
@@ -89,16 +92,16 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     Ok(slot)
 }
 
-/// Returns the GID that contains an IPv4 address and a port. Packets between such GIDs are tunnelled.
+/// Returns the unique local GID that contains an IPv4 address and a UDP port. Packets between such GIDs are tunnelled.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
-    octets[..6].copy_from_slice(&UNIQUE_LOCAL);
+    octets[..6].copy_from_slice(&UNIQUE_LOCAL_PREFIX);
     octets[6..8].copy_from_slice(&address.port().to_be_bytes());
     octets[12..].copy_from_slice(&address.ip().octets());
     Ipv6Addr::from(octets)
 }
 
-/// Returns the IPv4 address and the port that a GID contains, or `None` if the GID is of another kind.
+/// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or `None` for any other GID.
 pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -112,7 +115,7 @@ pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
 
 /// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
-    octets.starts_with(&UNIQUE_LOCAL)
+    octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
 
 /// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID represents an IPv4 group,
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_carries_address_and_port() {
+    fn a_gid_contains_the_address_and_the_port() {
         let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
         let gid = unique_local(address);
         assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_port_stands_in_its_number() {
+    fn the_port_of_a_peer_follows_from_its_queue_pair_number() {
         assert_eq!(Ports::Slots.of(4791, 0x01_2345), Some(4791));
         assert_eq!(Ports::Slots.of(4791, 0x21_2345), Some(6791));
         assert_eq!(Ports::Base.of(4791, 0x21_2345), Some(4791));
@@ -198,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_senders_slot_is_that_of_its_port() {
+    fn the_slot_of_a_loopback_sender_follows_from_its_port() {
         let of = |from: &str| slot_of_sender(4791, from.parse().unwrap());
-        for slot in 0..SLOTS {
+        for slot in 0..PORT_SLOTS {
             let from = format!("127.9.9.9:{}", 4791 + 1000 * u16::from(slot));
             assert_eq!(of(&from), Ok(Some(slot)));
         }
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_an_ipv4_group_are_one_group() {
+    fn all_gids_of_an_ipv4_group_are_the_same_group() {
         let parsed = |gid: &str| gid.parse::<Ipv6Addr>().unwrap();
         let one = parsed("ff0e::ffff:239.1.2.3");
         for form in [
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_groups_have_addresses_for_own_use() {
+    fn other_groups_have_administratively_scoped_addresses() {
         let of = |gid: &str| ipv4_group(gid.parse().unwrap()).unwrap();
         let groups = [
             "ff0e::ffff:10.1.2.3",

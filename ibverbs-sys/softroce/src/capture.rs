@@ -19,30 +19,32 @@ use crate::descriptor::Descriptor;
 /// Link type of packets that begin with their IPv4 or IPv6 header (`LINKTYPE_RAW`).
 const RAW_IP: u32 = 101;
 
-/// Maximum length in bytes of a recorded packet. The rest of longer packets is cut off.
-const SNAPSHOT: u32 = 0xffff;
+/// Maximum number of bytes that are recorded of a packet. The rest of a longer packet is cut off.
+const MAX_RECORDED_BYTES: u32 = 0xffff;
 
 /// An open pcap file to which packets are appended.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// Writer of the file; `None` after a failed write, because a reader could not parse records after an incomplete one.
+    /// Writer of the file. `None` after a failed write, because readers cannot parse records that follow an incomplete
+    /// record.
     writer: Mutex<Option<Writer>>,
 }
 
 #[derive(Debug)]
 struct Writer {
     file: Descriptor,
-    /// Buffer for the next record, which is written by one system call. So no record is lost if a signal ends the process,
-    /// and records of several processes in the same file are not mixed.
+    /// Buffer for the next record, which is written by one system call. So no record is incomplete if a signal ends the
+    /// process, and records of several processes in the same file are not mixed.
     record: Vec<u8>,
 }
 
 impl Capture {
-    /// Opens the capture file at `path`, or creates it. Packets are appended to an existing capture, so that several processes
-    /// can record both sides of their connection in one file. Fails if an existing file is not a capture of this format.
+    /// Opens or creates the capture file at `path`. Packets are appended to an existing capture, so that several
+    /// processes can record both sides of their connection in one file. Fails if an existing file is not a capture of
+    /// this format.
     pub(crate) fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
-        begin(path)?;
+        create_with_header(path)?;
         let is_file = fs::metadata(path)?.is_file();
         // A pipe, for example, cannot be read back.
         let mut options = OpenOptions::new();
@@ -67,8 +69,8 @@ impl Capture {
         })
     }
 
-    /// Appends a packet, given in parts from the IP header on, to the file. After a failed write, returns the error once.
-    /// Later calls then do nothing.
+    /// Appends a packet to the file. `packet` lists the parts of the packet, beginning with the IP header. Returns the
+    /// error of the first failed write; later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -92,7 +94,7 @@ impl Writer {
         for field in [
             since.as_secs() as u32,
             since.subsec_nanos(),
-            len.min(SNAPSHOT),
+            len.min(MAX_RECORDED_BYTES),
             len,
         ] {
             self.record.extend_from_slice(&field.to_ne_bytes());
@@ -100,14 +102,14 @@ impl Writer {
         for piece in packet {
             self.record.extend_from_slice(piece);
         }
-        self.record.truncate(16 + SNAPSHOT as usize);
+        self.record.truncate(16 + MAX_RECORDED_BYTES as usize);
         self.file.write_all(&self.record)
     }
 }
 
-/// Creates the capture file with its header, unless the file exists. The file gets its name only after the header was written,
-/// so that other processes do not find an incomplete file.
-fn begin(path: &Path) -> io::Result<()> {
+/// Creates the capture file with its header, unless the file exists. The file gets its name after the header was
+/// written, so that other processes do not find an incomplete file.
+fn create_with_header(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {
         return Ok(());
@@ -138,7 +140,7 @@ fn file_header() -> [u8; 24] {
     header[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_ne_bytes());
     header[4..6].copy_from_slice(&2_u16.to_ne_bytes());
     header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
-    header[16..20].copy_from_slice(&SNAPSHOT.to_ne_bytes());
+    header[16..20].copy_from_slice(&MAX_RECORDED_BYTES.to_ne_bytes());
     header[20..].copy_from_slice(&RAW_IP.to_ne_bytes());
     header
 }
@@ -156,10 +158,10 @@ mod tests {
         Aeth, AtomicEth, Bth, Deth, Feth, Header, Opcode, Packet, Reth, Syndrome, icrc,
     };
 
-    /// A temporary directory that is removed when the test ends.
-    struct Directory(PathBuf);
+    /// Temporary directory that is removed when the test ends.
+    struct TemporaryDirectory(PathBuf);
 
-    impl Directory {
+    impl TemporaryDirectory {
         fn new(name: &str) -> Self {
             let path = env::temp_dir().join(format!("softroce-{name}-{}", process::id()));
             fs::create_dir_all(&path).unwrap();
@@ -171,7 +173,7 @@ mod tests {
         }
     }
 
-    impl Drop for Directory {
+    impl Drop for TemporaryDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -262,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn packets_and_times_stand_in_the_file() {
-        let directory = Directory::new("capture-bytes");
+    fn packets_and_times_are_written_to_the_file() {
+        let directory = TemporaryDirectory::new("capture-bytes");
         let capture = Capture::create(directory.file()).unwrap();
-        let begin = Duration::new(1_700_000_000, 123_456_789);
+        let create_with_header = Duration::new(1_700_000_000, 123_456_789);
         let mut expected = Vec::new();
         for (index, opcode) in Opcode::all().enumerate() {
             for v6 in [false, true] {
-                let time = begin + Duration::from_nanos(index as u64);
+                let time = create_with_header + Duration::from_nanos(index as u64);
                 let packet = packet_of(opcode, v6);
                 record(&capture, UNIX_EPOCH + time, &packet);
                 expected.push((time, packet));
@@ -294,7 +296,7 @@ mod tests {
             eprintln!("skipped: there is no tshark; the other tests look at the bytes");
             return;
         }
-        let directory = Directory::new("capture-tshark");
+        let directory = TemporaryDirectory::new("capture-tshark");
         let capture = Capture::create(directory.file()).unwrap();
         let mut expected = Vec::new();
         for opcode in Opcode::all() {
@@ -352,8 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn several_writers_share_a_file() {
-        let directory = Directory::new("capture-shared");
+    fn several_writers_append_to_one_file() {
+        let directory = TemporaryDirectory::new("capture-shared");
         let path = directory.file();
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -375,8 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_capture_is_left_alone() {
-        let directory = Directory::new("capture-other");
+    fn a_file_of_another_format_is_not_changed() {
+        let directory = TemporaryDirectory::new("capture-other");
         fs::write(directory.file(), "notes that nobody wants to lose").unwrap();
         let error = Capture::create(directory.file()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once() {
+    fn a_write_failure_is_logged_once() {
         let capture = Capture::create("/dev/full");
         // The write of the header fails already. The test of a later failure opens the capture itself.
         assert!(capture.is_err());

@@ -38,11 +38,11 @@ mod parse;
 mod way;
 
 use parse::{
-    addresses, bytes, duration, events, failures, links, mtu, number, part, port, segmentation,
+    addresses, bytes, duration, events, failures, links, mtu, number, port, rate, segmentation,
 };
 pub use way::Way;
 
-/// A change of the device or its port that happens at a configured time after the device was opened.
+/// Change of the device or its port that happens at a configured time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// Raises an asynchronous event.
@@ -54,9 +54,9 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the packets that may be sent as a burst by generic segmentation offload (GSO): one message to the kernel, which
-/// the kernel splits into datagrams below the socket. The kernel then numbers the datagrams in the identification of their IPv4
-/// headers, which the ICRC covers.
+/// Choice of the packets that may be sent as a burst: several packets that one message passes to the kernel, which
+/// splits them into datagrams below the socket (generic segmentation offload, GSO). The kernel numbers the datagrams in
+/// the identification field of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.
@@ -128,7 +128,7 @@ pub struct InvalidVariable {
 }
 
 impl Config {
-    /// Returns the configuration of the process, from its environment at the time of the first call.
+    /// Returns the configuration of the process. The first call reads it from the environment.
     pub fn of_process() -> Result<&'static Self, &'static InvalidVariable> {
         static CONFIG: PerProcess<Result<Config, InvalidVariable>> = PerProcess::new(|| {
             Config::parse(|name| {
@@ -176,15 +176,15 @@ impl Config {
                 .unwrap_or(default.receive_buffer),
             path: environment.read("SOFTROCE_PATH", parse::way)?,
             network: NetworkFaults {
-                loss: environment.read("SOFTROCE_LOSS", part)?.unwrap_or_default(),
+                loss: environment.read("SOFTROCE_LOSS", rate)?.unwrap_or_default(),
                 duplicate: environment
-                    .read("SOFTROCE_DUPLICATE", part)?
+                    .read("SOFTROCE_DUPLICATE", rate)?
                     .unwrap_or_default(),
                 reorder: environment
-                    .read("SOFTROCE_REORDER", part)?
+                    .read("SOFTROCE_REORDER", rate)?
                     .unwrap_or_default(),
                 corrupt: environment
-                    .read("SOFTROCE_CORRUPT", part)?
+                    .read("SOFTROCE_CORRUPT", rate)?
                     .unwrap_or_default(),
                 latency: environment
                     .read("SOFTROCE_LATENCY", duration)?
@@ -205,7 +205,7 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// Returns the parsed value of a variable, or `None` if the variable is not set or empty.
+    /// Returns the value of `variable`, converted by `parse`, or `None` if the variable is not set or empty.
     fn read<T>(
         &self,
         variable: &'static str,

@@ -48,9 +48,9 @@ pub fn counters() -> &'static Counters {
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// Gives a child of `fork` new counters, which begin at zero. Does not change the parent's counters.
-pub(crate) fn forget() {
-    COUNTERS.forget();
+/// In a child of `fork`, replaces the counters by new ones with the value zero. The parent's counters do not change.
+pub(crate) fn reset_in_child() {
+    COUNTERS.reset_in_child();
 }
 
 /// Counters of a device. Each only grows, and wraps to zero at 2^64.
@@ -64,7 +64,7 @@ pub struct Counters {
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns an array of counters with the value zero. An array of this length has no `Default`.
+/// Returns an array with one zero for each counter. An array of this length does not implement `Default`.
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -101,8 +101,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copy operations of this path. The third is `None` if every message on
-    /// the path needs the same number of copies.
+    /// Returns the counters for messages, bytes and copy operations of this path and direction. The third is `None` if
+    /// every message on the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -134,12 +134,13 @@ impl Counters {
         COUNTERS.get()
     }
 
-    /// Adds `by` to a counter.
+    /// Adds `by` to the counter `counter`.
     pub(crate) fn count(&self, counter: Counter, by: u64) {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Creates counters for a single owner that counts often. They are included in the device's totals.
+    /// Creates a set of counters for an owner that counts often, such as a queue pair. Their values are included in the
+    /// totals of the device.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -150,7 +151,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of a counter: the device's own value and that of all tallies.
+    /// Returns the total of a counter: the sum of the device's own value and of the values that the owners from
+    /// `tally` have counted.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -159,10 +161,10 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Returns the value of the counter with the name `name`, or `None` if there is no such counter.
+    /// Returns the value of the counter with the given name, or `None` if there is no such counter.
     ///
-    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines them and as the kernel shows
-    /// them.
+    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines them and as the kernel
+    /// shows them.
     pub fn named(&self, name: &str) -> Option<u64> {
         self.all()
             .find_map(|(known, value)| (known == name).then_some(value))
@@ -181,7 +183,7 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to a counter.
+    /// Adds `by` to the counter `counter`.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -189,7 +191,7 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds the amounts in `volume` to the counters of a path and direction.
+    /// Adds the messages, bytes and copy operations in `volume` to the counters of the path and direction `flow`.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_and_direction_has_counters_of_its_own() {
+    fn every_path_and_direction_has_its_own_counters() {
         let counters = Arc::<Counters>::default();
         let volume = Volume {
             messages: 1,
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_owners_count_is_counted_once_and_stays() {
+    fn counts_of_owners_are_added_once_and_kept_after_their_end() {
         let counters = Arc::<Counters>::default();
         let (mut one, mut other) = (counters.tally(), counters.tally());
         one.count(Counter::SentPackets, 3);
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_told_in_words() {
+    fn data_counters_are_in_words_of_four_bytes() {
         let counters = Counters::default();
         counters.count(Counter::SentBytes, 1028);
         counters.count(Counter::SentPackets, 1);

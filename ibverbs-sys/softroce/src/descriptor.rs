@@ -14,9 +14,9 @@
 //!   `F_SETSIG`, which nothing else here uses. The mark is checked before every operation that is not part of the data path: a
 //!   handshake, a change of the arena's file, a capture, closing. On the data path the check would cost one more system call
 //!   per packet.
-//! - The device's numbers are high ([`FIRST`]). The kernel gives a new file the lowest free number, so a program does not get
+//! - The device's numbers are high ([`MIN_NUMBER`]). The kernel gives a new file the lowest free number, so a program does not get
 //!   one of them by opening files. An operation of the data path with a closed number thus fails with `EBADF`, and the device
-//!   fails ([`lost`]).
+//!   fails ([`report_loss`]).
 //! - The engine also sleeps on a pipe of which the device has both ends. It wakes at once when they are closed, even if no
 //!   thread uses the device. From then on the mark is checked before every write.
 //! - The device does not use the numbers of completion channels and contexts, which programs know. It has another, high number
@@ -43,7 +43,7 @@ use rustix::process::{Resource, getrlimit};
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
-    /// Value of [`GENERATION`] in the process that opened the descriptor.
+    /// Value of [`GENERATION`] (number of forks) when the descriptor was opened.
     generation: u32,
 }
 
@@ -51,32 +51,35 @@ pub struct Descriptor {
 /// holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Maximum descriptor number that is recorded: the kernel's limit for the numbers of a process (`fs.nr_open`) by
-/// default.
-const NUMBERS: usize = 1 << 20;
+/// Descriptor numbers below this limit are recorded. The limit is the kernel's default limit for the numbers of a
+/// process (`fs.nr_open`).
+const MAX_NUMBER: usize = 1 << 20;
 
-/// Minimum number of a descriptor that programs do not know. If a process may not have so many descriptors, the minimum
-/// is three quarters of its limit. The number is not higher because the kernel's descriptor table, which each `fork`
-/// copies, is as long as the highest number.
-const FIRST: u64 = 3072;
+/// Minimum number of the descriptors that only the device uses, so that they do not get numbers that programs expect
+/// for their own files. If the process's limit of descriptors is too low, the minimum is three quarters of the limit
+/// instead. The number is not higher because the size of the kernel's descriptor table, which each `fork` copies,
+/// depends on the highest number.
+const MIN_NUMBER: u64 = 3072;
 
-/// The signal number that marks the device's files. No signal is sent, because `O_ASYNC` is not set.
-const MARK: libc::c_int = 63;
+/// Signal number that marks the files of the device, set by `F_SETSIG`. No signal is sent, because `O_ASYNC` is not
+/// set.
+const MARK_SIGNAL: libc::c_int = 63;
 
-/// `fcntl` commands from linux/fcntl.h that set and get the signal number of a file.
+/// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file.
 const F_SETSIG: libc::c_int = 10;
+/// Command of `fcntl` (linux/fcntl.h) that returns the signal number of a file.
 const F_GETSIG: libc::c_int = 11;
 
-type Numbers = [AtomicU64; NUMBERS / 64];
+type Numbers = [AtomicU64; MAX_NUMBER / 64];
 
-/// Descriptor numbers that the device uses, as a bit for each number.
-static OPEN: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
+/// Bit set of the descriptor numbers that the device uses.
+static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Descriptor numbers that were given to the program and that the device itself does not use, as a bit for each number.
-static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
+/// Bit set of the descriptor numbers that were given to the program and that the device itself does not use.
+static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Set after the device has detected that the program has closed a file of the device.
-static LOST: AtomicBool = AtomicBool::new(false);
+/// Set after the device has detected that the program has closed one of its files.
+static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
@@ -84,12 +87,12 @@ static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 /// Set while a thread holds an [`Opening`] (permission to open files).
 static OPENING: AtomicBool = AtomicBool::new(false);
 
-/// Number of forks that led from the first process to this one while the device was in use.
+/// Number of forks since the first process that used the device: 0 in that process, 1 in its children.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread holds the permission to open files, and takes it. Waits at most for the time of a few system
-    /// calls.
+    /// Waits until no other thread holds the permission to open files, and takes the permission. The wait is as short
+    /// as a few system calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -97,28 +100,29 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Records and marks a file that was opened under this permission, and moves its descriptor to a high number.
+    /// Moves the file `file`, which was opened under this permission, to a high descriptor number, marks the file, and
+    /// records the number.
     pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let first = (limit / 4).saturating_mul(3).min(FIRST) as RawFd;
+        let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
         // If no high number is free, the file keeps its number.
         let file = fcntl_dupfd_cloexec(&file, first).unwrap_or(file);
-        self.note(file)
+        self.record(file)
     }
 
     /// Records and marks a file whose descriptor the program knows and the device does not use.
-    fn note_public(&self, file: OwnedFd) -> Descriptor {
-        let descriptor = self.note(file);
-        if let Some((word, bit)) = place(&PUBLIC, descriptor.as_raw_fd()) {
+    fn record_public(&self, file: OwnedFd) -> Descriptor {
+        let descriptor = self.record(file);
+        if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
         descriptor
     }
 
-    fn note(&self, file: OwnedFd) -> Descriptor {
+    fn record(&self, file: OwnedFd) -> Descriptor {
         // SAFETY: the call takes no pointers, and only changes a number of an open file.
-        unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK) };
-        if let Some((word, bit)) = place(&OPEN, file.as_raw_fd()) {
+        unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK_SIGNAL) };
+        if let Some((word, bit)) = word_and_bit(&OWN_NUMBERS, file.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
         Descriptor {
@@ -135,29 +139,29 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Opens a file by `open`, which must make only system calls. The returned descriptor owns the file.
+    /// Calls `open`, which opens a file and must make only system calls. Returns a descriptor that owns the file.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.own(file))
     }
 
-    /// Duplicates a descriptor for the program. The device itself does not use the duplicate.
+    /// Duplicates a descriptor for use by the program. The device itself does not use the duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
-        Ok(opening.note_public(fcntl_dupfd_cloexec(file, 0)?))
+        Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
     /// Takes over a descriptor that the program has duplicated from one of [`for_program`](Self::for_program). The device itself
     /// does not use the descriptor, except that it closes it.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
-        Opening::begin().note_public(file)
+        Opening::begin().record_public(file)
     }
 
     /// Returns whether the descriptor number still belongs to a file of the device. If not, makes the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
-            lost();
+            report_loss();
         }
         is_intact
     }
@@ -191,8 +195,8 @@ impl Drop for Descriptor {
             return;
         }
         let _opening = Opening::begin();
-        for noted in [&OPEN, &PUBLIC] {
-            if let Some((word, bit)) = place(noted, self.file.as_raw_fd()) {
+        for noted in [&OWN_NUMBERS, &PROGRAM_NUMBERS] {
+            if let Some((word, bit)) = word_and_bit(noted, self.file.as_raw_fd()) {
                 word.fetch_and(!bit, Ordering::Relaxed);
             }
         }
@@ -217,7 +221,7 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and prevents other threads from opening files. Must be called before a `fork`.
+/// Waits until no thread is opening a file, and prevents threads from opening files. Must be called before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
@@ -232,7 +236,7 @@ pub(crate) fn after_fork() {
 /// that [`before_fork`] has prepared. Makes only system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    for (at, word) in OPEN.iter().enumerate() {
+    for (at, word) in OWN_NUMBERS.iter().enumerate() {
         let mut bits = word.load(Ordering::Relaxed);
         while bits != 0 {
             let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
@@ -246,13 +250,13 @@ pub(crate) fn after_fork_in_child() {
             }
         }
         // Most words are zero, and are not written: the kernel copies each page that is written.
-        for word in [word, &PUBLIC[at]] {
+        for word in [word, &PROGRAM_NUMBERS[at]] {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
             }
         }
     }
-    LOST.store(false, Ordering::Relaxed);
+    HAS_LOST_FILES.store(false, Ordering::Relaxed);
     OPENING.store(false, Ordering::Release);
 }
 
@@ -260,21 +264,21 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit in `noted` that record a descriptor number, or `None` if the number is too large to be
-/// recorded.
-fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+/// Returns the word and the bit that stand for the descriptor number `number` in the bit set `noted`, or `None` if the
+/// number is too large to be recorded.
+fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
 }
 
-/// Increments an eventfd of the device, which wakes threads that wait for it.
-pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
+/// Increments an eventfd of the device, which wakes the threads that wait for it.
+pub(crate) fn increment(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
     }
     // A full counter is an error that can be ignored: the eventfd is readable anyway.
     if let Err(Errno::BADF | Errno::INVAL) = rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
-        lost();
+        report_loss();
     }
 }
 
@@ -287,7 +291,7 @@ pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
-        lost();
+        report_loss();
     }
     is_intact
 }
@@ -295,8 +299,9 @@ pub(crate) fn check_all() -> bool {
 fn are_intact() -> bool {
     // Prevents other threads from opening or closing a file of the device meanwhile.
     let _opening = Opening::begin();
-    OPEN.iter()
-        .zip(&PUBLIC)
+    OWN_NUMBERS
+        .iter()
+        .zip(&PROGRAM_NUMBERS)
         .enumerate()
         .all(|(at, (open, public))| {
             let mut bits = open.load(Ordering::Relaxed) & !public.load(Ordering::Relaxed);
@@ -311,16 +316,17 @@ fn are_intact() -> bool {
         })
 }
 
-/// Sets the function that makes the device fail for a reason, which is called when the program has closed a file of the device.
-pub(crate) fn on_loss(fail: fn(&str)) {
+/// Sets the function that is called with a reason when the program has closed a file of the device. The function must
+/// make the device fail.
+pub(crate) fn set_loss_handler(fail: fn(&str)) {
     // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);
 }
 
-/// Makes the device fail because the program has closed one of its files.
+/// Calls the loss handler, which makes the device fail, because the program has closed a file of the device.
 #[cold]
-pub(crate) fn lost() {
-    LOST.store(true, Ordering::SeqCst);
+pub(crate) fn report_loss() {
+    HAS_LOST_FILES.store(true, Ordering::SeqCst);
     // Before the device is first opened, there is nothing to fail.
     if let Some(fail) = ON_LOSS.get() {
         fail(
@@ -332,10 +338,10 @@ pub(crate) fn lost() {
 /// Returns whether the device has detected that the program closed one of its files.
 #[inline]
 pub(crate) fn has_lost() -> bool {
-    LOST.load(Ordering::Relaxed)
+    HAS_LOST_FILES.load(Ordering::Relaxed)
 }
 
 fn is_marked(number: RawFd) -> bool {
     // SAFETY: the call is valid for any number.
-    unsafe { libc::fcntl(number, F_GETSIG) == MARK }
+    unsafe { libc::fcntl(number, F_GETSIG) == MARK_SIGNAL }
 }

@@ -23,8 +23,8 @@ use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can wait for). Dropping the
-/// guard records the end of the access.
+/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can check). Dropping
+/// the guard records the end of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -37,16 +37,16 @@ impl<'a> Lanes<'a> {
     /// guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
-        match self.try_enter(self.near(preferred)) {
+        match self.try_enter(self.lane_index(preferred)) {
             Some(lane) => lane,
             None => self.enter_another(preferred),
         }
     }
 
-    /// Returns the index of the lane for any `number`: `number` modulo the number of lanes. The number of lanes is a power of
-    /// two, so no division is needed.
+    /// Returns `number` modulo the number of lanes, as the index of a lane. The number of lanes is a power of two, so
+    /// no division is needed.
     #[inline]
-    fn near(self, number: usize) -> usize {
+    fn lane_index(self, number: usize) -> usize {
         debug_assert!(self.0.len().is_power_of_two());
         number & (self.0.len() - 1)
     }
@@ -55,7 +55,7 @@ impl<'a> Lanes<'a> {
     fn enter_another(self, preferred: usize) -> Lane<'a> {
         let mut attempt = 1_u32;
         loop {
-            let number = self.near(preferred.wrapping_add(attempt as usize));
+            let number = self.lane_index(preferred.wrapping_add(attempt as usize));
             if let Some(lane) = self.try_enter(number) {
                 return lane;
             }
@@ -83,8 +83,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the memory accesses that are in progress now, and that may have found the memory published. The caller must
-    /// have withdrawn the memory before.
+    /// Returns the accesses that are in progress now and that may still use memory which the caller has withdrawn. The
+    /// caller must withdraw the memory first.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -103,14 +103,14 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress when [`Lanes::occupied`] was called: the indices of their lanes, and the
-/// words.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index of its lane and the
+/// word in the lane.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
 impl Occupied {
     /// Returns whether all recorded memory accesses have ended.
-    pub(crate) fn are_left(&mut self, lanes: Lanes<'_>) -> bool {
+    pub(crate) fn have_ended(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {
             let word = lanes.0.get(number).map(|line| &line.0);
             word.is_some_and(|word| word.load(Ordering::Acquire) == value)
@@ -118,11 +118,11 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended. Gives up when `is_in_vain` returns `true`; calls it, since it
-    /// may make a system call, only occasionally. Returns whether the accesses have ended.
+    /// Waits until all recorded memory accesses have ended. Returns `false` if `is_in_vain` returned `true` before.
+    /// `is_in_vain` is called rarely, since it may make a system call.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
-        while !self.are_left(lanes) {
+        while !self.have_ended(lanes) {
             attempt = attempt.wrapping_add(1);
             if attempt.is_multiple_of(1024) && is_in_vain() {
                 return false;
@@ -148,21 +148,21 @@ mod tests {
     fn only_lanes_in_use_are_waited_for_and_only_once() {
         let lines = lines(4);
         let lanes = Lanes(&lines);
-        assert!(lanes.occupied().are_left(lanes));
+        assert!(lanes.occupied().have_ended(lanes));
         let (first, second) = (lanes.enter(1), lanes.enter(1));
         let mut occupied = lanes.occupied();
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(first);
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(second);
         // Later accesses use the same lanes again. They must not count as the earlier ones.
         let _later = (lanes.enter(1), lanes.enter(2));
-        assert!(occupied.are_left(lanes));
-        assert!(!lanes.occupied().are_left(lanes));
+        assert!(occupied.have_ended(lanes));
+        assert!(!lanes.occupied().have_ended(lanes));
     }
 
     #[test]
-    fn one_that_is_gone_is_not_waited_for() {
+    fn an_ended_process_is_not_waited_for() {
         let lines = lines(2);
         let lanes = Lanes(&lines);
         std::mem::forget(lanes.enter(0));
@@ -191,12 +191,12 @@ mod tests {
             }
         });
         assert_eq!(count.load(Ordering::Relaxed), 800);
-        assert!(lanes.occupied().are_left(lanes));
+        assert!(lanes.occupied().have_ended(lanes));
     }
 
     /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the accesses in progress.
     #[test]
-    fn nothing_is_touched_after_it_was_taken_back() {
+    fn no_copy_accesses_memory_after_its_withdrawal() {
         let lines = lines(8);
         let lanes = Lanes(&lines);
         let (published, memory, over) = (Word::new(0), Word::new(0), AtomicBool::new(false));
@@ -264,14 +264,14 @@ mod models {
         world.published.store(0, Ordering::Relaxed);
         let lanes = Lanes(&world.lines);
         let mut occupied = lanes.occupied();
-        while !occupied.are_left(lanes) {
+        while !occupied.have_ended(lanes) {
             thread::yield_now();
         }
         world.memory.with_mut(|_| ());
     }
 
     #[test]
-    fn a_copy_is_over_or_does_not_begin() {
+    fn a_copy_has_ended_or_does_not_begin_after_a_withdrawal() {
         loom::model(|| {
             let world = world(1);
             let other = {
@@ -283,10 +283,10 @@ mod models {
         });
     }
 
-    /// Checks that a thread that waits for the first access in a lane sees its effects even if a second access uses the
-    /// lane meanwhile.
+    /// Checks that a thread that waits for the first access in a lane sees the effects of this access, even if a second
+    /// access uses the lane meanwhile.
     #[test]
-    fn a_lane_that_is_used_again_hides_nothing() {
+    fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
-use network::Accidents;
+use network::FaultGenerator;
 
 pub(crate) use network::Fate;
 pub use network::NetworkFaults;
@@ -34,7 +34,7 @@ pub struct Failure {
     pub errno: Errno,
 }
 
-/// An open device context, which receives asynchronous events of the device and its port.
+/// Receiver of the asynchronous events of the device and its port: an open device context.
 pub(crate) trait Listener: Send + Sync {
     /// Raises an asynchronous event of the device or port in this context.
     fn raise(&self, kind: ibv_event_type);
@@ -42,13 +42,13 @@ pub(crate) trait Listener: Send + Sync {
 
 /// The faults that are injected into a device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. While it is clear, a call of a verb checks nothing
-    /// else.
+    /// Set while failures of verbs are pending or the device has failed. While clear, a call of a verb makes no further
+    /// check.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. While it is clear, no random numbers are drawn for packets.
+    /// Set while packet faults are configured. While clear, no random numbers are drawn for packets.
     careless: AtomicBool,
-    accidents: Mutex<Accidents>,
+    accidents: Mutex<FaultGenerator>,
     link_up: AtomicBool,
     /// Set after the device has failed: the link stays down, and many verbs fail.
     device_failed: AtomicBool,
@@ -62,14 +62,14 @@ impl Faults {
             failing: AtomicBool::new(!failures.is_empty()),
             failures: Mutex::new(failures),
             careless: AtomicBool::new(network.any()),
-            accidents: Mutex::new(Accidents::new(network)),
+            accidents: Mutex::new(FaultGenerator::new(network)),
             link_up: AtomicBool::new(true),
             device_failed: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
         }
     }
 
-    /// Makes a later call of a verb fail. May be called several times; each failure stays pending until its call occurs.
+    /// Makes a later call of a verb fail. Several failures may be set; each is pending until the call that it selects.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
@@ -83,7 +83,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending failure or a failed device.
+    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending failure or because the
+    /// device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -139,7 +140,7 @@ impl Faults {
     /// Sets the faults of packets that are sent from now on, and restarts the random numbers from the seed.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
-        *accidents = Accidents::new(faults);
+        *accidents = FaultGenerator::new(faults);
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 
@@ -148,8 +149,8 @@ impl Faults {
         self.accidents.lock().faults()
     }
 
-    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet faults
-    /// are configured.
+    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet
+    /// faults are configured.
     pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -157,9 +158,9 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
-    /// Returns whether all packets arrive as they were sent. If so, messages may be transferred without packets, for example by
-    /// shared memory.
-    pub(crate) fn spare_packets(&self) -> bool {
+    /// Returns whether all packets arrive as they were sent, because the link is up and no packet faults are
+    /// configured. If so, messages may be transferred without packets, for example through shared memory.
+    pub(crate) fn allows_other_paths(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
@@ -193,7 +194,7 @@ impl Faults {
         }
     }
 
-    /// Adds a context. It receives all events of the device from now on, until it is dropped.
+    /// Adds a receiver of the device's asynchronous events. It receives all later events, until it is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_side_by_side_and_forgotten() {
+    fn failures_of_several_verbs_are_counted_separately_and_cleared() {
         let faults = no_faults();
         for call in [1, 3] {
             faults.fail(Failure {
@@ -269,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_failed_stays_so() {
+    fn a_failed_device_stays_failed() {
         let faults = no_faults();
         assert!(faults.fail_device());
         assert!(!faults.fail_device());
         faults.set_link(true);
         faults.forget_failures();
-        assert!(!faults.link_is_up() && !faults.spare_packets());
+        assert!(!faults.link_is_up() && !faults.allows_other_paths());
         for verb in [Verb::CreateQp, Verb::RegMr, Verb::OpenDevice] {
             assert_eq!(faults.check(verb), Err(Errno(libc::EIO)));
         }
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_link_is_told_once() {
+    fn a_change_of_the_link_is_reported_once() {
         let faults = no_faults();
         let told = Arc::new(Told::default());
         let listener: Weak<Told> = Arc::downgrade(&told);
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn careful_packets_draw_no_fate() {
+    fn without_configured_faults_no_fault_is_drawn() {
         let faults = no_faults();
         assert_eq!(faults.fate(100), None);
         faults.set_network(NetworkFaults {
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_have_distinct_names_that_are_found() {
+    fn verbs_have_distinct_names_and_are_found_by_name() {
         for &verb in Verb::ALL {
             assert_eq!(Verb::named(verb.name()), Some(verb));
             assert_eq!(Verb::named(&format!("ibv_{}", verb.name())), Some(verb));

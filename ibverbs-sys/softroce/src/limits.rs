@@ -55,9 +55,9 @@ pub const MAX_MCAST_QP_ATTACH: usize = 56;
 pub const MAX_TOTAL_MCAST_QP_ATTACH: usize = MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH;
 /// Number of entries of the partition key table.
 pub const MAX_PKEYS: u16 = 1;
-/// Bit mask of the supported page sizes: all powers of two from 4 KiB on.
+/// Bit mask of the supported page sizes in bytes: all powers of two from 4 KiB on.
 pub const PAGE_SIZE_CAP: u64 = !0xfff;
-/// Exponent of the maximum time until this device acknowledges a packet: 4.096 us * 2^15.
+/// Maximum time until this device acknowledges a packet, as the exponent `n` of 4.096 us * 2^n.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Frequency in kHz of the clock of completion timestamps, which counts nanoseconds.
 pub const HCA_CORE_CLOCK: u64 = 1_000_000;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::context::{Held, Refusal, Shared};
+use crate::context::{HasUsage, Held, Refusal};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
 /// The multicast groups of a NIC, by their GIDs, with the queue pairs that are attached to them.
 ///
 /// An attached queue pair counts as in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
-pub struct Groups<T: Shared> {
+pub struct Groups<T: HasUsage> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
@@ -42,7 +42,7 @@ impl AttachError {
     }
 }
 
-impl<T: Shared> Groups<T> {
+impl<T: HasUsage> Groups<T> {
     /// Creates an empty set of groups.
     pub fn new() -> Self {
         Self {
@@ -50,9 +50,9 @@ impl<T: Shared> Groups<T> {
         }
     }
 
-    /// Attaches the queue pair `member` to a group. If it is the first one of the group, calls `join`, by which the NIC
-    /// joins the group. Does nothing if the queue pair is already attached, since it receives each datagram only once
-    /// (`ibv_attach_mcast(3)`).
+    /// Attaches the queue pair `member` to the group `gid`. If the group had no queue pair before, calls `join`, by
+    /// which the NIC joins the group. Does nothing if the queue pair is already attached, since it receives each
+    /// datagram only once (`ibv_attach_mcast(3)`).
     pub fn attach(
         &self,
         gid: Ipv6Addr,
@@ -83,8 +83,8 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Detaches the queue pair `member` from a group. If it was the last one of the group, calls `leave`, by which the NIC
-    /// leaves the group. Fails if the queue pair is not attached.
+    /// Detaches the queue pair `member` from the group `gid`. If the group has no queue pair left, calls `leave`, by
+    /// which the NIC leaves the group. Fails if the queue pair is not attached.
     pub fn detach(
         &self,
         gid: Ipv6Addr,
@@ -106,7 +106,7 @@ impl<T: Shared> Groups<T> {
         Ok(())
     }
 
-    /// Returns the queue pairs that are attached to a group.
+    /// Returns the queue pairs that are attached to the group with the GID `group`.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
         let groups = self.groups.read();
         canonical(group)
@@ -118,16 +118,16 @@ impl<T: Shared> Groups<T> {
     }
 }
 
-impl<T: Shared> Default for Groups<T> {
+impl<T: HasUsage> Default for Groups<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Returns the canonical GID of a multicast group, or `None` if `gid` is not a multicast GID.
+/// Returns the canonical GID of the multicast group `gid`, or `None` if `gid` is not a multicast GID.
 ///
-/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses the
-/// global one. All of them result in the same packets on the wire.
+/// An IPv4 group has several GIDs: the IPv4-mapped form, and multicast forms with any scope, of which the kernel uses
+/// the global one. Packets to all of them are the same on the wire.
 pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     let mapped = if gid.is_multicast() {
         let [_, rest @ ..] = gid.segments();
@@ -153,13 +153,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Groups, Refusal, canonical};
-    use crate::context::{Shared, Usage};
+    use crate::context::{HasUsage, Usage};
     use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
     #[derive(Default)]
     struct Member(Usage);
 
-    impl Shared for Member {
+    impl HasUsage for Member {
         fn usage(&self) -> &Usage {
             &self.0
         }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_limits() {
+    fn groups_and_members_are_limited() {
         let groups = Joined::default();
         let one = Arc::<Member>::default();
         for number in 0..u32::try_from(MAX_MCAST_GRP).unwrap() {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_the_network_refuses_is_none() {
+    fn a_group_that_the_network_refuses_is_not_recorded() {
         let groups = Groups::<Member>::new();
         let one = Arc::<Member>::default();
         let refused = |_| Err(io::Error::from_raw_os_error(libc::ENODEV));

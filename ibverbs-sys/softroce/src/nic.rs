@@ -31,11 +31,11 @@ mod device;
 mod fatal;
 mod faults;
 mod receiver;
-mod sockets;
+mod socket_schedule;
 mod unanswered;
 
 pub use faults::faults;
-use receiver::{Care, Receiver};
+use receiver::{Caller, Receiver};
 
 /// The NIC of a process: its port with sockets and addresses, and the tables of the objects that packets can address.
 pub(crate) struct Nic {
@@ -44,9 +44,9 @@ pub(crate) struct Nic {
     /// Memory regions and windows.
     pub(crate) memory: memory::Registry,
     /// Queue pairs of this process, found by number.
-    pub(crate) queue_pairs: queue_pair::Directory,
+    pub(crate) queue_pairs: queue_pair::QueuePairDirectory,
     /// Shared receive queues of this process, found by number.
-    pub(crate) shared_queues: receive::Directory,
+    pub(crate) shared_queues: receive::SharedQueueDirectory,
     /// Multicast groups.
     pub(crate) groups: multicast::Groups<QueuePair>,
     /// Completion queues whose events are delayed by moderation.
@@ -55,25 +55,26 @@ pub(crate) struct Nic {
     pub(crate) counters: Arc<Counters>,
     /// Fault injector.
     pub(crate) faults: Arc<Faults>,
-    /// Set if messages within the process may be transferred without packets.
+    /// Set if messages between queue pairs of this process may be transferred without packets.
     direct: bool,
     /// Other processes of the host with which this process shares memory.
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// Configured events and link changes that have not happened yet. The next one is the last entry.
+    /// Configured events and link changes that have not happened yet, in reverse order of time: the last entry is the
+    /// next change.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
-    /// Set if the engine could not receive because another thread was receiving.
+    /// Set if the engine could not receive packets because another thread was receiving.
     refused: AtomicBool,
-    /// Set while responses to received packets wait for a later receive attempt.
+    /// Set while responses to received packets are delayed until a later receive attempt.
     owes_answers: AtomicBool,
-    /// Number of consecutive receive attempts that found packets while timers were due. The timers did not run.
+    /// Number of consecutive receive attempts that found packets while timers were due and could not run.
     backlog: AtomicU32,
-    /// Time of the last poll by a program, in nanoseconds. 0 if there was none.
+    /// Time in nanoseconds at which a thread of the program last polled a completion queue. 0 if none has polled.
     polled: AtomicU64,
-    /// Number of polls by the program. Only some of the polls check the sockets.
+    /// Number of polls by threads of the program. Only some of the polls check the sockets.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
@@ -82,25 +83,26 @@ pub(crate) struct Nic {
 /// The NIC that all verbs of this process use, once it is open.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, makes the next use create a new NIC and a new fault injector. Neither uses nor drops those of
-/// the parent.
-pub(crate) fn forget() {
-    NIC.forget();
-    faults::forget();
+/// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The next use of the device
+/// creates new ones.
+pub(crate) fn reset_in_child() {
+    NIC.reset_in_child();
+    faults::reset_in_child();
 }
 
-/// Key of the timer for completion events that moderation delays. It belongs to no queue pair. The key of a queue
-/// pair's timer is its number, below 2^24.
-const DEADLINES: u32 = net::DELAY + 1;
-const SCHEDULE: u32 = net::DELAY + 2;
+/// Key of the timer for completion events that moderation delays. Differs from the keys of queue pairs' timers, which
+/// are queue pair numbers, below 2^24.
+const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
+/// Key of the timer for the events that the configuration schedules, such as the port going down.
+const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
-/// Maximum number of timers that run after one receive attempt.
-const TIMERS: usize = 32;
+/// Maximum number of due timers that run after one receive attempt.
+const MAX_TIMERS_PER_RECEIVE: usize = 32;
 
 impl Nic {
     /// Returns the process's NIC. The first successful call creates it, and it lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
-        descriptor::on_loss(Self::fail_opened);
+        descriptor::set_loss_handler(Self::fail_opened);
         let mut nic = NIC.get().lock();
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
@@ -113,8 +115,8 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// Sends all delayed responses, because the process is about to end.
-    pub(crate) fn farewell() {
+    /// Sends all delayed responses. Called when the process is about to end.
+    pub(crate) fn send_delayed_responses() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
@@ -123,15 +125,15 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail, if it is open, as [`fatal`](Self::fatal) does. Does nothing while the NIC is being opened:
-    /// its engine then detects the failure itself.
+    /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while the NIC is being
+    /// opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
         }
     }
 
-    /// Returns the process's NIC, if it was opened.
+    /// Returns the process's NIC, or `None` if it was not opened yet.
     pub(crate) fn opened() -> Option<Arc<Self>> {
         NIC.get().lock().clone()
     }
@@ -154,7 +156,7 @@ impl Nic {
         schedule.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
         let (deadlines, deadlines_alarm) = (Arc::<Deadlines>::default(), Arc::new(Alarm::new()));
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
-        deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
+        deadlines.set_callback(move |time| of_deadlines.schedule(MODERATION_TIMER, &alarm, time));
         let memory = memory::Registry::new();
         // The arena is created now, so that later calls of `arena` open no descriptor.
         memory.arena();
@@ -163,14 +165,14 @@ impl Nic {
             .then(|| host_peers(config, &network, &memory, &timers, &counters))
             .flatten();
         if let Some(host_peers) = &host_peers {
-            memory.tell(Arc::clone(host_peers));
+            memory.set_peers(Arc::clone(host_peers));
             network.share(Arc::clone(host_peers));
         }
         let nic = Arc::new_cyclic(|this| Self {
             memory,
             host_peers,
-            queue_pairs: queue_pair::Directory::new(network.slot()),
-            shared_queues: receive::Directory::default(),
+            queue_pairs: queue_pair::QueuePairDirectory::new(network.slot()),
+            shared_queues: receive::SharedQueueDirectory::default(),
             groups: multicast::Groups::new(),
             deadlines,
             receiver: spin::Mutex::new(Receiver::new(&counters)),
@@ -201,8 +203,8 @@ impl Nic {
         self.timers.now()
     }
 
-    /// Makes arriving packets wake the engine from now on, because the program is about to sleep until a completion arrives.
-    /// Must be called when a completion queue is armed.
+    /// Makes arriving packets wake the engine (background thread) from now on. Must be called when a completion queue
+    /// is armed, because the program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
             engine.watch();
@@ -241,33 +243,33 @@ impl Nic {
         };
         if let (Some(address), Some(host_peers)) = (unknown, &self.host_peers) {
             // The handshake takes a while, so it begins after the queue pair is unlocked.
-            host_peers.meet(address);
+            host_peers.establish_link(address);
         }
         if let Some(timeout) = timeout {
             self.timers
-                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+                .schedule(queue_pair.number(), queue_pair.alarm(), timeout);
         }
         answer
     }
 
-    /// Sends the queued requests of a queue pair. If datagrams went by a socket to another process of the host, returns the
-    /// address of that process: after a handshake, they can go through shared memory.
+    /// Sends the queued requests of a queue pair. If datagrams were sent by a socket to another process of the host,
+    /// returns the address of that process: after a handshake with it, datagrams can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
-        if sender.move_queued() != Step::Packets || sender.may_wait() {
+        if sender.execute_all_queued() != Step::Packets || sender.may_wait() {
             return None;
         }
         let mut outbox = self.network.outbox();
         sender.transmit(|| self.now(), &mut outbox);
-        outbox.take_unknown()
+        outbox.take_unlinked_peer()
     }
 
-    /// Begins a handshake with the peer process of a queue pair, if the peer is on the same host. After the handshake, the two
-    /// processes share memory.
-    pub(crate) fn meet(&self, queue_pair: &QueuePair) {
+    /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host. After the
+    /// handshake, the two processes share memory.
+    pub(crate) fn begin_handshake(&self, queue_pair: &QueuePair) {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
         {
-            host_peers.meet(address);
+            host_peers.establish_link(address);
         }
     }
 
@@ -279,7 +281,7 @@ impl Nic {
     /// Sends the last packets of a queue pair before it is destroyed. If the ring in shared memory from which the peer
     /// receives is full, waits for a limited time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
-        let deadline = self.now() + LAST;
+        let deadline = self.now() + LAST_TRANSMIT_TIMEOUT;
         loop {
             self.transmit(queue_pair);
             let links = (self.host_peers.as_ref()).and_then(|host_peers| host_peers.links());
@@ -292,11 +294,11 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends packets that an injected
-    /// delay holds back, because the peer may wait for them and the process may be about to end.
-    pub(crate) fn forget(&self, queue_pair: &QueuePair) {
+    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends the packets that an
+    /// injected delay holds back, because the peer may wait for these packets and the process may be about to end.
+    pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
-        self.forget_recent();
+        self.clear_recent();
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 
@@ -310,7 +312,8 @@ impl Nic {
         self.network.gid(index)
     }
 
-    /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
+    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if no interface has
+    /// this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.network.interface(gid)
     }
@@ -342,30 +345,31 @@ impl Nic {
     ) {
         if let Some(timeout) = queue_pair.transmit(now, outbox) {
             self.timers
-                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+                .schedule(queue_pair.number(), queue_pair.alarm(), timeout);
         }
     }
 
     fn run_timers(&self, now: Time) {
-        let mut due = Vec::with_capacity(TIMERS);
+        let mut due = Vec::with_capacity(MAX_TIMERS_PER_RECEIVE);
         self.timers.take_due(now, &mut due);
         for (key, time) in due {
             match key {
-                net::DELAY => self.network.send_delayed(now, time),
-                DEADLINES => {
-                    Timers::called(&self.deadlines_alarm, time);
+                net::DELAY_TIMER => self.network.send_delayed(now, time),
+                MODERATION_TIMER => {
+                    Timers::clear(&self.deadlines_alarm, time);
                     self.deadlines.expire(now);
                     if let Some(next) = self.deadlines.next() {
-                        self.timers.note(DEADLINES, &self.deadlines_alarm, next);
+                        self.timers
+                            .schedule(MODERATION_TIMER, &self.deadlines_alarm, next);
                     }
                 }
                 SCHEDULE => {
-                    Timers::called(&self.schedule_alarm, time);
+                    Timers::clear(&self.schedule_alarm, time);
                     self.run_schedule(now);
                 }
                 number => {
                     if let Some(queue_pair) = self.queue_pairs.find(number) {
-                        Timers::called(queue_pair.alarm(), time);
+                        Timers::clear(queue_pair.alarm(), time);
                         queue_pair.handle_timeout(now);
                         self.transmit_at(&queue_pair, now);
                     }
@@ -379,25 +383,25 @@ impl Nic {
             let mut schedule = self.schedule.lock();
             schedule.pop_if(|(time, _)| *time <= now)
         };
-        while let Some((_, what)) = next() {
-            match what {
+        while let Some((_, event)) = next() {
+            match event {
                 Scheduled::Raise(kind) => self.faults.raise(kind),
                 Scheduled::Link { up } => self.faults.set_link(up),
             }
         }
         let next = self.schedule.lock().last().map(|&(time, _)| time);
         if let Some(next) = next {
-            self.timers.note(SCHEDULE, &self.schedule_alarm, next);
+            self.timers.schedule(SCHEDULE, &self.schedule_alarm, next);
         }
     }
 }
 
-/// Maximum time to wait for room in the ring (shared memory) of a peer process before a queue pair that has unsent
-/// packets is destroyed.
-const LAST: Duration = Duration::from_millis(100);
+/// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in the ring (queue in
+/// shared memory) from which the peer receives.
+const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Makes this process discoverable for other processes of the host, so that they can share memory with it. Returns `None` if
-/// the kernel does not allow this.
+/// Publishes a socket by which other processes of the host can begin a handshake, to share memory with this process.
+/// Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,
@@ -409,11 +413,11 @@ fn host_peers(
         base_port: config.port,
         addresses: network
             .own_addresses()
-            .take(same_host::LIST)
-            .map(same_host::listed)
+            .take(same_host::MAX_LIST)
+            .map(same_host::without_interface)
             .collect(),
         open: network.open_addresses(),
-        gids: network.first_gids(same_host::LIST),
+        gids: network.first_gids(same_host::MAX_LIST),
         publication: Arc::new(Publication::new(memory.key_base()).ok()?),
         arena: Arc::clone(memory.arena()?),
         wake_eventfd: Arc::new(timers.sleeper().wake_eventfd().ok()?),

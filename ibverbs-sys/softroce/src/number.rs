@@ -4,14 +4,15 @@
 
 use crate::limits::MAX_QP;
 
-/// Number of low bits of a queue pair number that identify the queue pair within its NIC.
+/// Number of low bits of a queue pair number that identify the queue pair within its NIC. The higher bits identify the
+/// UDP port of the NIC.
 pub(crate) const BITS: u32 = 20;
 
 /// Number of queue pair numbers that a NIC can assign.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
-/// Number of records in a table that is indexed by [`record`]. Existing queue pairs of a NIC never have the same
-/// record.
+/// Number of entries in a table that is indexed by [`record`]. Two queue pairs of a NIC that exist at the same time
+/// never have the same index.
 pub(crate) const RECORDS: usize = MAX_QP;
 
 /// Returns the four high bits of a queue pair number, which identify the UDP port of its NIC.
@@ -20,7 +21,7 @@ pub(crate) fn slot(number: u32) -> u8 {
     (number >> BITS) as u8 & 0xf
 }
 
-/// Returns the index of the record that a queue pair has in tables with [`RECORDS`] records.
+/// Returns the index of the queue pair with the number `number` in tables with [`RECORDS`] entries.
 #[inline]
 pub(crate) fn record(number: u32) -> usize {
     number as usize % RECORDS

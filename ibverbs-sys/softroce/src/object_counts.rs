@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kind of a verbs object, by which existing objects are counted.
+/// Kind of a verbs object. Existing objects are counted by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -44,7 +44,8 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// Returns the number of objects of a kind that this process has created on the device and not destroyed.
+/// Returns the number of objects of a kind that exist: this process has created them on the softroce device and not
+/// destroyed them.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);
@@ -54,13 +55,13 @@ pub fn objects(kind: Kind) -> u64 {
 }
 
 /// In a child of `fork`, sets all counts to zero: the child has none of its parent's objects.
-pub(crate) fn forget() {
+pub(crate) fn reset_in_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
     }
 }
 
-/// A field of a verbs object by which the object counts as existing until it is dropped.
+/// A field of a verbs object that counts the object as existing until the object is dropped.
 pub(crate) struct Counted(Kind);
 
 impl Counted {
@@ -88,7 +89,7 @@ mod tests {
     use super::{Counted, Kind, objects};
 
     #[test]
-    fn kinds_are_counted_apart() {
+    fn each_kind_of_object_is_counted_separately() {
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place);
         }

@@ -3,10 +3,10 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value of which each process has its own. The first use in a process creates the value.
+/// A value of which each process has its own, created at the first use in the process.
 ///
-/// A child of `fork` does not use its parent's value, and creates a value of its own: the parent's locks may be held forever by
-/// threads that the child does not have, and the parent's descriptors are closed in the child.
+/// A child of `fork` does not use its parent's value, because threads that the child does not have may hold the
+/// parent's locks forever, and because the parent's descriptors are closed in the child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Pointer to the value, which is never freed; null before the first use.
     value: AtomicPtr<T>,
@@ -14,8 +14,9 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a holder without a value. The first use of the holder creates the value by `make`. If two threads use the
-    /// holder for the first time at once, `make` may be called twice; then one result is dropped.
+    /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process calls `make` to create
+    /// the value. If two threads make the first call at the same time, `make` may be called twice, and one of the two
+    /// values is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -51,9 +52,9 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Discards the value without dropping it, so that the next use creates another value. Takes no lock. Must be called in a
-    /// child of `fork`.
-    pub(crate) fn forget(&self) {
+    /// Discards the value without dropping it, so that the next use creates a new value. Takes no lock. Must be called
+    /// in a child of `fork`.
+    pub(crate) fn reset_in_child(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }
 }
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_threads_have_the_same_value_until_it_is_forgotten() {
+    fn all_threads_get_the_same_value_until_it_is_cleared() {
         static VALUE: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -74,7 +75,7 @@ mod tests {
             }
         });
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 8);
-        VALUE.forget();
+        VALUE.reset_in_child();
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 0);
     }
 }

@@ -6,21 +6,21 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator.
-/// Known results reveal nothing about the results for other numbers, except that those are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator. A
+/// program that knows some results can predict of the others only that they are different.
 ///
-/// The keys are drawn once, so the computation of a result takes no system call.
+/// The keys are drawn once, so the computation of a result needs no system call.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     keys: [u64; ROUNDS],
-    /// Number of bits of each half of a number that the network processes.
+    /// Number of bits of each of the two halves into which the network splits a number.
     half: u32,
-    /// Number of permuted numbers: all numbers are below this limit.
+    /// Number of permuted numbers: every number is below this limit.
     limit: u32,
 }
 
-/// Number of rounds of the network. Four rounds suffice with a random round function (Luby and Rackoff); eight compensate for
-/// halves of only a few bits.
+/// Number of rounds of the Feistel network. Four rounds suffice with a random round function (Luby and Rackoff); eight
+/// compensate for halves of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
@@ -34,7 +34,8 @@ impl Permutation {
         }
     }
 
-    /// Applies the permutation to a number. `family` selects one of many independent permutations with the same keys.
+    /// Returns the number to which the permutation maps `number`. `family` selects one of many independent permutations
+    /// with the same keys.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
         // For an odd number of bits, the network permutes twice as many numbers; results above the limit are permuted again.
@@ -62,7 +63,7 @@ impl std::fmt::Debug for Permutation {
     }
 }
 
-/// Returns random words from the kernel's generator.
+/// Returns `N` random words from the kernel's generator.
 pub(crate) fn words<const N: usize>() -> [u64; N] {
     let mut words = [0; N];
     for word in &mut words {
@@ -84,8 +85,8 @@ fn draw() -> u64 {
     }
 }
 
-/// Mixes the bits of a word by the output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, 2014).
+/// Mixes the bits of a word, by the output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
+/// number generators, 2014).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_one_place() {
+    fn a_permutation_maps_numbers_one_to_one() {
         for bits in [2, 5, 8, 15, 20] {
             let permutation = Permutation::new(bits);
             for family in 0..2 {
@@ -113,7 +114,7 @@ mod tests {
     /// Checks that permutations with other keys, or of other families, have other results. A good permutation would fail
     /// this test with a probability below 2^-60.
     #[test]
-    fn keys_and_families_give_different_places() {
+    fn keys_and_families_give_different_permutations() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));
         let same = |f: &dyn Fn(u32) -> bool| (0..4096).filter(|&number| f(number)).count();
         assert!(same(&|number| one.apply(0, number) == other.apply(0, number)) < 8);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_not_drawn_twice() {
+    fn random_words_differ() {
         let mut drawn = words::<64>().to_vec();
         drawn.sort_unstable();
         drawn.dedup();

@@ -27,22 +27,24 @@ pub(crate) struct Spin {
     waiting: AtomicU32,
 }
 
-/// Number of attempts to take the lock that a thread makes without a pause.
-const HASTE: u32 = 100;
+/// Number of attempts to take the lock that a thread makes in a spin loop, before it yields the processor between
+/// attempts.
+const SPIN_ATTEMPTS: u32 = 100;
 
-/// Number of attempts after which a waiting thread sleeps between attempts. Before, the thread yields the processor.
-const MAX_WAIT: u32 = 1000;
+/// Number of attempts to take the lock after which a waiting thread sleeps between attempts. Before, the thread spins
+/// or yields the processor.
+const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 
 /// Duration of a sleep between attempts to take the lock.
-const REST: Duration = Duration::from_micros(50);
+const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
 /// Number of times that a thread yields the processor after a fair unlock, so that waiting threads that spin or yield
 /// can take the lock.
-const COURTESY: u32 = 100;
+const FAIR_UNLOCK_YIELDS: u32 = 100;
 
-/// Number of times that a thread sleeps after a fair unlock and [`COURTESY`] yields, so that waiting threads that sleep
+/// Number of times that a thread sleeps after a fair unlock and [`FAIR_UNLOCK_YIELDS`] yields, so that waiting threads that sleep
 /// can take the lock. More than one sleep is needed, because the kernel may prolong the sleep of a waiting thread.
-const RESTS: u32 = 8;
+const FAIR_UNLOCK_SLEEPS: u32 = 8;
 
 impl Spin {
     #[cold]
@@ -52,24 +54,24 @@ impl Spin {
         while !self.try_lock() {
             looks = looks.saturating_add(1);
             match looks {
-                ..HASTE => spin_loop(),
-                HASTE..MAX_WAIT => thread::yield_now(),
-                _ => thread::sleep(REST),
+                ..SPIN_ATTEMPTS => spin_loop(),
+                SPIN_ATTEMPTS..ATTEMPTS_BEFORE_SLEEP => thread::yield_now(),
+                _ => thread::sleep(SLEEP_DURATION),
             }
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Gives waiting threads time to take the lock: yields the processor, or sleeps if fewer than [`RESTS`] repetitions are
-/// left. This is a separate function to keep the code out of the fast path.
+/// Yields the processor to threads that wait for the lock; sleeps instead if `left`, the number of remaining
+/// repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps this code out of the fast path.
 #[cold]
 #[inline(never)]
-fn let_others(left: u32) {
-    if left >= RESTS {
+fn yield_to_waiters(left: u32) {
+    if left >= FAIR_UNLOCK_SLEEPS {
         thread::yield_now();
     } else {
-        thread::sleep(REST);
+        thread::sleep(SLEEP_DURATION);
     }
 }
 
@@ -113,11 +115,11 @@ unsafe impl RawMutexFair for Spin {
     unsafe fn unlock_fair(&self) {
         // SAFETY: the caller guarantees that it holds the lock.
         unsafe { self.unlock() };
-        for left in (0..COURTESY + RESTS).rev() {
+        for left in (0..FAIR_UNLOCK_YIELDS + FAIR_UNLOCK_SLEEPS).rev() {
             if self.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            let_others(left);
+            yield_to_waiters(left);
         }
     }
 
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_sees_what_those_before_did() {
+    fn each_owner_sees_the_writes_of_the_previous_owners() {
         const EACH: u64 = 2000;
         let count = Mutex::new((0_u64, 0_u64));
         thread::scope(|scope| {
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_his_turn_with_one_who_lets_him() {
+    fn a_waiting_thread_gets_the_lock_from_a_fair_owner() {
         let turns = Mutex::new(0);
         let mut mine = turns.lock();
         thread::scope(|scope| {

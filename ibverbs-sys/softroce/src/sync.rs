@@ -37,8 +37,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Has the effect of a sequentially consistent fence, at low cost, if it is called directly after a read-modify-write
-/// of this thread. The read-modify-write and everything before it are ordered before everything after the call.
+/// Has the effect of a sequentially consistent fence, at low cost, if called directly after an atomic read-modify-write
+/// instruction of this thread. That instruction and everything before it are ordered before everything after the call.
 #[inline]
 pub(crate) fn fence_after_update() {
     // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an instruction with a LOCK prefix
@@ -50,7 +50,7 @@ pub(crate) fn fence_after_update() {
 }
 
 /// Pauses this thread briefly while it waits for another thread, which may need the same processor. `attempt` is the
-/// number of the call within one wait: first the thread spins, later it also yields the processor, and finally it
+/// number of previous pauses in the same wait: the thread spins at first, yields the processor later, and finally
 /// sleeps.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]

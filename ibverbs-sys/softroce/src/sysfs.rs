@@ -15,7 +15,7 @@ use std::net::Ipv6Addr;
 use crate::abi::device::show_files;
 use crate::abi::fork;
 use crate::abi::gid::PARTITION_KEY;
-use crate::abi::real::Inside;
+use crate::abi::real::InRealLibrary;
 use crate::config::Config;
 use crate::counters::counters;
 use crate::net::GIDS;
@@ -66,7 +66,7 @@ pub fn device_name() -> &'static str {
 /// Returns whether the calling thread is executing a function of the real libibverbs, which searches these directories for the
 /// devices of the kernel.
 pub fn is_real_library_running() -> bool {
-    Inside::is()
+    InRealLibrary::is()
 }
 
 /// The part of the device's files that changes while the process runs.
@@ -92,7 +92,7 @@ impl State {
     /// Returns the present state. Until the process has opened the device, the port is down and has no GIDs.
     pub fn present() -> Self {
         // Another thread may hold a lock that is needed here while this process is forked.
-        fork::watch();
+        fork::register_handlers();
         let nic = Nic::opened();
         let gids = nic.iter().flat_map(|nic| {
             nic.gids().map(|(index, address)| {

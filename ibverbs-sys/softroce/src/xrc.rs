@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::context::{DomainId, Refusal, Shared, Usage};
+use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
-/// An XRC domain as a program has opened it. All opens of the same file have the same domain ID, but each counts its
-/// users separately.
+/// An open of an XRC domain by a program. All opens of the same file have the same domain ID, but each counts its users
+/// separately.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -23,7 +23,7 @@ pub type File = (u64, u64);
 
 /// The XRC domains of this process that are identified by files.
 ///
-/// Each process has a device of its own, so another process that opens the same file gets another domain.
+/// Each process has its own device, so another process that opens the same file gets another domain.
 #[derive(Debug, Default)]
 pub struct XrcDomains {
     of_files: Mutex<HashMap<File, Opened>>,
@@ -36,13 +36,13 @@ struct Opened {
 }
 
 impl XrcDomain {
-    /// Returns the ID of the domain, which is equal for all opens of the same file.
+    /// Returns the ID of the domain, which is the same for all opens of the same file.
     pub fn id(&self) -> DomainId {
         self.id
     }
 }
 
-impl Shared for XrcDomain {
+impl HasUsage for XrcDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -59,11 +59,11 @@ impl XrcDomains {
     ) -> Result<Arc<XrcDomain>, OpenError> {
         let id = match file {
             None if create => DomainId::unique(),
-            None => return Err(OpenError::Nothing),
+            None => return Err(OpenError::NoFile),
             Some(file) => {
                 let mut of_files = self.of_files.lock();
                 match of_files.get_mut(&file) {
-                    Some(_) if create && exclusive => return Err(OpenError::Exists),
+                    Some(_) if create && exclusive => return Err(OpenError::AlreadyExists),
                     Some(opened) => {
                         opened.times += 1;
                         opened.id
@@ -73,7 +73,7 @@ impl XrcDomains {
                         of_files.insert(file, Opened { id, times: 1 });
                         id
                     }
-                    None => return Err(OpenError::Absent),
+                    None => return Err(OpenError::NotFound),
                 }
             }
         };
@@ -104,15 +104,15 @@ impl XrcDomains {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The program gave no file, and did not request a new domain.
+    /// The program gave no file, and did not request a new domain (`O_CREAT`).
     #[error("a domain without a file has to be created")]
-    Nothing,
-    /// The program requested a new domain, but the file has one already.
+    NoFile,
+    /// The program requested a new domain (`O_EXCL`), but the file already has a domain.
     #[error("the file has an XRC domain already")]
-    Exists,
-    /// The file has no domain, and the program did not request a new one.
+    AlreadyExists,
+    /// The file has no domain, and the program did not request a new one (`O_CREAT`).
     #[error("the file has no XRC domain")]
-    Absent,
+    NotFound,
 }
 
 impl OpenError {
@@ -120,8 +120,8 @@ impl OpenError {
     /// kernel.
     pub fn errno(self) -> i32 {
         match self {
-            Self::Nothing | Self::Exists => libc::EINVAL,
-            Self::Absent => libc::EAGAIN,
+            Self::NoFile | Self::AlreadyExists => libc::EINVAL,
+            Self::NotFound => libc::EAGAIN,
         }
     }
 }
@@ -136,35 +136,35 @@ mod tests {
     const FILE: Option<(u64, u64)> = Some((1, 2));
 
     #[test]
-    fn a_file_has_one_domain_as_long_as_it_is_open() {
+    fn a_file_has_one_domain_while_the_domain_is_open() {
         let domains = XrcDomains::default();
         let open = |create, exclusive| domains.open(FILE, create, exclusive);
-        assert_eq!(open(false, false).unwrap_err(), OpenError::Absent);
+        assert_eq!(open(false, false).unwrap_err(), OpenError::NotFound);
         let first = open(true, true).unwrap();
-        assert_eq!(open(true, true).unwrap_err(), OpenError::Exists);
+        assert_eq!(open(true, true).unwrap_err(), OpenError::AlreadyExists);
         let second = open(true, false).unwrap();
         let third = open(false, true).unwrap();
         assert!(first.id() == second.id() && second.id() == third.id());
         assert!(!Arc::ptr_eq(&first, &second));
         for domain in [first, second, third] {
-            assert_eq!(open(true, true).unwrap_err(), OpenError::Exists);
+            assert_eq!(open(true, true).unwrap_err(), OpenError::AlreadyExists);
             assert_eq!(domains.close(&domain), Ok(()));
         }
         assert!(open(true, true).is_ok());
     }
 
     #[test]
-    fn a_domain_without_a_file_is_new_each_time() {
+    fn each_domain_without_a_file_is_a_new_domain() {
         let domains = XrcDomains::default();
         let one = domains.open(None, true, true).unwrap();
         let two = domains.open(None, true, false).unwrap();
         assert_ne!(one.id(), two.id());
         let none = domains.open(None, false, false);
-        assert_eq!(none.unwrap_err(), OpenError::Nothing);
+        assert_eq!(none.unwrap_err(), OpenError::NoFile);
     }
 
     #[test]
-    fn a_domain_in_use_stays_open() {
+    fn a_domain_in_use_is_not_closed() {
         let domains = XrcDomains::default();
         let one = domains.open(FILE, true, false).unwrap();
         let two = domains.open(FILE, false, false).unwrap();
@@ -175,6 +175,6 @@ mod tests {
         assert_eq!(domains.close(&one), Ok(()));
         assert_eq!(domains.close(&one), Err(Refusal::Busy));
         let again = domains.open(FILE, false, false);
-        assert_eq!(again.unwrap_err(), OpenError::Absent);
+        assert_eq!(again.unwrap_err(), OpenError::NotFound);
     }
 }

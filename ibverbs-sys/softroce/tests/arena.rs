@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libc::c_void;
 use softroce::context::{DomainId, Refusal};
-use softroce::memory::{Arena, Block, Place, RegionAttributes, Registry, Span, WindowKind};
+use softroce::memory::{Arena, ArenaLocation, Block, RegionAttributes, Registry, Span, WindowKind};
 use softroce::proto::AccessFlags;
 
 const PAGE: usize = 4096;
@@ -64,7 +64,7 @@ fn in_another_process(child: impl FnOnce() -> i32) -> i32 {
 
 /// Maps the segment of a place, as a peer does. Returns the address of the place, or null if the
 /// mapping fails.
-fn map(file: i32, place: &Place) -> *mut u8 {
+fn map(file: i32, place: &ArenaLocation) -> *mut u8 {
     let length = (place.segment.end - place.segment.start) as usize;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let at = place.segment.start as libc::off_t;

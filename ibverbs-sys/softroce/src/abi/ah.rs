@@ -19,7 +19,7 @@ use crate::proto::Path;
 
 /// The C object that `ibv_create_ah` returns: the public `ibv_ah`, followed by the address handle of this device.
 #[repr(C)]
-struct Object {
+struct AddressHandleObject {
     public: ibv_ah,
     address: AddressHandle,
     _domain: Held<ProtectionDomain>,
@@ -31,8 +31,8 @@ struct Object {
 /// # Safety
 /// `ah` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `Object`.
-    unsafe { &(*ah.cast::<Object>()).address }
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `AddressHandleObject`.
+    unsafe { &(*ah.cast::<AddressHandleObject>()).address }
 }
 
 /// Creates an address handle (`ibv_create_ah(3)`).
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
             if objects(Kind::AddressHandle) >= limits::MAX_AH as u64 {
                 return Err(Refusal::Exhausted);
             }
-            Ok(hand_out(Object {
+            Ok(hand_out(AddressHandleObject {
                 public: ibv_ah {
                     context,
                     pd,
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
     verb(Verb::DestroyAh, number, || {
         // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
-        drop(unsafe { Box::from_raw(ah.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(ah.cast::<AddressHandleObject>()) });
         status(|| Ok(()))
     })
 }
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         // pointer to attributes that is valid for writes. Zeroes are valid attributes.
         unsafe {
             ptr::write_bytes(ah_attr, 0, 1);
-            match answer_to(
+            match sender_of(
                 open::nic(context),
                 port_num,
                 &*wc,
@@ -129,8 +129,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// Stores the Ethernet address and the VLAN of a destination (`ibv_resolve_eth_l2_from_gid`): six zero bytes, as Linux's
-/// loopback interface has, and no VLAN, since this device is not on an Ethernet.
+/// Stores the Ethernet address and the VLAN of the destination of an address handle (`ibv_resolve_eth_l2_from_gid`).
+/// Stores six zero bytes, the address of Linux's loopback interface, and no VLAN, because this device is not on an
+/// Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -194,11 +195,12 @@ fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
 
-/// Sets `attr` to the address of a datagram's sender. `header` points to the 40 bytes in front of the datagram.
+/// Sets `attr` to the address of the sender of a datagram. `wc` is the datagram's completion, `port` the port that
+/// received it, and `header` points to the 40 bytes before the datagram.
 ///
 /// # Safety
 /// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
-unsafe fn answer_to(
+unsafe fn sender_of(
     nic: &Nic,
     port: u8,
     wc: &ibv_wc,
@@ -217,7 +219,7 @@ unsafe fn answer_to(
         return Err(libc::EINVAL);
     }
     // SAFETY: the completion has the flag `IBV_WC_GRH`, so the caller guarantees a valid pointer.
-    let route = Received::parse(unsafe { &*header }).ok_or(libc::EPROTONOSUPPORT)?;
+    let route = IpHeader::parse(unsafe { &*header }).ok_or(libc::EPROTONOSUPPORT)?;
     let is_group = route.to.is_multicast()
         || route
             .to
@@ -238,9 +240,9 @@ unsafe fn answer_to(
     Ok(())
 }
 
-/// The fields of the IP header that precedes a received datagram (IBTA annex A17.4.5.1).
+/// Fields of the IP header that precedes a received datagram (IBTA annex A17.4.5.1).
 #[derive(Debug, PartialEq, Eq)]
-struct Received {
+struct IpHeader {
     from: Ipv6Addr,
     to: Ipv6Addr,
     traffic_class: u8,
@@ -248,9 +250,10 @@ struct Received {
     flow_label: u32,
 }
 
-impl Received {
-    /// Parses the 40 bytes in front of a datagram. An IPv4 header is in the last 20 bytes; the first 20 bytes are then
-    /// undefined, and may look like an IPv6 header, so the IPv4 checksum decides. Returns `None` if there is no valid header.
+impl IpHeader {
+    /// Parses the 40 bytes before a datagram. An IPv4 header is in the last 20 bytes; the first 20 bytes are then
+    /// undefined, and may look like an IPv6 header, so the IPv4 checksum decides. Returns `None` if there is no valid
+    /// header.
     fn parse(header: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
         const IPV4_OF_NO_OPTIONS: u8 = 0x45;
@@ -283,7 +286,7 @@ impl Received {
     }
 }
 
-/// Returns the Internet checksum over a header and its checksum field: 0 if the header is intact (RFC 1071).
+/// Returns the Internet checksum of a header that includes its checksum field: 0 if the header is intact (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let mut sum: u32 = header
         .chunks_exact(2)
@@ -320,44 +323,44 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_of_ipv4() {
-        let expected = Received {
+    fn the_reply_address_of_an_ipv4_datagram_is_its_source() {
+        let expected = IpHeader {
             from: Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped(),
             to: Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped(),
             traffic_class: 0x28,
             hop_limit: 63,
             flow_label: 0,
         };
-        assert_eq!(Received::parse(&ipv4()).as_ref(), Some(&expected));
+        assert_eq!(IpHeader::parse(&ipv4()).as_ref(), Some(&expected));
         let mut odd = ipv4();
         odd[0] = 0x60;
-        assert_eq!(Received::parse(&odd), Some(expected), "the checksum tells");
+        assert_eq!(IpHeader::parse(&odd), Some(expected), "the checksum tells");
         odd[28] ^= 1;
         assert_eq!(
-            Received::parse(&odd),
+            IpHeader::parse(&odd),
             None,
             "neither: what may be IPv6 is not UDP"
         );
     }
 
     #[test]
-    fn the_way_back_of_ipv6() {
-        let expected = Received {
+    fn the_reply_address_of_an_ipv6_datagram_is_its_source() {
+        let expected = IpHeader {
             from: "fd00::1".parse().unwrap(),
             to: "fd00::2".parse().unwrap(),
             traffic_class: 0x28,
             hop_limit: 64,
             flow_label: 0x1_2345,
         };
-        assert_eq!(Received::parse(&ipv6()), Some(expected));
+        assert_eq!(IpHeader::parse(&ipv6()), Some(expected));
         let mut other = ipv6();
         other[6] = 0x1b;
-        assert_eq!(Received::parse(&other), None, "RoCE version 1");
-        assert_eq!(Received::parse(&[0; 40]), None);
+        assert_eq!(IpHeader::parse(&other), None, "RoCE version 1");
+        assert_eq!(IpHeader::parse(&[0; 40]), None);
     }
 
     #[test]
-    fn families() {
+    fn address_families_are_recognized() {
         assert!(is_ipv4(&"::ffff:1.2.3.4".parse().unwrap()));
         assert!(is_ipv4(&"ff0e::ffff:224.0.0.1".parse().unwrap()));
         assert!(!is_ipv4(&"fd00::1".parse().unwrap()));

@@ -6,8 +6,8 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// Calls `make`, and returns the pointer that it made. After an error, sets errno and returns null, as verbs that
-/// create objects do.
+/// Calls `make`, and returns the resulting pointer. After an error, sets errno and returns null, as verbs that create
+/// objects do.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -37,7 +37,7 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     }
 }
 
-/// Returns a unique number for a new object, in place of the kernel's handle.
+/// Returns a unique number for a new object, in place of the handle that the kernel assigns.
 pub(super) fn handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -33,13 +33,13 @@ struct Buffer {
 
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
-/// Discards the parent's buffers in a child of `fork`, without freeing them: they are not mapped there.
-pub(super) fn forget() {
-    BUFFERS.forget();
+/// In a child of `fork`, discards the parent's buffers without freeing them, because they are not mapped in the child.
+pub(super) fn reset_in_child() {
+    BUFFERS.reset_in_child();
 }
 
-/// Bit that is set in all buffer numbers of this device, and in no address of user space.
-const OURS: usize = 1 << (usize::BITS - 1);
+/// Bit that is set in all buffer numbers of this device, and not set in any address of user space.
+const NUMBER_BIT: usize = 1 << (usize::BITS - 1);
 
 /// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are allocated, and peer
 /// processes of the same host can map it.
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
             let arena = nic.memory.arena().ok_or(Refusal::Unsupported)?;
             let block = arena.allocate(size)?;
             let start = ptr::with_exposed_provenance_mut(block.address());
-            let number = OURS | NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = NUMBER_BIT | NEXT.fetch_add(1, Ordering::Relaxed);
             let buffer = Buffer {
                 pd: pd.addr(),
                 block,
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 /// buffer was freed before.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
-    if buf.addr() & OURS == 0 {
+    if buf.addr() & NUMBER_BIT == 0 {
         // SAFETY: the buffer is not of this device, so it must be a valid one of the real library.
         return unsafe { call!(ibv_free_buf(buf)) };
     }
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c
         set_errno(errno);
         -1
     };
-    if buf.addr() & OURS == 0 {
+    if buf.addr() & NUMBER_BIT == 0 {
         // SAFETY: the buffer is not of this device, so it must be a valid one of the real library.
         return unsafe { call!(ibv_export_buf_dmabuf_fd(buf) else failed(libc::EOPNOTSUPP)) };
     }

@@ -20,7 +20,7 @@ use super::{fail, forward, guard, minus_one, number, open, pd, verb};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Moderation,
 };
-use crate::context::{Held, ProtectionDomain, Refusal, Shared};
+use crate::context::{HasUsage, Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
@@ -49,8 +49,8 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes with which a completion queue is created. The verbs context is not among them.
-struct Wanted {
+/// Attributes of a completion queue that is created, except the verbs context.
+struct Settings {
     capacity: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         );
     }
     verb(Verb::CreateCq, fail, || {
-        let wanted = Wanted {
+        let wanted = Settings {
             // A negative capacity becomes a number above the limit, which is rejected.
             capacity: cqe.cast_unsigned(),
             cq_context,
@@ -216,7 +216,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
-    /// Completion fields for which the time of the completion has to be recorded.
+    /// Completion fields that require recording the time of the completion.
     const TIMES: u32 = Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {
@@ -240,7 +240,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
                 if mask & DOMAIN != 0 && domain.is_null() {
                     return Err(Refusal::Invalid);
                 }
-                let wanted = Wanted {
+                let wanted = Settings {
                     capacity: (*attr).cqe,
                     cq_context: (*attr).cq_context,
                     channel: (*attr).channel,
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ///
 /// # Safety
 /// `context` must belong to this device. The channel and the domain must each be null or valid.
-unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_cq_ex, Refusal> {
+unsafe fn create(context: *mut ibv_context, wanted: Settings) -> Result<*mut ibv_cq_ex, Refusal> {
     const SINGLE_THREADED: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
     const IGNORE_OVERRUN: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
     if wanted.vector >= limits::COMPLETION_VECTORS
@@ -306,7 +306,7 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
     public.channel = wanted.channel;
     public.cq_context = wanted.cq_context;
     public.cqe = wanted.capacity.cast_signed();
-    extended_poll::fill(&mut public);
+    extended_poll::set_functions(&mut public);
     let made: *mut ibv_cq_ex = hand_out(QueueHandle {
         _public: UnsafeCell::new(public),
         queue: Arc::clone(&queue),
@@ -411,7 +411,7 @@ pub(super) unsafe extern "C" fn poll_cq(
                 // The polling thread processes packets, and takes the resulting completions at once.
                 nic.progress();
                 // SAFETY: the C API requires room for `num_entries` work completions.
-                count = unsafe { take_late(queue, limit, wc) };
+                count = unsafe { take_uninlined(queue, limit, wc) };
                 if count == 0 && limit > 0 && queue.has_overrun() {
                     // The queue has overrun, and all completions from before the overrun were taken: the queue cannot be used
                     // any more.
@@ -424,7 +424,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     )
 }
 
-/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`. Returns their number.
+/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`. Returns the number of
+/// entries.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.
@@ -439,12 +440,12 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`] without inlining, for polls that first found the queue empty and then processed packets.
+/// Calls [`take`] without inlining, for polls that found the queue empty and then processed packets.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.
 #[inline(never)]
-unsafe fn take_late(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
+unsafe fn take_uninlined(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
     // SAFETY: the caller guarantees room for `limit` work completions.
     unsafe { take(queue, limit, place) }
 }

@@ -9,7 +9,7 @@ use ibverbs_sys::{_ibv_device_ops, ibv_context, ibv_device, ibv_node_type, ibv_t
 use libc::{c_char, c_int};
 
 use super::guard::{catch, fail};
-use super::real::{Inside, call};
+use super::real::{InRealLibrary, call};
 use crate::config::Config;
 use crate::fault::{Errno, Verb};
 use crate::nic;
@@ -30,31 +30,32 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object of the parent's device. In a child of `fork`, inherited contexts point to it. It has the same name;
-/// opening it opens the device of the child.
+/// Returns the C object of the parent's device, to which contexts that a child of `fork` has inherited point. It has
+/// the same name; opening it opens the device of the child.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
 
-/// Returns whether `device` is an object of this library.
+/// Returns whether `device` is one of the two device objects of this library.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// The lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
-/// library lists its devices: during that time that library holds a lock of its own, which a child of `fork` could not
+/// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
+/// library lists its devices, because that library then holds a lock of its own, which a child of `fork` could not
 /// release.
-static LISTING: Mutex<Vec<List>> = Mutex::new(Vec::new());
+static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices, and the real library's list whose devices are in it, as addresses.
+/// A list of devices that was returned to the program, and the list of the real library whose devices it contains. Both
+/// are stored as addresses.
 #[derive(Debug, Clone, Copy)]
-struct List {
+struct DeviceList {
     own: usize,
     real: usize,
 }
 
-impl List {
-    /// Removes and returns the entry of `list`.
+impl DeviceList {
+    /// Removes and returns the entry for the list `list`.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
@@ -89,7 +90,7 @@ pub(super) unsafe fn after_fork() {
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
-    if Inside::is() {
+    if InRealLibrary::is() {
         // SAFETY: the real library made this call for itself, and gets its own argument.
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
@@ -124,11 +125,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             list[length - 2] = address();
         }
         // A program that frees a list by `free` leaves the entry behind. This list can have the same address.
-        if let Some(left) = List::take(memory) {
+        if let Some(left) = DeviceList::take(memory) {
             left.free_real();
         }
         if !real.is_null() {
-            let list = List {
+            let list = DeviceList {
                 own: memory.addr(),
                 real: real.expose_provenance(),
             };
@@ -152,11 +153,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
 /// Frees a list of devices (`ibv_free_device_list(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    if Inside::is() {
+    if InRealLibrary::is() {
         // SAFETY: the real library made this call for itself, and gets its own list.
         return unsafe { call!(ibv_free_device_list(list)) };
     }
-    if let Some(list) = List::take(list) {
+    if let Some(list) = DeviceList::take(list) {
         list.free_real();
     }
     // SAFETY: the C API requires a list of `ibv_get_device_list`, which `calloc` has allocated, or a null pointer.
@@ -194,25 +195,26 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The `ibv_device` of softroce, with zeroes behind it. Programs and drivers read beyond the public part: `is_mlx5_dev`
-/// reads the operations that a driver's device has there. The zeroes make them reject the device.
+/// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public part: `is_mlx5_dev`
+/// reads the operations that the device of a driver contains there. Because of the zeroes, they reject the device.
 #[repr(C)]
-struct Device {
+struct DeviceObject {
     public: ibv_device,
     private: [u8; 1024],
 }
 
 #[repr(transparent)]
-struct Shared(UnsafeCell<Device>);
+struct StaticDevice(UnsafeCell<DeviceObject>);
 
 // SAFETY: the names are written once, before any caller gets the device, and nothing is written afterwards. The cell exists
 // because C code has mutable pointers to the device.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for StaticDevice {}
 
-static DEVICE: Shared = Shared(UnsafeCell::new(NAMELESS));
-static OF_PARENT: Shared = Shared(UnsafeCell::new(NAMELESS));
+static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
+static OF_PARENT: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
 
-const NAMELESS: Device = Device {
+/// Device object before its names and functions are filled in.
+const NAMELESS: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {
             _dummy1: None,
@@ -228,7 +230,7 @@ const NAMELESS: Device = Device {
     private: [0; 1024],
 };
 
-const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
+const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
 /// Set if the program finds the files of [`crate::sysfs`] under their paths.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, c_void};
 use super::answer::{hand_out, handle, pointer, status};
 use super::memory::{self, Memory};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{Held, Refusal, Shared};
+use crate::context::{HasUsage, Held, Refusal};
 use crate::fault::Verb;
 use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
             unsafe {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
-                handle.nic.memory.give_back(handle.memory.length());
+                handle.nic.memory.deallocate(handle.memory.length());
                 open::file((*dm).context)
                     .device_memory
                     .remove(handle.public.handle);

@@ -5,8 +5,8 @@ use crate::nic::Nic;
 
 /// Registers a handler that sends delayed acknowledgements to peers when the process exits.
 ///
-/// Must be called when the device is first used.
-pub(crate) fn watch() {
+/// Must be called at the first use of the device.
+pub(crate) fn register_handler() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the handler may run at any time after this. A library that contains it is not unloaded before, because the
@@ -16,5 +16,5 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn at_exit() {
-    guard((), Nic::farewell);
+    guard((), Nic::send_delayed_responses);
 }

@@ -14,8 +14,9 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the iterating thread holds the
-/// lock, which gives it exclusive access to the current entry. Queues that were created for a single thread have no lock.
+/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the iterating thread
+/// holds the lock, which gives it exclusive access to the current entry. Queues that were created for a single thread
+/// have no lock.
 pub(super) struct Iteration {
     lock: Option<RawMutex>,
     entry: UnsafeCell<Option<Entry>>,
@@ -50,8 +51,8 @@ impl Iteration {
     }
 }
 
-/// Sets all function pointers of an extended completion queue, because C code calls them unchecked.
-pub(super) fn fill(public: &mut ibv_cq_ex) {
+/// Sets all function pointers of an extended completion queue, because C code calls them without checks.
+pub(super) fn set_functions(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);
     public.end_poll = Some(end);
@@ -142,7 +143,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// Returns the result of `read` for the entry at which the iteration is, or the default value if there is no such
+/// Returns the result of `read` for the current entry of the iteration, or the default value if there is no current
 /// entry.
 ///
 /// # Safety

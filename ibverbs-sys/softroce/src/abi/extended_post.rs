@@ -6,14 +6,15 @@ use bitflags::bitflags;
 use ibverbs_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use libc::{c_int, c_void};
 
-use super::queue_pair::{Object, object};
-use super::work_request::{SEND, address, bind, copy, pieces, segment};
+use super::queue_pair::{QueuePairHandle, object};
+use super::work_request::{SEND, address, bind, copy, segment, slice};
 use super::{fork, guard};
 use crate::proto::{Flush, Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
 bitflags! {
-    /// Bits of `ibv_qp_create_send_ops_flags` that the device supports.
+    /// Set of operations that a program requests for a queue pair: the bits of `ibv_qp_create_send_ops_flags` that the
+    /// device supports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Operations: u64 {
         const WRITE = 1;
@@ -32,9 +33,9 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs with this transport service support all operations in the set, by the table of
-    /// `ibv_wr_post(3)`.
-    pub(super) fn fit(self, service: Service) -> bool {
+    /// Returns whether queue pairs of the transport service `service` support all operations in the set, by the table
+    /// of `ibv_wr_post(3)`.
+    pub(super) fn are_supported_by(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
             Service::ReliableConnection | Service::XrcInitiator => Self::all(),
@@ -49,9 +50,9 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls them
-/// unchecked. A call of an unsupported function makes the batch of requests fail.
-pub(super) fn fill(qp: &mut ibv_qp_ex) {
+/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls
+/// them without checks. A call of an unsupported function makes the batch of requests fail.
+pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     qp.wr_bind_mw = Some(wr_bind_mw);
@@ -78,12 +79,12 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
 /// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare entries.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Later {
+pub(super) struct LaterFunctions {
     wr_flush: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
     spare: [unsafe extern "C" fn(*mut ibv_qp_ex); 7],
 }
 
-impl Later {
+impl LaterFunctions {
     pub(super) fn new() -> Self {
         Self {
             wr_flush,
@@ -92,12 +93,12 @@ impl Later {
     }
 }
 
-/// Calls `body` with the queue pair's [`Object`]. Returns normally even if `body` panics. For C functions that return
-/// nothing.
+/// Calls `body` with the [`QueuePairHandle`] of the queue pair. Returns normally even if `body` panics, for C functions that
+/// return nothing.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
-unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
+unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&QueuePairHandle)) {
     // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
         return;
@@ -115,7 +116,7 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Adds a send request with `operation` to the batch that the program builds between `ibv_wr_start` and
+/// Adds a send request with the operation `operation` to the batch that the program builds between `ibv_wr_start` and
 /// `ibv_wr_complete`.
 ///
 /// # Safety
@@ -124,14 +125,14 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
-            let (id, flags) = object.next();
+            let (id, flags) = object.next_request();
             let rules = object.queue_pair().rules();
             object.batch().begin(rules, id, flags, operation);
         });
     }
 }
 
-/// Makes the batch of send requests fail, because the program added a request with an unsupported operation.
+/// Makes the batch of send requests fail, because the program has added a request with an unsupported operation.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -139,7 +140,7 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         with(qp, |object| {
-            object.batch().refuse(object.queue_pair().rules());
+            object.batch().set_unsupported(object.queue_pair().rules());
         });
     };
 }
@@ -181,11 +182,11 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: only queue pairs of this device have this function. The C API requires a valid window and valid information.
     unsafe {
         with(qp, |object| {
-            let (id, flags) = object.next();
+            let (id, flags) = object.next_request();
             let rules = object.queue_pair().rules();
             match bind(mw, rkey, &*bind_info) {
                 Ok(operation) => object.batch().begin(rules, id, flags, operation),
-                Err(error) => object.batch().poison(error),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
@@ -294,13 +295,13 @@ unsafe extern "C" fn wr_flush(
                 };
                 begin(qp, SendOperation::Flush(flush));
             }
-            Err(_) => with(qp, |object| object.batch().poison(PostError::Length)),
+            Err(_) => with(qp, |object| object.batch().record_error(PostError::Length)),
         }
     }
 }
 
-/// Makes the batch of requests fail: the operation is of a later version of verbs. In the C calling convention the caller
-/// removes the arguments, so their number does not matter.
+/// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In the C calling
+/// convention the caller removes the arguments, so the function need not know their number.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
@@ -317,7 +318,7 @@ unsafe extern "C" fn wr_set_ud_addr(
         with(qp, |object| {
             match address(object, ah, remote_qpn, remote_qkey) {
                 Ok(address) => object.batch().address(address),
-                Err(error) => object.batch().poison(error),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
@@ -345,7 +346,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: only queue pairs of this device have this function. The C API requires a valid list of valid buffers.
     unsafe {
         with(qp, |object| {
-            let places = pieces(buf_list, num_buf)
+            let places = slice(buf_list, num_buf)
                 .iter()
                 .map(|piece| (piece.addr.expose_provenance(), piece.length));
             set_inline(object, places);
@@ -353,15 +354,16 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Copies inline data to the current request. `places` are the addresses and lengths of the parts.
+/// Copies inline data to the last request of the batch. `places` are the addresses and lengths of the parts of the
+/// data.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
-unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
+unsafe fn set_inline(qp: &QueuePairHandle, places: impl Iterator<Item = (usize, usize)> + Clone) {
     // SAFETY: the caller guarantees the conditions of this function.
-    match unsafe { copy(object.queue_pair().rules(), places) } {
-        Ok(data) => object.batch().inline(data),
-        Err(error) => object.batch().poison(error),
+    match unsafe { copy(qp.queue_pair().rules(), places) } {
+        Ok(data) => qp.batch().inline(data),
+        Err(error) => qp.batch().record_error(error),
     }
 }
 
@@ -376,17 +378,17 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
     unsafe {
         with(qp, |object| {
             match object.queue_pair().rules().send_segments(num_sge) {
-                Ok(count) => set_segments(object, pieces(sg_list, count)),
-                Err(error) => object.batch().poison(error),
+                Ok(count) => set_segments(object, slice(sg_list, count)),
+                Err(error) => object.batch().record_error(error),
             }
         });
     }
 }
 
-fn set_segments(object: &Object, pieces: &[ibv_sge]) {
+fn set_segments(object: &QueuePairHandle, pieces: &[ibv_sge]) {
     match object.queue_pair().rules().send_segments(pieces.len()) {
         Ok(_) => object.batch().gather(pieces.iter().map(segment)),
-        Err(error) => object.batch().poison(error),
+        Err(error) => object.batch().record_error(error),
     }
 }
 
@@ -416,7 +418,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Returns a location in the peer's memory, given by its key and address.
+/// Returns the location in the peer's memory with the remote key `key` and the address `address`.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

@@ -25,8 +25,8 @@ use crate::{counters, descriptor, memory, nic, object_counts};
 
 /// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
-/// Must be called when the device is first used. A child that is forked earlier inherits nothing that it must discard.
-pub(crate) fn watch() {
+/// Must be called at the first use of the device. A child that is forked earlier inherits nothing that it must discard.
+pub(crate) fn register_handlers() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the child's handler only stores to memory and closes descriptors, which is permitted in a child of a threaded
@@ -39,15 +39,15 @@ pub(crate) fn watch() {
 /// Returns whether a context was open when this process was forked.
 ///
 /// # Safety
-/// `context` must be a context of some verbs library.
+/// `context` must be a context of this or another verbs library.
 #[inline]
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field, before the child continues.
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Set in a child that was forked while the device was in use. Functions check this flag first, because it is in memory that is
-/// rarely written.
+/// Set in a child that was forked while the device was in use. Functions check this flag first, because its cache line
+/// is rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {
@@ -64,12 +64,12 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     open::refuse_all();
-    nic::forget();
-    counters::forget();
-    object_counts::forget();
-    memory::forget();
-    buffer::forget();
-    xrc::forget();
+    nic::reset_in_child();
+    counters::reset_in_child();
+    object_counts::reset_in_child();
+    memory::reset_in_child();
+    buffer::reset_in_child();
+    xrc::reset_in_child();
     // This is the last step, because from here on other threads of the child may open files.
     descriptor::after_fork_in_child();
     // SAFETY: `prepare` was called before the fork, in the thread that this thread is a copy of.

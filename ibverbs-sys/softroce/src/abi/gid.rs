@@ -196,7 +196,8 @@ fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
     nic.gid(index).ok_or(libc::ENODATA)
 }
 
-/// Writes a GID table entry, and zeroes the rest of `size` bytes.
+/// Writes the GID `gid`, which has the index `index`, to a GID table entry of the C ABI, and zeroes the rest of `size`
+/// bytes.
 ///
 /// # Safety
 /// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an entry.

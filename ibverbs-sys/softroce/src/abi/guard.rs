@@ -6,13 +6,14 @@ use libc::c_int;
 use crate::fault::{Errno, Verb};
 use crate::nic::{Nic, faults};
 
-/// Calls `body`, the body of a function that C code calls. After a panic, sets errno to `EIO` and returns `failed`.
+/// Calls `body`, the body of a function that C code calls, and returns its result. After a panic, sets errno to `EIO`
+/// and returns `failed`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch(|_| failed, body)
 }
 
-/// Calls `body`, the body of a verb that can be [made to fail](crate::fault), and handles panics like [`guard`]. `failed`
-/// returns the verb's result for an error number, which is set as errno, too.
+/// Calls `body`, the body of a verb that fault injection can [make fail](crate::fault), and handles panics like
+/// [`guard`]. `failed` converts an error number, which is also stored in errno, to the result of the verb.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
     catch(&failed, || match faults().check(verb) {
         Ok(()) => body(),
@@ -23,24 +24,25 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns the error number unchanged. For verbs that return an error number.
+/// Returns the error number `errno`, for verbs that return an error number.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }
 
-/// Sets errno, and returns -1. For verbs that report errors in this way.
+/// Sets errno and returns -1, for verbs that report errors in this way.
 pub(crate) fn minus_one(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// Sets errno, and returns a null pointer. For verbs that return an object.
+/// Sets errno and returns a null pointer, for verbs that return an object.
 pub(crate) fn fail<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     ptr::null_mut()
 }
 
-/// Calls `body`. After a panic, makes the device fail, and returns the result of `failed` for the error number `EIO`.
+/// Calls `body`, and returns its result. After a panic, makes the device fail, and returns the result of `failed` for
+/// the error number `EIO`.
 pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
     // State that a panic has left inconsistent is not used any more: the device reports a fatal error and fails all verbs. Its
     // locks are released.
@@ -74,21 +76,21 @@ mod tests {
     use super::{errno, fail, guard, set_errno};
 
     #[test]
-    fn an_answer_passes_and_leaves_errno_alone() {
+    fn a_result_is_returned_without_changing_errno() {
         set_errno(libc::EAGAIN);
         assert_eq!(guard(-1, || 7), 7);
         assert_eq!(errno(), libc::EAGAIN);
     }
 
     #[test]
-    fn a_panic_ends_as_eio() {
+    fn a_panic_becomes_eio() {
         set_errno(0);
         let answer = guard(-1, || if errno() == 0 { panic!("planted") } else { 7 });
         assert_eq!((answer, errno()), (-1, libc::EIO));
     }
 
     #[test]
-    fn errno_is_the_threads_own() {
+    fn errno_is_set_for_the_calling_thread_only() {
         assert!(fail::<u8>(libc::ENOMEM).is_null());
         std::thread::spawn(|| set_errno(libc::EBADF))
             .join()

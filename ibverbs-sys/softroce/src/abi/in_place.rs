@@ -6,9 +6,9 @@ use std::slice;
 
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::work_request::{inline, pieces};
+use super::work_request::{inline, slice};
 use crate::proto::{Data, Inline, Posted, Remote, Segment, Service};
-use crate::queue_pair::{List, Rules};
+use crate::queue_pair::{PostedList, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -16,7 +16,7 @@ const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
 const FENCE: u32 = ibv_send_flags::IBV_SEND_FENCE.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// The part of the caller's list of send requests that has not been posted yet.
+/// Requests of the caller's list of send requests that have not been posted yet.
 #[derive(Debug)]
 pub(super) struct Requests<'a> {
     next: *const ibv_send_wr,
@@ -24,22 +24,22 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Creates the list of the requests that start with `next`.
+    /// Creates the list of the requests that begins with `next`.
     ///
     /// # Safety
-    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the data that
-    /// their fields refer to, must be valid for `'a`.
+    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the
+    /// data to which their fields refer, must be valid for `'a`.
     pub(super) unsafe fn new(next: *const ibv_send_wr, rules: &'a Rules) -> Self {
         Self { next, rules }
     }
 
-    /// Returns the first request that has not been posted yet, or null.
-    pub(super) fn rest(&self) -> *mut ibv_send_wr {
+    /// Returns a pointer to the first request that has not been posted yet, or null if there is none.
+    pub(super) fn next_request(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
 }
 
-impl<'a> List<'a> for Requests<'a> {
+impl<'a> PostedList<'a> for Requests<'a> {
     #[inline]
     fn peek(&self) -> Option<OneSided<'a>> {
         // SAFETY: the caller of `new` guarantees a list of valid requests.
@@ -82,8 +82,8 @@ impl<'a> List<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message of a send, or of a write with immediate data, that has only common flags. Returns `None` for all other
-/// requests. Inline data of several elements is copied to `gathered`.
+/// Returns the message of a send, or of a write with immediate data, that has only common flags. Returns `None` for all
+/// other requests. If the message has inline data of several elements, copies them to `gathered`.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -149,7 +149,7 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
         return Some(Data::Gathered(list));
     }
     // SAFETY: the caller guarantees `count` valid segments.
-    let [piece] = (unsafe { pieces::<ibv_sge>(request.sg_list, count) }) else {
+    let [piece] = (unsafe { slice::<ibv_sge>(request.sg_list, count) }) else {
         return None;
     };
     if !(1..=most.max_inline_data).contains(&piece.length) {
@@ -168,7 +168,7 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
 #[inline]
 pub(super) unsafe fn segments<'a>(list: *const ibv_sge, count: usize) -> &'a [Segment] {
     // SAFETY: the caller guarantees `count` valid elements, which have the layout of segments.
-    unsafe { pieces(list.cast(), count) }
+    unsafe { slice(list.cast(), count) }
 }
 
 // Checks that an `ibv_sge` has the layout of a segment.

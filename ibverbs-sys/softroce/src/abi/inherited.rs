@@ -8,13 +8,13 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that C code calls with any arguments. In the C calling convention the caller removes the arguments, so their
-/// number does not matter.
-type Any<T> = unsafe extern "C" fn() -> T;
+/// A function that C code calls with any arguments. In the C calling convention the caller removes the arguments, so
+/// the function need not know their number.
+type AnyFunction<T> = unsafe extern "C" fn() -> T;
 
-const NUMBER: Any<c_int> = number;
-const NEGATIVE: Any<c_int> = negative;
-const POINTER: Any<*mut c_void> = pointer;
+const NUMBER: AnyFunction<c_int> = number;
+const NEGATIVE: AnyFunction<c_int> = negative;
+const POINTER: AnyFunction<*mut c_void> = pointer;
 
 /// Replaces all function pointers of a context by functions that fail, and marks the context as one of another device. Performs
 /// only stores to memory, so a child of `fork` can call it.
@@ -32,7 +32,7 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
         let table = &mut *context;
         macro_rules! refuse {
             ($($place:ident),* by $function:ident: $answer:ty) => {
-                $(table.$place = Some(mem::transmute::<Any<$answer>, _>($function));)*
+                $(table.$place = Some(mem::transmute::<AnyFunction<$answer>, _>($function));)*
             };
         }
         refuse!(
@@ -44,11 +44,11 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
             create_srq_ex, open_xrcd by POINTER: *mut c_void
         );
         let operations = &mut table.context.ops;
-        operations.alloc_mw = Some(mem::transmute::<Any<*mut c_void>, _>(POINTER));
-        operations.bind_mw = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
-        operations.dealloc_mw = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
-        operations.poll_cq = Some(mem::transmute::<Any<c_int>, _>(NEGATIVE));
-        operations.req_notify_cq = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
+        operations.alloc_mw = Some(mem::transmute::<AnyFunction<*mut c_void>, _>(POINTER));
+        operations.bind_mw = Some(mem::transmute::<AnyFunction<c_int>, _>(NUMBER));
+        operations.dealloc_mw = Some(mem::transmute::<AnyFunction<c_int>, _>(NUMBER));
+        operations.poll_cq = Some(mem::transmute::<AnyFunction<c_int>, _>(NEGATIVE));
+        operations.req_notify_cq = Some(mem::transmute::<AnyFunction<c_int>, _>(NUMBER));
         operations.post_send = Some(post_send);
         operations.post_recv = Some(post_recv);
         operations.post_srq_recv = Some(post_srq_recv);

@@ -42,7 +42,8 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src:
     unsafe { call!(ibv_copy_path_rec_to_kern(dst, src)) }
 }
 
-/// Excludes pages to which a real device may write from the memory that a child of `fork` inherits.
+/// Excludes pages to which a real device may write from the memory that a child of `fork` inherits
+/// (`ibv_dontfork_range`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.
@@ -63,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     unsafe { call!(ibv_get_sysfs_path() else c"/sys".as_ptr()) }
 }
 
-/// Reads a file of sysfs. This device has no files there.
+/// Reads a file of sysfs. The softroce device has no files there.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,

@@ -46,8 +46,8 @@ struct Registered {
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Block of the device's arena that contains the memory, if the memory was allocated from the arena. The region keeps
-        /// the block from being freed.
+        /// Block of the device's arena that contains the memory, if the memory was allocated from the arena. The region
+        /// prevents the block from being freed.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -56,16 +56,17 @@ pub(super) enum Memory {
     Null,
 }
 
-/// A range of the program's memory, and the attributes of its registration.
+/// Range of the program's memory, and the attributes of its registration.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// Address by which requests name the first byte, unless the region is zero-based.
+    /// Address of the first byte in requests, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
 
+/// Length of a page in bytes.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).
@@ -87,7 +88,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     })
 }
 
-/// Registers a memory region (`ibv_reg_mr_iova(3)`). `iova` is the address by which requests name its first byte.
+/// Registers a memory region (`ibv_reg_mr_iova(3)`). `iova` is the address of its first byte in requests.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -110,8 +111,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     })
 }
 
-/// Registers a memory region with optional access flags. Newer headers call this function for `ibv_reg_mr` and
-/// `ibv_reg_mr_iova`.
+/// Registers a memory region with optional access flags (`ibv_reg_mr_iova2`). Newer headers call this function for
+/// `ibv_reg_mr` and `ibv_reg_mr_iova`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -320,7 +321,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Registers a range of the program's memory as a memory region.
+/// Registers a range of the program's memory as a memory region, and returns the C object of the region.
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -343,7 +344,7 @@ pub(super) unsafe fn register(
         mapping.check(block.as_ref())?;
         let about = (
             mapping.span(block.as_ref()),
-            mapping.first(),
+            mapping.start(),
             mapping.access,
         );
         let memory = Memory::Program {
@@ -354,7 +355,7 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Registers memory of any kind as a memory region, and creates the C object of the region.
+/// Registers memory of any kind as a memory region, and returns the C object of the region.
 ///
 /// # Safety
 /// `pd` must belong to this device.
@@ -402,7 +403,7 @@ pub(super) unsafe fn make(
     }))
 }
 
-/// Changes a memory region as `flags` request: its address range, protection domain or access flags.
+/// Changes the address range, the protection domain or the access flags of a memory region, as `flags` request.
 ///
 /// # Safety
 /// `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of
@@ -455,7 +456,7 @@ unsafe fn reregister(
     let change = RegionChange {
         domain: domain.as_ref().map(|domain| domain.id()),
         // SAFETY: the caller guarantees that the memory meets the conditions.
-        translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.first())),
+        translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.start())),
         access: Some(mapping.access),
         // As with NICs and the kernel's device, peers that have the key can go on with the new access.
         keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
@@ -484,7 +485,7 @@ impl Mapping {
     /// [block](Self::block) that contains the memory.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
-        if self.is_everything() {
+        if self.is_implicit() {
             return Ok(());
         }
         if (self.address as u64).checked_add(self.length).is_none()
@@ -502,16 +503,16 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns whether this is an implicit on-demand region, for all present and future memory of the program
+    /// Returns whether this is the implicit on-demand region of all present and future memory of the program
     /// (`ibv_reg_mr(3)`).
-    fn is_everything(&self) -> bool {
+    fn is_implicit(&self) -> bool {
         self.access.contains(AccessFlags::ON_DEMAND)
             && self.address == 0
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address by which requests name the first byte.
-    fn first(&self) -> u64 {
+    /// Returns the address of the first byte in requests.
+    fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0
         } else {
@@ -519,8 +520,8 @@ impl Mapping {
         }
     }
 
-    /// Returns the block of the device's arena that contains the memory, or `None` if the memory was not allocated from it. The
-    /// region keeps the block, even after the program has freed the buffer.
+    /// Returns the block of the device's arena (shared file) that contains the memory, or `None` if the memory was not
+    /// allocated from the arena. The region keeps the block, even after the program has freed the buffer.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }
@@ -547,7 +548,8 @@ impl Mapping {
     }
 }
 
-/// Requests that the kernel allocates or reads pages in advance. This is only a hint, so errors are ignored.
+/// Requests that the kernel allocates or reads the pages of a memory range in advance, for writing if `writes` is set.
+/// Errors are ignored, because the request is only a hint.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {

@@ -27,18 +27,18 @@ struct OpenDevice {
     file: Arc<CommandFile>,
     /// The context's descriptor of the file, which the program knows.
     _command: Descriptor,
-    /// The device that was opened before this one and is still open; null for the first.
+    /// The device that was opened before this one and is still open; null for the first device.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// List of the open devices; the device that was opened last is the first entry. Only threads that hold an [`Opening`] change
-/// the list, so no change is incomplete at a `fork`.
-static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
+/// Head of the linked list of open devices: the device that was opened last. Only threads that hold an [`Opening`]
+/// change the list, so no change is incomplete at a `fork`.
+static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes all functions of inherited contexts fail. Must be called in a child of `fork`.
+/// Replaces all functions of inherited contexts by functions that fail. Must be called in a child of `fork`.
 pub(super) fn refuse_all() {
-    let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
+    let mut open = OPEN_DEVICES.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
         // SAFETY: an open device is valid until it is removed from the list, and no other thread runs in the child.
         unsafe {
@@ -48,22 +48,22 @@ pub(super) fn refuse_all() {
     }
 }
 
-/// Adds an open device to the list.
-fn note(open: *mut OpenDevice) {
+/// Adds an open device to the list [`OPEN_DEVICES`].
+fn add_to_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     // SAFETY: the open device was just created, and no other thread has a reference to it.
-    unsafe { (*open).next = LAST.load(Ordering::Relaxed) };
-    LAST.store(open, Ordering::Relaxed);
+    unsafe { (*open).next = OPEN_DEVICES.load(Ordering::Relaxed) };
+    OPEN_DEVICES.store(open, Ordering::Relaxed);
 }
 
-/// Removes an open device from the list.
-fn leave(open: *mut OpenDevice) {
+/// Removes an open device from the list [`OPEN_DEVICES`].
+fn remove_from_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
-    let mut at = LAST.load(Ordering::Relaxed);
+    let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
     // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists.
     unsafe {
         if at == open {
-            return LAST.store((*open).next, Ordering::Relaxed);
+            return OPEN_DEVICES.store((*open).next, Ordering::Relaxed);
         }
         while !at.is_null() {
             if (*at).next == open {
@@ -120,8 +120,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         return unsafe { call!(ibv_open_device(device)) };
     }
     verb(Verb::OpenDevice, fail, || {
-        fork::watch();
-        exit::watch();
+        fork::register_handlers();
+        exit::register_handler();
         let opened = Nic::open().and_then(|nic| {
             let file = CommandFile::new()?;
             let command = Descriptor::for_program(file.as_fd())?;
@@ -161,7 +161,7 @@ fn make(
         next: ptr::null_mut(),
         _counted: Counted::new(Kind::Context),
     }));
-    note(opened);
+    add_to_list(opened);
     // SAFETY: the object is valid until the context is closed.
     unsafe { &raw mut (*opened).public.context }
 }
@@ -174,19 +174,19 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     guard(-1, || {
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let opened = unsafe { open_device(context) };
-        leave(opened);
+        remove_from_list(opened);
         // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids its use after this call.
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
             // Destroys the queue pair as the kernel would, so that peers cannot reach the program's memory through it.
-            if queue_pair.abandon(&opened.context) {
+            if queue_pair.release_all(&opened.context) {
                 // Sends a pending acknowledgement, as `ibv_destroy_qp` does.
                 opened.nic.transmit(&queue_pair);
                 // The error is ignored: this call cannot report that a peer is stopped during a copy.
                 let _ = queue_pair.vacate();
                 opened.nic.queue_pairs.remove(queue_pair.number());
                 queue_pair.close();
-                opened.nic.forget(&queue_pair);
+                opened.nic.remove(&queue_pair);
             }
         }
         if Arc::strong_count(&opened.context) > 1 {
@@ -227,7 +227,7 @@ fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
         return None;
     }
     let _opening = Opening::begin();
-    let mut at = LAST.load(Ordering::Relaxed);
+    let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
     // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists. The C API requires
     // the caller to keep the descriptor open during the call.
     unsafe {

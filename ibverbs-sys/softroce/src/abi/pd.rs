@@ -11,7 +11,7 @@ use libc::c_int;
 
 use super::answer::{hand_out, pointer, status};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{Context, Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
+use crate::context::{Context, HasUsage, Held, ProtectionDomain, Refusal, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};
@@ -23,7 +23,8 @@ struct ProtectionDomainHandle {
     domain: Arc<ProtectionDomain>,
     /// Keeps the context of a C object that the program has not destroyed from being freed when the program closes it.
     _context: Arc<Context>,
-    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before it.
+    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before the parent
+    /// domain.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }

@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 }
 
 /// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), up to the size of the caller's structure.
-/// Attributes that this device does not know are zero.
+/// Attributes that this crate does not know are zero.
 pub(super) unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return libc::EINVAL;
         }
         // SAFETY: the C API requires room for `attr_size` bytes.
-        unsafe { fill(attr.cast(), attr_size, &device_attributes()) };
+        unsafe { write_padded(attr.cast(), attr_size, &device_attributes()) };
         0
     })
 }
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn query_port(
         }
         // SAFETY: only contexts of this device have this function. The C API requires room for `port_attr_len` bytes.
         unsafe {
-            fill(
+            write_padded(
                 port_attr.cast(),
                 port_attr_len,
                 &port_attributes(open::nic(context)),
@@ -122,11 +122,11 @@ pub(super) fn is_port(number: u32) -> bool {
     (1..=u32::from(limits::PORTS)).contains(&number)
 }
 
-/// Copies `value` to `place`, up to `room` bytes, and zeroes the remaining bytes.
+/// Copies `value` to the memory at `place`, up to `room` bytes, and zeroes the remaining bytes.
 ///
 /// # Safety
 /// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
-unsafe fn fill<T>(place: *mut u8, room: usize, value: &T) {
+unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
         ptr::write_bytes(place, 0, room);
@@ -134,11 +134,12 @@ unsafe fn fill<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
-/// An organization identifier that is assigned to nobody: its first byte has the bit of locally administered identifiers.
+/// Vendor ID of the device: an organization identifier that no organization has, because its first byte has the bit of
+/// locally administered identifiers.
 const VENDOR_ID: u32 = 0x02_53_52;
-/// The number of this device among those of [`VENDOR_ID`].
+/// Number of this device among the devices of [`VENDOR_ID`].
 const VENDOR_PART_ID: u32 = 1;
-/// The version of the device, which has no hardware.
+/// Hardware version of the device, which has no hardware.
 const HARDWARE_VERSION: u32 = 1;
 
 fn device_attributes() -> ibv_device_attr_ex {
@@ -212,6 +213,7 @@ fn device_attributes() -> ibv_device_attr_ex {
 
 const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
+/// Capabilities of the device, as `device_cap_flags` of `ibv_query_device(3)` reports them.
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
     | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
@@ -262,13 +264,15 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes
 }
 
-/// Physical port states, as numbered in IBTA table 155.
+/// Physical port state "disabled", as numbered in IBTA table 155.
 const DISABLED: u8 = 3;
+/// Physical port state "link up", as numbered in IBTA table 155.
 const LINK_UP: u8 = 5;
-/// The value of `max_vl_num` for a port that has only virtual lane 0.
+/// Value of `max_vl_num` for a port that has only virtual lane 0.
 const ONE_LANE: u8 = 1;
+/// Value of `active_width` for a link with one lane.
 const WIDTH_1X: u8 = 1;
-/// The value of `active_speed` for 10 Gbit/s per lane (FDR10).
+/// Value of `active_speed` for 10 Gbit/s per lane (FDR10).
 const SPEED_10G: u8 = 8;
 
 fn count(limit: usize) -> c_int {

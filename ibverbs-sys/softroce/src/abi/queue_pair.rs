@@ -13,13 +13,13 @@ use libc::{c_int, c_uint};
 
 use super::extended_post::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
-use crate::context::{Element, Held, Shared};
+use crate::context::{Element, HasUsage, Held};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::Service;
 use crate::queue_pair::{
-    Batch, CreateError, Creation, Device, Handle, Modification, QueuePair, number_of, service_of,
+    Adapter, Batch, CreateError, Creation, Handle, Modification, QueuePair, number_of, service_of,
 };
 use crate::xrc::XrcDomain;
 
@@ -27,10 +27,10 @@ use crate::xrc::XrcDomain;
 ///
 /// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows; `later` provides them.
 #[repr(C)]
-pub(super) struct Object {
-    /// The public structure, in a cell because C code reads and writes it at any time.
+pub(super) struct QueuePairHandle {
+    /// The public structure, in a cell because C code may read and write it at any time.
     public: UnsafeCell<ibv_qp_ex>,
-    later: extended_post::Later,
+    later: extended_post::LaterFunctions,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
@@ -42,7 +42,7 @@ pub(super) struct Object {
     _counted: Counted,
 }
 
-impl Object {
+impl QueuePairHandle {
     pub(super) fn queue_pair(&self) -> &Arc<QueuePair> {
         &self.queue_pair
     }
@@ -55,8 +55,8 @@ impl Object {
         &self.batch
     }
 
-    /// Returns the work request id and the flags that the program has set for the next request of a batch.
-    pub(super) fn next(&self) -> (u64, u32) {
+    /// Returns the work request ID and the flags that the program has set for the next request of a batch.
+    pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are valid as long as the object. The only thread that may write them is in one of this queue
         // pair's functions.
@@ -64,13 +64,13 @@ impl Object {
     }
 }
 
-/// Returns the [`Object`] whose first field is the queue pair `qp`.
+/// Returns the [`QueuePairHandle`] whose first field is the queue pair `qp`.
 ///
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
-pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
+pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a QueuePairHandle {
     // SAFETY: the caller guarantees a queue pair of this device, and each such queue pair is the first field of an
-    // `Object`.
+    // `QueuePairHandle`.
     unsafe { &*qp.cast() }
 }
 
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the C API requires valid attributes, whose objects are valid and not destroyed during the call.
         unsafe {
             let given = &mut *qp_init_attr;
-            let wanted = Wanted {
+            let wanted = Settings {
                 context: (*pd).context,
                 pd,
                 xrcd: ptr::null_mut(),
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn open_qp(
         let Some(queue_pair) = found else {
             return fail(libc::EINVAL);
         };
-        let wanted = Wanted {
+        let wanted = Settings {
             context,
             pd: ptr::null_mut(),
             xrcd: attr.xrcd,
@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     verb(Verb::DestroyQp, number, || {
         // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
-        let Object {
+        let QueuePairHandle {
             queue_pair,
             nic,
             handle,
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !shared {
             let closed = (queue_pair.vacate()).and_then(|()| queue_pair.usage().close());
             if let Err(refusal) = closed {
-                queue_pair.stay();
+                queue_pair.republish();
                 return refusal.errno();
             }
         }
@@ -207,11 +207,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
-            nic.forget(queue_pair);
+            nic.remove(queue_pair);
         }
         handle.context.withdraw(&handle.element);
         // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use after this call.
-        drop(unsafe { Box::from_raw(qp.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(qp.cast::<QueuePairHandle>()) });
         0
     })
 }
@@ -252,7 +252,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 // SAFETY: only the owner of the queue pair may read the field `state`, and the owner is in this call.
                 unsafe { (*qp).state = number_of(state) };
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
-                    object.nic.meet(&object.queue_pair);
+                    object.nic.begin_handshake(&object.queue_pair);
                 }
                 object.nic.transmit(&object.queue_pair);
                 0
@@ -369,9 +369,9 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes with which a queue pair is created or opened. All functions that do so convert their arguments to this
-/// form.
-struct Wanted {
+/// Attributes of a queue pair that is created or opened. All functions that create or open queue pairs convert their
+/// arguments to this form.
+struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
@@ -380,14 +380,14 @@ struct Wanted {
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of them.
+/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of the attributes.
 ///
 /// # Safety
 /// `given` must point to attributes, of which those that the mask names must be valid.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,
-) -> Result<Wanted, CreateError> {
+) -> Result<Settings, CreateError> {
     const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
     const FLAGS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
@@ -406,14 +406,14 @@ unsafe fn checked(
         let operations = if has(OPERATIONS) {
             let operations = Operations::from_bits((*given).send_ops_flags)
                 .ok_or(CreateError::Unsupported("an operation of send_ops_flags"))?;
-            if !operations.fit(service_of((*given).qp_type)?) {
+            if !operations.are_supported_by(service_of((*given).qp_type)?) {
                 return Err(CreateError::Unsupported("an operation of send_ops_flags"));
             }
             Some(operations)
         } else {
             None
         };
-        Ok(Wanted {
+        Ok(Settings {
             context,
             pd: if has(PD) {
                 (*given).pd
@@ -432,12 +432,12 @@ unsafe fn checked(
     }
 }
 
-/// Creates a queue pair and its C object, and stores its capabilities in `capabilities`.
+/// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns the C object.
 ///
 /// # Safety
-/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
-/// call.
-unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
+/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed
+/// during the call.
+unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
     // SAFETY: the caller guarantees the conditions of this function.
     let made = unsafe {
         let nic = Arc::clone(open::nic(wanted.context));
@@ -459,7 +459,7 @@ unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *m
 /// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
 /// call.
 unsafe fn create(
-    wanted: &Wanted,
+    wanted: &Settings,
     nic: &Arc<Nic>,
     handle: Handle,
 ) -> Result<Arc<QueuePair>, CreateError> {
@@ -486,7 +486,7 @@ unsafe fn create(
             used(context, wanted.xrcd, xrc::domain, "the XRC domain")?,
         )
     };
-    let device: Arc<dyn Device> = Arc::clone(nic) as Arc<dyn Device>;
+    let device: Arc<dyn Adapter> = Arc::clone(nic) as Arc<dyn Adapter>;
     nic.queue_pairs.insert(|number| {
         let creation = Creation {
             handle,
@@ -503,8 +503,8 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object inside a C object, for a queue pair that will use it. Returns `None` if the pointer is
-/// null. Fails if the object belongs to another context.
+/// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns `None` if the pointer
+/// is null. Fails if the object belongs to another context. `what` is the name of the object in the error.
 ///
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
@@ -548,7 +548,7 @@ unsafe fn new_handle(context: *mut ibv_context) -> Handle {
 
 /// Creates the C object of a queue pair, and returns a pointer to it.
 fn publish(
-    wanted: &Wanted,
+    wanted: &Settings,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
@@ -573,11 +573,11 @@ fn publish(
         base.recv_cq = basic.recv_cq;
         base.srq = basic.srq;
     }
-    extended_post::fill(&mut public);
+    extended_post::set_functions(&mut public);
     let element = Arc::clone(&handle.element);
-    let object = Box::into_raw(Box::new(Object {
+    let object = Box::into_raw(Box::new(QueuePairHandle {
         public: UnsafeCell::new(public),
-        later: extended_post::Later::new(),
+        later: extended_post::LaterFunctions::new(),
         queue_pair,
         nic,
         handle,
@@ -590,9 +590,9 @@ fn publish(
     object.cast()
 }
 
-/// Length in bytes of the attributes that all versions of the headers have: all before `rate_limit`, which the device does not
-/// support.
-const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
+/// Length in bytes of the attributes that all versions of the headers have: all fields before `rate_limit`, which the
+/// device does not support.
+const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
 /// Copies queue pair attributes from C memory. Fields that programs with old headers do not have are zero.
 ///
@@ -601,7 +601,7 @@ const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
     // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are valid.
-    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), KNOWN) };
+    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), COMMON_LEN) };
     values
 }
 
@@ -611,5 +611,5 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
 /// `to` must be valid for writes of attributes.
 unsafe fn write_attributes(to: *mut ibv_qp_attr, values: &ibv_qp_attr) {
     // SAFETY: the caller guarantees the conditions of this function.
-    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), KNOWN) };
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), COMMON_LEN) };
 }

@@ -19,7 +19,7 @@ use crate::per_process::PerProcess;
 /// A function of the real library, which is looked up once.
 pub(crate) struct Symbol {
     name: &'static CStr,
-    /// Null before the lookup, then the function or [`MISSING`].
+    /// Null before the lookup; afterwards the function, or [`MISSING`].
     found: AtomicPtr<c_void>,
 }
 
@@ -32,7 +32,8 @@ impl Symbol {
     }
 
     /// Returns the address of the function in the real library, or `None` if there is no real library or it lacks the
-    /// function. `ours` is this crate's function with the same name. It is never returned, even if the lookup finds it.
+    /// function. `ours` is the function of this crate with the same name, which is never returned, even if the lookup
+    /// finds it.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -46,6 +47,7 @@ impl Symbol {
     }
 }
 
+/// Marks a function that the real library does not export. No function has this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 /// Returns whether the real library exists and has the symbol.
@@ -53,8 +55,9 @@ pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
 
-/// Names by which the real library is opened, in this order. The name alone may lead to this crate's library, if that has been
-/// put into the search path under this name; the others are the directories where distributions keep libraries.
+/// Names by which the real library is opened, in this order. The bare name may lead to the library of this crate, if it
+/// was put into the search path under this name; the other names are in the directories where distributions keep
+/// libraries.
 const NAMES: &[&CStr] = &[
     c"libibverbs.so.1",
     c"/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -98,12 +101,12 @@ fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Guard that marks the calling thread as executing a function of the real library until dropped. The real library calls verbs
-/// by their public names, and so may call this crate's functions. Such calls must return only real devices, because the real
-/// library reads private parts of a device (`ibv_import_device`).
-pub(crate) struct Inside(PhantomData<*const ()>);
+/// Guard that marks the calling thread as executing a function of the real library until the guard is dropped. The real
+/// library calls verbs by their public names, and so may call this crate's functions. Such calls must return only real
+/// devices, because the real library reads private parts of a device (`ibv_import_device`).
+pub(crate) struct InRealLibrary(PhantomData<*const ()>);
 
-impl Inside {
+impl InRealLibrary {
     pub(crate) fn enter() -> Self {
         DEPTH.set(DEPTH.get() + 1);
         Self(PhantomData)
@@ -115,7 +118,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InRealLibrary {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
     }
@@ -125,10 +128,10 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Result of a verb that softroce cannot execute, for example because the object belongs to another driver and the real
-/// library does not have the function.
+/// Result type of a verb that softroce cannot execute, for example because the object belongs to another driver and the
+/// real library lacks the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the result by which a verb reports an error number, and sets errno if the verb's convention requires it.
+    /// Returns the result by which a verb reports an error number. Sets errno if the verb's convention requires it.
     fn failed(errno: c_int) -> Self;
 
     /// Returns the result by which a verb reports an unsupported operation.
@@ -204,7 +207,7 @@ macro_rules! call {
             Some(found) => {
                 // The real library's function has the same type as this crate's function with the same name.
                 function = $crate::abi::real::typed(function, found);
-                let _inside = $crate::abi::real::Inside::enter();
+                let _inside = $crate::abi::real::InRealLibrary::enter();
                 function($($argument),*)
             }
             None => $missing,
@@ -213,7 +216,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Passes an argument of [`call!`] on, with the type that this crate's function has for it.
+/// Converts an argument of [`call!`] to the type that this crate's function has for the argument.
 macro_rules! argument {
     ($argument:expr) => {
         _
@@ -253,10 +256,10 @@ pub(crate) use refused;
 
 #[cfg(test)]
 mod tests {
-    use super::{Inside, Symbol};
+    use super::{InRealLibrary, Symbol};
 
     #[test]
-    fn finds_the_real_function_and_not_ours() {
+    fn the_real_function_is_found_instead_of_this_librarys() {
         static SYMBOL: Symbol = Symbol::new(c"ibv_wc_status_str");
         let real = SYMBOL
             .find(std::ptr::null())
@@ -267,20 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_is_missing_stays_missing() {
+    fn a_missing_function_is_looked_up_once() {
         static SYMBOL: Symbol = Symbol::new(c"ibv_no_such_function");
         assert_eq!(SYMBOL.find(std::ptr::null()), None);
         assert_eq!(SYMBOL.find(std::ptr::null()), None);
     }
 
     #[test]
-    fn inside_is_nested_and_the_threads_own() {
-        assert!(!Inside::is());
-        let outer = Inside::enter();
-        drop(Inside::enter());
-        assert!(Inside::is());
-        assert!(!std::thread::spawn(Inside::is).join().unwrap());
+    fn nested_calls_are_counted_per_thread() {
+        assert!(!InRealLibrary::is());
+        let outer = InRealLibrary::enter();
+        drop(InRealLibrary::enter());
+        assert!(InRealLibrary::is());
+        assert!(!std::thread::spawn(InRealLibrary::is).join().unwrap());
         drop(outer);
-        assert!(!Inside::is());
+        assert!(!InRealLibrary::is());
     }
 }

@@ -16,9 +16,9 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is this crate's definition, or if
-    /// only newer libraries than the installed one have the symbol. Otherwise returns the name of the symbol and the file that
-    /// contains the other definition.
+    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the definition of this
+    /// crate, or if only newer libraries than the installed one have the symbol. Otherwise returns the name of the
+    /// symbol and the file that contains the other definition.
     pub(crate) fn foreign(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
@@ -26,16 +26,16 @@ impl Symbol {
         // A program exports only symbols that the installed library has when it is linked. A newer symbol is thus not found, or
         // is found in a second copy of this crate, which would treat objects of this copy as those of another device and return
         // that they are not supported. Both cases are accepted.
-        let newer = found.is_null() || NEWER.contains(&self.name);
+        let newer = found.is_null() || NEWER_SYMBOLS.contains(&self.name);
         if ours || (newer && !real::has(self.name)) {
             return None;
         }
-        Some(format!("{} ({})", self.name.to_string_lossy(), home(found)))
+        Some(format!("{} ({})", self.name.to_string_lossy(), path(found)))
     }
 }
 
-/// Returns a description of the file that contains a function: the path of a library or program.
-fn home(function: *mut c_void) -> String {
+/// Returns the path of the library or program that contains a function.
+fn path(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();
     }
@@ -51,7 +51,7 @@ fn home(function: *mut c_void) -> String {
 }
 
 /// Symbols that newer versions of libibverbs have and the installed one may lack. This crate defines them in any case.
-const NEWER: &[&CStr] = &[
+const NEWER_SYMBOLS: &[&CStr] = &[
     c"ibv_alloc_buf",
     c"ibv_free_buf",
     c"ibv_reg_buf_mr",
@@ -126,7 +126,7 @@ mod tests {
     use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolKind};
 
     use super::super::real;
-    use super::{NEWER, SYMBOLS, home};
+    use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
     /// Releases of rdma-core, in ascending order, with the symbols that their libibverbs exports to programs: the default
     /// version of each, from the release's `libibverbs.map`.
@@ -138,7 +138,7 @@ mod tests {
     ];
 
     /// Symbols of the releases that this crate does not define, with the reason.
-    const LEFT: [(&str, &str); 2] = [
+    const OMITTED: [(&str, &str); 2] = [
         (
             "ibv_register_driver",
             "of drivers of old releases; gets no object of a device",
@@ -149,14 +149,15 @@ mod tests {
         ),
     ];
 
-    /// Symbols that this crate defines although libibverbs does not export them to programs: `ibv_devinfo` uses them.
-    const PRIVATE: [&str; 1] = ["ibv_query_gid_type"];
+    /// Symbols that this crate defines although libibverbs does not export them to programs, because `ibv_devinfo` uses
+    /// them.
+    const UNEXPORTED: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// Returns the functions that the installed libibverbs exports to programs. Hidden older versions and the interface for
-    /// drivers are left out.
+    /// Returns the functions that the installed libibverbs exports to programs, without hidden older versions and the
+    /// interface for drivers.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
-        let file = home(
+        let file = path(
             function
                 .expect("libibverbs.so.1 is installed")
                 .cast_mut()
@@ -195,10 +196,10 @@ mod tests {
             missing.is_empty(),
             "without a definition of ours: {missing:?}"
         );
-        let newer: Vec<_> = NEWER.iter().copied().map(name).collect();
+        let newer: Vec<_> = NEWER_SYMBOLS.iter().copied().map(name).collect();
         let invented: Vec<_> = ours
             .difference(&exported)
-            .filter(|name| !PRIVATE.contains(&name.as_str()) && !newer.contains(name))
+            .filter(|name| !UNEXPORTED.contains(&name.as_str()) && !newer.contains(name))
             .collect();
         assert!(
             invented.is_empty(),
@@ -209,16 +210,16 @@ mod tests {
     #[test]
     fn every_symbol_of_the_releases_is_defined() {
         let ours: BTreeSet<String> = SYMBOLS.iter().map(|symbol| name(symbol.name)).collect();
-        let mut known: BTreeSet<String> = PRIVATE.map(str::to_owned).into();
+        let mut known: BTreeSet<String> = UNEXPORTED.map(str::to_owned).into();
         for (release, list) in RELEASES {
             let mut count = 0;
             for line in list.lines() {
                 let (symbol, version) = line.split_once(' ').expect("a name and a version");
                 assert!(version.starts_with("IBVERBS_1."), "{line}");
-                let is_left = LEFT.iter().any(|(left, _)| *left == symbol);
+                let is_omitted = OMITTED.iter().any(|(omitted, _)| *omitted == symbol);
                 assert_ne!(
                     ours.contains(symbol),
-                    is_left,
+                    is_omitted,
                     "{symbol} of rdma-core {release} must be defined, or left out with a reason"
                 );
                 known.insert(symbol.to_owned());
@@ -228,20 +229,20 @@ mod tests {
         }
         let invented: Vec<_> = ours.difference(&known).collect();
         assert!(invented.is_empty(), "of no release: {invented:?}");
-        // Those that release 44 does not have are the newer ones, which the installed library may lack.
+        // The symbols that release 44 lacks are the newer symbols, which the installed library may lack.
         let oldest: BTreeSet<_> = (RELEASES[0].1.lines())
             .filter_map(|line| line.split(' ').next())
             .collect();
-        let newer: BTreeSet<String> = NEWER.iter().copied().map(name).collect();
+        let newer: BTreeSet<String> = NEWER_SYMBOLS.iter().copied().map(name).collect();
         let later: BTreeSet<String> = ours
             .into_iter()
-            .filter(|symbol| !oldest.contains(symbol.as_str()) && !PRIVATE.contains(&&**symbol))
+            .filter(|symbol| !oldest.contains(symbol.as_str()) && !UNEXPORTED.contains(&&**symbol))
             .collect();
         assert_eq!(newer, later);
     }
 
     #[test]
-    fn this_program_is_ours() {
+    fn this_program_uses_the_symbols_of_this_library() {
         crate::install();
     }
 

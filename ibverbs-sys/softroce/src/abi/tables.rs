@@ -12,8 +12,8 @@ use super::{
     work_request, xrc,
 };
 
-/// Returns a new verbs context in which all function pointers are set: the operations, and the functions that inline
-/// functions of newer headers call. No pointer is null, because some callers do not check.
+/// Returns a new verbs context with all function pointers set: the operations, and the functions that inline functions
+/// of newer headers call. No pointer is null, because some callers do not check for null.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),
@@ -61,14 +61,16 @@ pub(super) fn context() -> verbs_context {
     }
 }
 
-/// `ibv_create_flow` in the entry where programs built with libibverbs 1.1.8 expect it, as a function of an arbitrary type.
+/// `ibv_create_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a function of an
+/// arbitrary type.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const CREATE_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, _>(
         unsupported::create_flow,
     )
 };
-/// `ibv_destroy_flow` in the entry where programs built with libibverbs 1.1.8 expect it, as a function of an arbitrary type.
+/// `ibv_destroy_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a function of an
+/// arbitrary type.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const DESTROY_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_flow) -> c_int, _>(unsupported::destroy_flow)
@@ -123,7 +125,7 @@ mod tests {
     use ibverbs_sys::{ibv_context_ops, verbs_context};
 
     #[test]
-    fn no_function_is_missing() {
+    fn every_function_of_the_tables_is_set() {
         let context = super::context();
         let words = |from: usize, to: usize| {
             assert!(from.is_multiple_of(8) && to.is_multiple_of(8) && from < to);

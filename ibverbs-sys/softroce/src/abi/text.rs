@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -
     }
 }
 
-/// Converts a rate to a multiple of 2.5 Gbit/s, or -1 (`ibv_rate_to_mult(3)`).
+/// Converts a rate to a multiple of 2.5 Gbit/s, or to -1 if the rate is unknown (`ibv_rate_to_mult(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     match find(|entry| entry.rate == rate) {
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     }
 }
 
-/// Converts a rate to Mbit/s, or -1 (`ibv_rate_to_mbps(3)`).
+/// Converts a rate to Mbit/s, or to -1 if the rate is unknown (`ibv_rate_to_mbps(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     match find(|entry| entry.rate == rate) {
@@ -95,7 +95,7 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// The rate as a multiple of 2.5 Gbit/s, or `None` if the verbs API defines no multiple for it. Rounded for 28 Gbit/s.
+    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if the verbs API defines no multiple for it.
     multiple: Option<c_int>,
     megabits: c_int,
 }
@@ -219,8 +219,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Checks that a function of this crate returns the same as the real library's, for numbers below, in and above the
-    /// range of its table.
+    /// Checks that a function of this crate returns the same results as that of the real library, for numbers below, in
+    /// and above the range of its table.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_real_library() {
+    fn names_agree_with_the_real_library() {
         let numbers = (0..64).chain([u32::MAX]);
         compare!(ibv_wc_status_str, ibv_wc_status => *const c_char, numbers.clone(), ibv_wc_status, string);
         compare!(ibv_event_type_str, ibv_event_type => *const c_char, numbers.clone(), ibv_event_type, string);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_the_real_library() {
+    fn rates_agree_with_the_real_library() {
         let megabits = (0..2_000_000)
             .step_by(500)
             .chain([14_062, 25_781, 103_125, 53_125, 309_375, 28_125]);

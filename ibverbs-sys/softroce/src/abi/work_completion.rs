@@ -6,7 +6,7 @@ use libc::c_uint;
 use crate::completion::Entry;
 use crate::proto::{CompletionStatus, NetworkHeader, Work};
 
-/// Converts a completion queue entry to a work completion.
+/// Converts a completion queue entry to a work completion of the C ABI.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
     let completion = &entry.completion;
     ibv_wc {
@@ -28,7 +28,7 @@ pub(super) fn of(entry: &Entry) -> ibv_wc {
     }
 }
 
-/// Returns the status of a completion queue entry as a number of the C ABI, which uses the same numbers.
+/// Returns the status of a completion queue entry in the C ABI, which uses the same numbers.
 pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
@@ -36,7 +36,7 @@ pub(super) fn status(entry: &Entry) -> ibv_wc_status {
 /// `IBV_WC_FLUSH` of newer headers.
 const FLUSH: ibv_wc_opcode = ibv_wc_opcode(8);
 
-/// Returns the opcode of a completion queue entry.
+/// Returns the opcode of a completion queue entry in the C ABI.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     match entry.completion.work {
         Work::Send => ibv_wc_opcode::IBV_WC_SEND,
@@ -79,8 +79,8 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the service level of a completion queue entry. RoCE has none, so drivers of network cards report the kind of a
-/// datagram's network header there (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
+/// Returns the service level of a completion queue entry. RoCE has no service levels, so drivers of network cards
+/// report the kind of a datagram's network header in this field (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
 pub(super) fn service_level(entry: &Entry) -> u8 {
     match entry.completion.network {
         None => 0,
@@ -89,8 +89,8 @@ pub(super) fn service_level(entry: &Entry) -> u8 {
     }
 }
 
-/// Returns the immediate data of a completion queue entry in network byte order. If it has none, returns
-/// the invalidated key, or 0.
+/// Returns the immediate data of a completion queue entry in network byte order. If the entry has no immediate data,
+/// returns the invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_with_immediate_data() {
+    fn a_datagram_with_immediate_data_is_converted() {
         let mut entry = entry(Work::Receive);
         entry.completion.network = Some(NetworkHeader::Ipv4);
         entry.completion.immediate = Some([1, 2, 3, 4]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_invalidated_a_key() {
+    fn a_message_that_invalidated_a_key_is_converted() {
         let mut entry = entry(Work::Receive);
         entry.completion.invalidated = Some(0x1234_5678);
         let wc = of(&entry);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_those_of_c() {
+    fn statuses_agree_with_the_c_header() {
         for (ours, theirs) in [
             (
                 CompletionStatus::LocalLength,

@@ -9,7 +9,7 @@ use ibverbs_sys::{
 use libc::c_int;
 
 use super::in_place::{Requests, message, segments};
-use super::queue_pair::{Object, object};
+use super::queue_pair::{QueuePairHandle, object};
 use super::{ah, number, verb};
 use crate::fault::Verb;
 use crate::memory::window_access;
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn post_send(
             // refer to is valid during the call.
             let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
             sender.execute(&mut list);
-            let mut next = list.rest();
+            let mut next = list.next_request();
             let mut gathered = Inline::new();
             // SAFETY: the C API requires a list of valid requests that ends with a null pointer.
             while let Some(request) = unsafe { next.as_ref() } {
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn post_send(
                     continue;
                 }
                 // SAFETY: the C API requires the data that the request's fields refer to.
-                let posted = unsafe { describe(object, request) }
+                let posted = unsafe { draft(object, request) }
                     .and_then(|draft| draft.finish(queue_pair.rules()))
                     .and_then(|request| sender.post(request));
                 if let Err(error) = posted {
@@ -101,12 +101,11 @@ pub(super) unsafe extern "C" fn post_recv(
     })
 }
 
-/// Converts a send request of the C ABI to a [`Draft`] (unchecked request). The request is checked when the draft is
-/// finished.
+/// Converts a send request of the C ABI to a [`Draft`] (a request that is checked later).
 ///
 /// # Safety
-/// The data that the request's fields refer to, according to its opcode and flags, must be valid.
-unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, PostError> {
+/// The data to which the request's fields refer, according to its opcode and flags, must be valid.
+unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft, PostError> {
     let rules = object.queue_pair().rules();
     // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the unions are set.
     let operation = unsafe {
@@ -167,7 +166,7 @@ unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, Post
             if request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
                 draft.inline(inline(request, rules)?);
             } else {
-                draft.gather(listed(request, rules)?.iter().map(segment));
+                draft.gather(sge_list(request, rules)?.iter().map(segment));
             }
         }
     }
@@ -184,6 +183,7 @@ unsafe fn describe(object: &Object, request: &ibv_send_wr) -> Result<Draft, Post
     Ok(draft)
 }
 
+/// A Send operation without immediate data that invalidates no memory key.
 pub(super) const SEND: SendOperation = SendOperation::Send {
     immediate: None,
     invalidate: None,
@@ -203,28 +203,28 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
 /// The segments of the request and their bytes must be valid.
 pub(super) unsafe fn inline(request: &ibv_send_wr, rules: &Rules) -> Result<Inline, PostError> {
     // SAFETY: the caller guarantees valid segments.
-    let places = (unsafe { listed(request, rules)? }.iter())
+    let places = (unsafe { sge_list(request, rules)? }.iter())
         .map(|piece| (piece.addr as usize, piece.length as usize));
     // SAFETY: the caller guarantees valid bytes.
     unsafe { copy(rules, places) }
 }
 
-/// Returns the segments of a request. Fails if there are too many for the queue pair.
+/// Returns the segments of a request. Fails if there are more than the queue pair allows.
 ///
 /// # Safety
 /// The segments must be valid while the result is used.
-unsafe fn listed<'a>(request: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sge], PostError> {
-    let count = usize::try_from(request.num_sge).map_err(|_| PostError::Segments)?;
+unsafe fn sge_list<'a>(wr: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sge], PostError> {
+    let count = usize::try_from(wr.num_sge).map_err(|_| PostError::Segments)?;
     let count = rules.send_segments(count)?;
     // SAFETY: the caller guarantees `num_sge` valid segments.
-    Ok(unsafe { pieces(request.sg_list, count) })
+    Ok(unsafe { slice(wr.sg_list, count) })
 }
 
-/// Returns `count` elements of C memory as a slice. The pointer may be null if `count` is 0.
+/// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if `count` is 0.
 ///
 /// # Safety
 /// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
-pub(super) unsafe fn pieces<'a, T>(list: *const T, count: usize) -> &'a [T] {
+pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     if count == 0 || list.is_null() {
         return &[];
     }
@@ -232,7 +232,8 @@ pub(super) unsafe fn pieces<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data from memory that is given by addresses and lengths. Fails if the data exceeds the queue pair's limit.
+/// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the data exceeds the queue
+/// pair's limit.
 ///
 /// # Safety
 /// The bytes at the given addresses must be valid for reads.
@@ -253,12 +254,13 @@ pub(super) unsafe fn copy(
     Ok(data)
 }
 
-/// Returns the destination of a datagram. Fails unless the address handle has the queue pair's protection domain (IBTA 10.2.5).
+/// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair number `destination`
+/// and the queue key. Fails unless the address handle has the queue pair's protection domain (IBTA 10.2.5).
 ///
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
 pub(super) unsafe fn address(
-    object: &Object,
+    object: &QueuePairHandle,
     handle: *mut ibv_ah,
     destination: u32,
     queue_key: u32,
@@ -283,8 +285,8 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned at once. A wrong window type and a zero-based window are
-/// immediate errors; other errors are reported by the completion.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type and a zero-based
+/// window are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

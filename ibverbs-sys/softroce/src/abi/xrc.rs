@@ -13,7 +13,7 @@ use crate::xrc::{File, XrcDomain, XrcDomains};
 /// The C object that `ibv_open_xrcd` returns: the public structure, followed by the XRC domain of this
 /// device.
 #[repr(C)]
-struct Object {
+struct XrcDomainHandle {
     public: ibv_xrcd,
     domain: Arc<XrcDomain>,
     _counted: Counted,
@@ -22,9 +22,9 @@ struct Object {
 /// The XRC domains that this process has open. All contexts share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// In a child of `fork`, forgets the XRC domains that the parent has opened.
-pub(super) fn forget() {
-    DOMAINS.forget();
+/// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has none.
+pub(super) fn reset_in_child() {
+    DOMAINS.reset_in_child();
 }
 
 /// Returns the [`XrcDomain`] that is stored in the C object `xrcd`.
@@ -33,8 +33,8 @@ pub(super) fn forget() {
 /// `xrcd` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
     // SAFETY: the caller guarantees an XRC domain of this device, and each such domain is the first field of an
-    // `Object`.
-    unsafe { &(*xrcd.cast::<Object>()).domain }
+    // `XrcDomainHandle`.
+    unsafe { &(*xrcd.cast::<XrcDomainHandle>()).domain }
 }
 
 /// Opens an XRC domain (`ibv_open_xrcd(3)`).
@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
         };
         let (create, exclusive) = (flags & libc::O_CREAT != 0, flags & libc::O_EXCL != 0);
         match DOMAINS.get().open(file, create, exclusive) {
-            Ok(domain) => Box::into_raw(Box::new(Object {
+            Ok(domain) => Box::into_raw(Box::new(XrcDomainHandle {
                 public: ibv_xrcd { context },
                 domain,
                 _counted: Counted::new(Kind::XrcDomain),
@@ -82,12 +82,12 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
             return refusal.errno();
         }
         // SAFETY: `open_xrcd` created the object by `Box::into_raw`, and the C API forbids its use after this call.
-        drop(unsafe { Box::from_raw(xrcd.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(xrcd.cast::<XrcDomainHandle>()) });
         0
     })
 }
 
-/// Returns the identity of the file to which a descriptor belongs: its device and inode.
+/// Returns the identity of the file of a descriptor: its device and inode numbers.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: any descriptor number may be passed. The status is initialized if the result is 0.

@@ -9,29 +9,29 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::WakeEventfd;
-use crate::context::{Element, EventQueue, Shared, Usage};
+use crate::context::{Element, EventQueue, HasUsage, Usage};
 use crate::descriptor::Descriptor;
 
-/// A completion channel (`ibv_comp_channel`). Each of its events names a completion queue that has new entries.
+/// A completion channel (`ibv_comp_channel`): a queue of events, each for a completion queue with new entries.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    events: EventQueue<Arc<Element>, Waking>,
-    /// Duplicate of the event descriptor, which the program gets. The device does not use the duplicate.
-    public: Descriptor,
-    /// Set once the descriptor was found to be non-blocking.
+    events: EventQueue<Arc<Element>, EventFile>,
+    /// Duplicate of the event descriptor that is given to the program. The device does not use the duplicate.
+    program_descriptor: Descriptor,
+    /// Set after the descriptor was found to be non-blocking.
     was_non_blocking: AtomicBool,
     usage: Usage,
 }
 
 /// Event descriptor on which threads of the program wait for completion events.
 #[derive(Debug)]
-enum Waking {
+enum EventFile {
     Own(Descriptor),
-    /// Descriptor that peer processes on the same host hold open too, to wake the waiting thread.
+    /// Descriptor that peer processes on the same host also have, to wake the waiting thread.
     WakeEventfd(WakeEventfd),
 }
 
-impl AsFd for Waking {
+impl AsFd for EventFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(descriptor) => descriptor.as_fd(),
@@ -41,44 +41,44 @@ impl AsFd for Waking {
 }
 
 impl CompletionChannel {
-    /// Creates a completion channel without queued events. Only this process can wake its waiting threads.
+    /// Creates a completion channel without queued events. Only this process can wake threads that wait on it.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
-        Self::behind(Waking::Own(Descriptor::open(|| eventfd(0, flags))?))
+        Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Creates a completion channel without queued events. Peers on the same host can wake its waiting threads by
+    /// Creates a completion channel without queued events. Peers on the same host can wake threads that wait on it by
     /// `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
-        Self::behind(Waking::WakeEventfd(wake_eventfd))
+        Self::of_descriptor(EventFile::WakeEventfd(wake_eventfd))
     }
 
-    fn behind(descriptor: Waking) -> io::Result<Arc<Self>> {
+    fn of_descriptor(descriptor: EventFile) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            public: Descriptor::for_program(descriptor.as_fd())?,
+            program_descriptor: Descriptor::for_program(descriptor.as_fd())?,
             events: EventQueue::with(descriptor),
             was_non_blocking: AtomicBool::new(false),
             usage: Usage::default(),
         }))
     }
 
-    /// Returns the number of the file descriptor that the program waits on.
+    /// Returns the number of the channel's file descriptor, on which the program waits for events.
     pub(crate) fn number(&self) -> RawFd {
-        self.public.as_raw_fd()
+        self.program_descriptor.as_raw_fd()
     }
 
     /// Returns the descriptor with which peer processes wake a thread that waits on this channel, or `None` if only this
     /// process can wake the thread.
     pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
-            Waking::Own(_) => None,
-            Waking::WakeEventfd(wake_eventfd) => Some(wake_eventfd),
+            EventFile::Own(_) => None,
+            EventFile::WakeEventfd(wake_eventfd) => Some(wake_eventfd),
         }
     }
 
-    /// Returns whether the program has made the channel's descriptor non-blocking, so that no thread blocks in a read of
-    /// it. The result `true` is remembered, which saves a system call for each event: a thread whose program has made the
-    /// descriptor blocking again waits correctly, too.
+    /// Returns whether the program has made the channel's descriptor non-blocking, so that no thread waits in a `read`
+    /// of it. The result `true` is cached, which saves a system call for each event. If the program makes the
+    /// descriptor blocking again, threads still wait correctly.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -89,13 +89,13 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has returned `true`.
+    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has ever returned `true`.
     pub(crate) fn was_non_blocking(&self) -> bool {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
 
-    /// Queues an event for a completion queue that has new entries. Each time the queue is armed, one event is raised, even if
-    /// the previous event was not fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for a completion queue that has new entries. Each arming of the completion queue causes one
+    /// event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -103,18 +103,19 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event. If none is queued, waits for one, unless the program has made the descriptor non-blocking.
+    /// Fetches the next event. If no event is queued, waits for one, unless the program has made the descriptor
+    /// non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
 
-    /// Fetches the next event, or returns `None` if none is queued. Never waits.
+    /// Fetches the next event, or returns `None` if no event is queued. Never waits.
     pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or `None` after a wakeup by a
-    /// peer.
+    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or `None` after a wakeup
+    /// by a peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))
@@ -134,7 +135,7 @@ impl AsFd for CompletionChannel {
     }
 }
 
-impl Shared for CompletionChannel {
+impl HasUsage for CompletionChannel {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -10,18 +10,19 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Completion queues whose events moderation delays, with the times at which the events are due. A timer of the NIC
-/// raises the events.
+/// Completion queues whose events are delayed by moderation, with the times at which the events are due. A timer of the
+/// NIC raises the events.
 pub struct Deadlines {
-    /// Earliest due time in nanoseconds. A thread can read it without a lock to see that no event is due.
+    /// Earliest due time in nanoseconds. Threads read it without a lock to check whether an event is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
-    told: OnceLock<Told>,
+    told: OnceLock<DueCallback>,
 }
 
-/// Callback that gets each new due time, so that its owner can set a timer.
-type Told = Box<dyn Fn(Time) + Send + Sync>;
+/// Callback that is called with each new due time, so that a timer can be set.
+type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
+/// Value of the stored time if no completion event is delayed.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {
@@ -43,15 +44,16 @@ impl fmt::Debug for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the earliest due time, at which [`expire`](Self::expire) must be called. Returns `None` if no event is delayed.
+    /// Returns the earliest due time, at which the caller must call [`expire`](Self::expire). Returns `None` if no
+    /// event is delayed.
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback that is called with each new due time. Only the first call has an effect. The callback runs while a
-    /// completion queue is locked.
-    pub(crate) fn tell(&self, told: impl Fn(Time) + Send + Sync + 'static) {
+    /// Sets the callback that is called with each new due time. Only the first call has an effect. The callback runs
+    /// while a completion queue is locked.
+    pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }
 

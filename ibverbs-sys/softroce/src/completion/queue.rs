@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use ibverbs_sys::ibv_event_type;
 use smallvec::SmallVec;
 
-use crate::context::{Context, Element, Refusal, Shared, Usage};
+use crate::context::{Context, Element, HasUsage, Refusal, Usage};
 use crate::limits;
 use crate::proto::Time;
 use crate::spin::Mutex;
 
-use super::moderation::{self, Moderation, Verdict};
-use super::ring::{Added, Marks, Place, Refused, Ring, TooMany};
+use super::moderation::{self, EventTiming, Moderation};
+use super::ring::{AddError, Added, Marks, Position, Ring, TooMany};
 use super::{CompletionChannel, Deadlines, Entry};
 
 #[cfg(all(test, not(loom)))]
@@ -30,43 +30,44 @@ pub struct CompletionQueue {
     channel: Option<Arc<CompletionChannel>>,
     deadlines: Arc<Deadlines>,
     this: Weak<Self>,
-    /// Subject by which asynchronous events name this queue.
+    /// [`Element`] that stands for this queue in asynchronous events.
     element: Arc<Element>,
-    /// Subject by which events of the completion channel name this queue. The program acknowledges them separately from
-    /// asynchronous events.
+    /// [`Element`] that stands for this queue in events of the completion channel. The program acknowledges these
+    /// events separately from asynchronous events.
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
     timed: AtomicBool,
     overrun: AtomicBool,
-    events: Mutex<Events>,
+    events: Mutex<ArmedState>,
 }
 
 /// Attributes of a new completion queue.
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
-    /// Maximum number of entries that the queue holds.
+    /// Maximum number of entries in the queue.
     pub capacity: u32,
     /// Channel at which the queue raises its completion events.
     pub channel: Option<Arc<CompletionChannel>>,
-    /// Set if a full queue drops its oldest entry to add a new one. Otherwise, a full queue fails.
+    /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does not fit makes the
+    /// queue fail.
     pub ignore_overrun: bool,
     /// Set if the program reads the timestamps of entries, so that they must be recorded.
     pub timestamps: bool,
 }
 
 /// State of the completion event for which the program has armed the queue. The ring of entries contains a copy of the
-/// armed state as marks, so that threads that add entries need not lock this state.
+/// armed state in its marks, so that threads that add entries need not lock this state.
 #[derive(Default)]
-struct Events {
+struct ArmedState {
     arming: Option<Arming>,
-    /// Position of the first entry that may raise the event: the tail of the ring when the queue was armed.
-    since: Option<Place>,
+    /// Position in the ring of the first entry that may raise the event: the tail of the ring when the queue was armed.
+    since: Option<Position>,
     moderation: Moderation,
-    held: moderation::Held,
+    held: moderation::DelayedEvent,
 }
 
-/// Kind of entry for which a program arms a completion queue.
+/// Kind of the entries for which a program arms a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
     /// A received message with the solicited flag, or an error.
@@ -75,23 +76,23 @@ pub enum Arming {
     Any,
 }
 
-/// Error: a full completion queue had no room for an entry. The queue fails, and so does the queue pair whose request
+/// Error: an entry did not fit into a full completion queue. The queue fails, and so does the queue pair whose request
 /// would have completed there (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
 
-/// Initial number of entries for which a completion queue has memory. More memory is allocated when it is needed.
-const INITIAL_ROOM: usize = 256;
+/// Number of entries for which a new completion queue has memory. More memory is allocated when it is needed.
+const INITIAL_ENTRIES: usize = 256;
 
 /// Maximum number of entries that are added to a completion queue in one step.
-const TOGETHER: usize = 16;
+const MAX_BATCH: usize = 16;
 
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// Creates a completion queue of an open device. When moderation delays one of its events, the due time is added to
-    /// `deadlines`.
+    /// Creates a completion queue of the open device `context`. If moderation delays an event of the queue, the due
+    /// time is added to `deadlines`.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -99,7 +100,7 @@ impl CompletionQueue {
     ) -> Result<Arc<Self>, Refusal> {
         let capacity = checked_capacity(attributes.capacity)?;
         Ok(Arc::new_cyclic(|this| Self {
-            entries: Ring::new(capacity, INITIAL_ROOM),
+            entries: Ring::new(capacity, INITIAL_ENTRIES),
             context: Arc::clone(context),
             channel: attributes.channel,
             deadlines: Arc::clone(deadlines),
@@ -114,12 +115,12 @@ impl CompletionQueue {
         }))
     }
 
-    /// Returns the channel at which the queue raises its completion events.
+    /// Returns the channel at which the queue raises its completion events, or `None` if it has none.
     pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_deref()
     }
 
-    /// Returns whether the program reads the timestamps of entries. If not, they need not be recorded.
+    /// Returns whether the program reads the timestamps of entries. Otherwise they need not be recorded.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
@@ -133,29 +134,29 @@ impl CompletionQueue {
         }
         // A second copy lets the compiler keep `entry` in registers until it is written to its slot.
         let again = entry;
-        self.push_with_care(added, &again)
+        self.push_slowly(added, &again)
     }
 
-    /// Handles the rare cases of [`push`](Self::push): tries again if the entry was not `added`, or raises an event if it
-    /// was.
+    /// Completes an attempt to add `entry` in the rare cases of [`push`](Self::push): tries again if `added`, the
+    /// result of the attempt, is `None`, and raises an event for the entry otherwise.
     #[cold]
-    fn push_with_care(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
+    fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
         match added {
             Some(added) => {
-                self.announce(added, entry);
+                self.notify_added(added, entry);
                 Ok(())
             }
             None => self.push_slice(entry),
         }
     }
 
-    /// Adds entries in order. Stops with an error at the first entry for which the queue has no room.
+    /// Adds entries in order. Stops with an error at the first entry that does not fit into the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
         while entries.size_hint().0 > 1 {
-            self.push_together(&mut entries)?;
+            self.push_batch(&mut entries)?;
         }
         for entry in entries {
             self.push(entry)?;
@@ -163,11 +164,11 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries. The entries are collected first, so that nothing can panic between the claim of slots in the
-    /// ring and the writing of the entries.
+    /// Adds a batch of entries. All entries are taken from the iterator first, so that no panic can occur between the
+    /// claim of slots in the ring and the writing of the entries.
     #[inline(never)]
-    fn push_together(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
-        let together: SmallVec<[Entry; TOGETHER]> = entries.take(TOGETHER).collect();
+    fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
+        let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
         self.push_slice(&together)
     }
 
@@ -177,7 +178,7 @@ impl CompletionQueue {
                 Ok((count, added)) => {
                     let (these, rest) = entries.split_at(count);
                     if !added.marks().is_empty() {
-                        self.announce(added, these);
+                        self.notify_added(added, these);
                     }
                     entries = rest;
                 }
@@ -187,17 +188,17 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles an attempt to add an entry that was `refused`. If the ring was full, drops the oldest entry if overruns are
-    /// ignored, and otherwise fails the queue. Returns `Ok` if the caller must try again.
+    /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the oldest entry if overruns
+    /// are ignored, and otherwise makes the queue fail. Returns `Ok` if the caller must try again.
     #[cold]
-    fn make_room(&self, refused: Refused) -> Result<(), Overrun> {
-        let Refused::Full(full) = refused else {
+    fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
+        let AddError::Full(full) = refused else {
             return Err(Overrun);
         };
         if self.ignore_overrun {
             if self.entries.poll(1, |_| ()) == 0 {
                 // The oldest entry is still being written.
-                self.entries.settle();
+                self.entries.wait_for_claims();
             }
             return Ok(());
         }
@@ -205,7 +206,7 @@ impl CompletionQueue {
             return Ok(());
         }
         // A thread that sees the overrun must find all earlier entries.
-        self.entries.settle();
+        self.entries.wait_for_claims();
         self.overrun.store(true, Ordering::Release);
         self.context
             .raise(ibv_event_type::IBV_EVENT_CQ_ERR, &self.element);
@@ -214,7 +215,7 @@ impl CompletionQueue {
 
     /// Raises a completion event if the queue is armed for one of the added entries.
     #[cold]
-    fn announce(&self, added: Added, entries: &[Entry]) {
+    fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
             |arming: Arming, entry: &Entry| arming == Arming::Any || entry.is_solicited();
         let marked = if added.marks().contains(Arming::Any.marks()) {
@@ -236,35 +237,37 @@ impl CompletionQueue {
             {
                 continue;
             }
-            let Events {
+            let ArmedState {
                 moderation, held, ..
             } = &mut *events;
-            match moderation.judge(held, Time::from_nanos(entry.timestamp)) {
-                Verdict::Raise => self.notify(&mut events),
-                Verdict::WaitUntil(Some(due)) => self.deadlines.add(due, self.this.clone()),
-                Verdict::WaitUntil(None) => {}
+            match moderation.count_completion(held, Time::from_nanos(entry.timestamp)) {
+                EventTiming::Raise => self.notify(&mut events),
+                EventTiming::WaitUntil(Some(due)) => self.deadlines.add(due, self.this.clone()),
+                EventTiming::WaitUntil(None) => {}
             }
         }
     }
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// Returns `false` if the caller knows of an entry by other means (an event, memory that the same message wrote, a lock),
-    /// because the entry is published with `Release` before all of these. Exception: while another thread is still adding an
-    /// earlier entry, both entries are missing. An event is raised only when all earlier entries are complete.
+    /// Always returns `false` if the caller knows of an entry by other means (an event, memory that the same message
+    /// wrote, a lock), because the entry is published with `Release` before. Exception: while another thread is still
+    /// adding an earlier entry, both entries are missing. An event is raised only when all earlier entries are
+    /// complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Removes at most `limit` entries, the oldest first, and passes each to `out`. Returns their number.
+    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the number of removed
+    /// entries.
     #[inline(always)]
     pub fn poll(&self, limit: usize, out: impl FnMut(&Entry)) -> usize {
         self.entries.poll(limit, out)
     }
 
-    /// Returns whether an entry was lost because the queue was full. Earlier entries can still be polled; no further entries
-    /// are added.
+    /// Returns whether an entry was lost because the queue was full. After this, earlier entries can still be polled,
+    /// but no further entries are added.
     pub fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
@@ -284,16 +287,16 @@ impl CompletionQueue {
             }
             events.arming = events.arming.max(Some(arming));
         }
-        self.entries.settle();
+        self.entries.wait_for_claims();
     }
 
-    /// Removes the entries of a queue pair that is reset or destroyed. Their request ids would be stale, or belong to a later
-    /// queue pair with the same number.
+    /// Removes the entries of a queue pair that is reset or destroyed, because their request IDs would be stale, or
+    /// appear to belong to a later queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
 
-    /// Changes the capacity to `capacity`, and returns it. Fails if the queue contains more entries.
+    /// Changes the capacity to `capacity` entries, and returns it. Fails if the queue contains more entries.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
@@ -302,7 +305,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events. If an event is being delayed, raises it now.
+    /// Sets the moderation of completion events. If an event is delayed at present, raises it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);
@@ -349,14 +352,13 @@ impl CompletionQueue {
         &self.notifications
     }
 
-    /// Raises the completion event for which the program has armed the queue. For another event, the program must arm it
-    /// again.
-    fn notify(&self, events: &mut Events) {
+    /// Raises the completion event for which the program has armed the queue, and disarms the queue.
+    fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
-        events.held = moderation::Held::default();
+        events.held = moderation::DelayedEvent::default();
         self.entries.unmark();
         // Other threads may have claimed earlier slots. A thread that gets the event must find its entry, not a gap.
-        self.entries.settle();
+        self.entries.wait_for_claims();
         if let Some(channel) = &self.channel {
             channel.notify(&self.notifications);
         }
@@ -372,7 +374,7 @@ impl Arming {
     }
 }
 
-impl Shared for CompletionQueue {
+impl HasUsage for CompletionQueue {
     fn usage(&self) -> &Usage {
         &self.usage
     }

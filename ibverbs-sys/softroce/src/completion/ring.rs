@@ -13,61 +13,62 @@
 //!
 //! The word of the tail also contains marks (flags for the user of the ring). When a producer claims a position, it
 //! gets the marks that were set, without a fence. A thread that sets a mark and then waits for earlier claims
-//! ([`Ring::settle`]) finds the entries of these claims.
+//! ([`Ring::wait_for_claims`]) finds the entries of these claims.
 
-use self::place::Lap;
+use self::position::Lap;
 use self::slots::{Slots, Table};
 use self::sync::{AtomicU64, AtomicUsize, Ordering, relax};
 
 mod hold;
 #[cfg(all(test, loom))]
 mod models;
-mod place;
+mod position;
 mod slots;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(super) use hold::TooMany;
-pub(super) use place::Place;
+pub(super) use position::Position;
 
 /// Bounded lock-free queue of entries in a ring of slots.
 pub(super) struct Ring<T> {
-    /// Position of the next entry to add, with [`Place::HELD`], [`Place::CLOSED`] and the marks.
-    tail: Line,
-    /// Position of the oldest entry, with [`Place::HELD`].
-    head: Line,
+    /// Position of the next entry to add, with the flags [`Position::HELD`] and [`Position::CLOSED`] and the marks.
+    tail: RingEnd,
+    /// Position of the oldest entry, with the flag [`Position::HELD`].
+    head: RingEnd,
     table: Table<T>,
     /// Maximum number of slots, to which the ring may grow.
     capacity: AtomicUsize,
 }
 
-/// The word of the head or the tail, in a cache line of its own.
+/// Word of the head or the tail of the ring, in its own cache line.
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct RingEnd(AtomicU64);
 
 /// Result of adding entries: the position of the first added entry, with the marks (flags of the tail) that were set at
 /// that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Added(Place);
+pub(super) struct Added(Position);
 
-/// Flags in the tail of the ring. The completion queue defines their meaning: the kinds of entries it is armed for.
+/// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries for which the queue
+/// is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks(u64);
 
 /// Reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum AddError {
     /// The ring contains as many entries as its capacity.
     Full(Full),
     /// The ring is closed: no more entries can be added.
     Closed,
 }
 
-/// Value of the tail at the time when the ring was found full. [`Ring::close`] closes the ring only if the tail has not
-/// changed.
+/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail has not changed
+/// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full(Place);
+pub(super) struct Full(Position);
 
 impl Marks {
     pub(super) const FIRST: Self = Self(1 << 2);
@@ -87,11 +88,11 @@ impl Added {
     /// Returns the marks (flags of the tail) that were set when the entries were added.
     #[inline]
     pub(super) fn marks(self) -> Marks {
-        Marks(self.0.0 & Place::MARKS)
+        Marks(self.0.0 & Position::MARKS)
     }
 
     /// Returns whether the entries were added before a mark was set at the position `mark`.
-    pub(super) fn is_before(self, mark: Place) -> bool {
+    pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
 }
@@ -100,42 +101,43 @@ impl<T: Copy + Send> Ring<T> {
     /// Maximum capacity.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
-    /// Creates a ring for `capacity` entries, with memory for the first `room` of them.
+    /// Creates a ring for `capacity` entries, with memory for the first `room` entries.
     pub(super) fn new(capacity: usize, room: usize) -> Self {
         debug_assert!((1..=Self::MAX_CAPACITY).contains(&capacity));
         Self {
-            tail: Line(AtomicU64::new(Place::START.0)),
-            head: Line(AtomicU64::new(Place::START.0)),
+            tail: RingEnd(AtomicU64::new(Position::START.0)),
+            head: RingEnd(AtomicU64::new(Position::START.0)),
             table: Table::new(room.min(capacity)),
             capacity: AtomicUsize::new(capacity),
         }
     }
 
-    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free or if another thread
-    /// adds an entry at the same time.
+    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free or if another
+    /// thread adds an entry at the same time.
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
         let slots = self.table.slots();
         let slot = slots.of(tail);
-        if !slot.says(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
+        if !slot.has_turn(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
             return None;
         }
         // SAFETY: the slot was free for this position when the position was the tail, and stays free until the position is
         // claimed. This thread has just claimed it, because the compare-and-swap succeeded.
         unsafe { slot.write(entry) };
-        slot.say(tail.full());
+        slot.set_turn(tail.full());
         Some(Added(tail))
     }
 
-    /// Adds as many of the first `entries` as there are free slots, but at least one. Returns the number of added entries.
-    pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), Refused> {
+    /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the number of added
+    /// entries.
+    pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
             let tail = self.tail();
             let slots = self.table.slots();
             let (mut end, mut count) = (tail, 0);
-            while count < entries.len() && slots.of(end).says(end.free()) {
+            while count < entries.len() && slots.of(end).has_turn(end.free()) {
                 end = end.next(slots.lap);
                 count += 1;
             }
@@ -148,7 +150,7 @@ impl<T: Copy + Send> Ring<T> {
                     // SAFETY: the slot was free for this position when the position was at or behind the tail, and stays free
                     // until the position is claimed. This thread claimed it together with the tail.
                     unsafe { slot.write(entry) };
-                    slot.say(place.full());
+                    slot.set_turn(place.full());
                     place = place.next(slots.lap);
                 }
                 return Ok((count, Added(tail)));
@@ -156,41 +158,42 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no entry
-    /// can be added.
+    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no
+    /// entry can be added.
     #[cold]
-    fn make_room(&self, tail: Place, attempt: &mut u32) -> Result<(), Refused> {
-        if tail.has(Place::CLOSED) {
-            return Err(Refused::Closed);
+    fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
+        if tail.has(Position::CLOSED) {
+            return Err(AddError::Closed);
         }
         // The head is read after the tail, so the ring contained at least as many entries as these two values show.
         let head = self.head();
-        if tail.plain() != head.next_lap() {
+        if tail.unflagged() != head.next_lap() {
             // Another thread has exclusive control of the head or tail, is still reading the entry, or has just changed the tail.
             relax(attempt);
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
             self.grow();
         } else {
-            return Err(Refused::Full(Full(tail)));
+            return Err(AddError::Full(Full(tail)));
         }
         Ok(())
     }
 
-    /// Closes the ring, so that no entries can be added, unless the tail has changed since `full`. Returns whether this
-    /// call closed the ring.
+    /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring was found `full`.
+    /// Returns whether this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
-        claim(&self.tail, full.0, full.0.with(Place::CLOSED))
+        claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
     /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other means that an entry was
-    /// added.
+    /// added and not removed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
-        self.table.slots().of(head).says(head.free())
+        self.table.slots().of(head).has_turn(head.free())
     }
 
-    /// Removes at most `limit` entries, the oldest first, and passes each to `out`. Returns their number.
+    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the number of removed
+    /// entries.
     #[inline(always)]
     pub(super) fn poll(&self, limit: usize, mut out: impl FnMut(&T)) -> usize {
         let mut attempt = 0;
@@ -198,18 +201,18 @@ impl<T: Copy + Send> Ring<T> {
             let head = self.head();
             let slots = self.table.slots();
             let (mut end, mut count) = (head, 0);
-            while count < limit && slots.of(end).says(end.full()) {
+            while count < limit && slots.of(end).has_turn(end.full()) {
                 end = end.next(slots.lap);
                 count += 1;
             }
             if count == 0 {
-                if limit == 0 || slots.of(head).says(head.free()) {
+                if limit == 0 || slots.of(head).has_turn(head.free()) {
                     return 0;
                 }
                 // An entry was just added, another thread has just changed the head, or a thread has exclusive control of the head.
                 relax(&mut attempt);
             } else if claim(&self.head, head, end) {
-                let mut taken = Taken {
+                let mut taken = ClaimedEntries {
                     slots,
                     next: head,
                     end,
@@ -222,31 +225,31 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind this
-    /// position sees the marks in its [`Added`].
-    pub(super) fn mark(&self, marks: Marks) -> Place {
-        Place(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).plain()
+    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind
+    /// this position finds the marks in its [`Added`].
+    pub(super) fn mark(&self, marks: Marks) -> Position {
+        Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks.
+    /// Clears all marks (flags of the tail).
     pub(super) fn unmark(&self) {
-        self.tail.0.fetch_and(!Place::MARKS, Ordering::AcqRel);
+        self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until other threads have finished writing all entries whose positions they claimed before this call.
-    pub(super) fn settle(&self) {
-        let end = self.tail().plain();
+    /// Waits until other threads have written all entries whose positions they claimed before this call.
+    pub(super) fn wait_for_claims(&self) {
+        let end = self.tail().unflagged();
         let mut attempt = 0;
         'again: loop {
             let head = self.head();
-            if head.has(Place::HELD) {
+            if head.has(Position::HELD) {
                 relax(&mut attempt);
                 continue;
             }
             let slots = self.table.slots();
             let mut place = head;
             while place.is_before(end) {
-                if slots.of(place).says(place.full()) {
+                if slots.of(place).has_turn(place.full()) {
                     place = place.next(slots.lap);
                 } else if self.head() == head {
                     relax(&mut attempt);
@@ -261,40 +264,41 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Returns the number of entries. The result is inexact while other threads add or remove entries.
     pub(super) fn len(&self) -> usize {
-        let (tail, head) = (self.tail(), self.head().plain());
+        let (tail, head) = (self.tail(), self.head().unflagged());
         let lap = self.table.slots().lap;
         (0..lap.length())
-            .find(|&count| head.nth(count, lap) == tail.plain())
+            .find(|&count| head.nth(count, lap) == tail.unflagged())
             .unwrap_or(lap.length())
     }
 
     #[inline]
-    fn head(&self) -> Place {
-        Place(self.head.0.load(Ordering::Acquire))
+    fn head(&self) -> Position {
+        Position(self.head.0.load(Ordering::Acquire))
     }
 
     #[inline]
-    fn tail(&self) -> Place {
-        Place(self.tail.0.load(Ordering::Acquire))
+    fn tail(&self) -> Position {
+        Position(self.tail.0.load(Ordering::Acquire))
     }
 }
 
-/// Moves the head or tail `end` from one position to another, if no other thread has changed it. Returns whether it was moved.
+/// Moves the head or tail `end` from the position `from` to `to`, unless another thread has changed it. Returns whether
+/// it was moved.
 #[inline]
-fn claim(end: &Line, from: Place, to: Place) -> bool {
+fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     // `Relaxed`: the state words of the slots publish the entries.
     let order = Ordering::Relaxed;
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of all of them.
-struct Taken<'a, T: Copy> {
+/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these entries.
+struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
-    next: Place,
-    end: Place,
+    next: Position,
+    end: Position,
 }
 
-impl<T: Copy> Taken<'_, T> {
+impl<T: Copy> ClaimedEntries<'_, T> {
     #[inline]
     fn take(&mut self, out: impl FnOnce(&T)) {
         let place = self.next;
@@ -302,12 +306,12 @@ impl<T: Copy> Taken<'_, T> {
         // SAFETY: the slot was full for this position when the position was at or behind the head, and stays full until the
         // position is claimed. This thread claimed it, because the compare-and-swap on the head succeeded.
         unsafe { slot.read(out) };
-        slot.say(place.next_lap().free());
+        slot.set_turn(place.next_lap().free());
         self.next = place.next(self.slots.lap);
     }
 }
 
-impl<T: Copy> Drop for Taken<'_, T> {
+impl<T: Copy> Drop for ClaimedEntries<'_, T> {
     #[inline]
     fn drop(&mut self) {
         while self.next != self.end {

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::context::count_down;
+use crate::context::decrement;
 use crate::descriptor::Descriptor;
 
-/// Wakeup descriptors (eventfds) of a NIC, with which peer processes wake threads that wait on completion channels.
+/// Wakeup descriptors (eventfds) of a NIC, by which peer processes wake threads that wait on completion channels.
 #[derive(Debug)]
 pub(crate) struct WakeEventfds(Box<[Slot]>);
 
@@ -26,8 +26,8 @@ struct Slot {
     is_taken: AtomicBool,
 }
 
-/// Wakeup descriptor that is assigned to a completion channel. Dropping this value makes the descriptor available to
-/// other channels.
+/// Wakeup descriptor (eventfd) that is assigned to a completion channel. Dropping this value makes the descriptor
+/// available to other channels.
 #[derive(Debug)]
 pub(crate) struct WakeEventfd {
     wake_eventfds: Arc<WakeEventfds>,
@@ -35,10 +35,10 @@ pub(crate) struct WakeEventfd {
 }
 
 impl WakeEventfds {
-    /// Number of wakeup descriptors of a NIC. Each peer process holds all of them open, so the number is small.
+    /// Number of wakeup descriptors of a NIC. The number is small because each peer process has all of them open.
     pub(crate) const COUNT: usize = 2;
 
-    /// Opens all wakeup descriptors of a NIC. None of them is assigned to a channel yet.
+    /// Opens all wakeup descriptors of a NIC. They are not assigned to channels yet.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
@@ -51,7 +51,7 @@ impl WakeEventfds {
         Ok(Arc::new(Self(slots)))
     }
 
-    /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all are in use.
+    /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all descriptors are in use.
     pub(crate) fn take(self: &Arc<Self>) -> Option<WakeEventfd> {
         let number =
             (self.0.iter()).position(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))?;
@@ -62,7 +62,7 @@ impl WakeEventfds {
         // The previous channel may have changed the blocking mode or left a count.
         let flags = fcntl_getfl(wake_eventfd.as_fd()).ok()?;
         fcntl_setfl(wake_eventfd.as_fd(), flags - OFlags::NONBLOCK).ok()?;
-        while count_down(wake_eventfd.as_fd()) {}
+        while decrement(wake_eventfd.as_fd()) {}
         Some(wake_eventfd)
     }
 
@@ -73,8 +73,8 @@ impl WakeEventfds {
 }
 
 impl WakeEventfd {
-    /// Returns the index of the descriptor among the wakeup descriptors of its NIC. Peer processes identify the descriptor by
-    /// this index.
+    /// Returns the index of the descriptor among the wakeup descriptors of the NIC, by which peer processes identify
+    /// it.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_eventfd_is_one_channels_and_begins_silent() {
+    fn a_wake_eventfd_belongs_to_one_channel_and_begins_unsignaled() {
         let wake_eventfds = WakeEventfds::new().unwrap();
         let taken: Vec<WakeEventfd> = std::iter::from_fn(|| wake_eventfds.take()).collect();
         assert_eq!(taken.len(), WakeEventfds::COUNT);
@@ -119,7 +119,7 @@ mod tests {
         drop(taken);
         let again = wake_eventfds.take().unwrap();
         assert!(again.is_only_one());
-        assert!(!count_down(again.as_fd()));
+        assert!(!decrement(again.as_fd()));
         assert!(!fcntl_getfl(&again).unwrap().contains(OFlags::NONBLOCK));
     }
 }

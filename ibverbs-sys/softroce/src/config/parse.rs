@@ -37,7 +37,8 @@ pub(super) fn addresses(value: &str) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// Parses names of network interfaces. The loopback interface adds no address, so `lo` leaves only the loopback address.
+/// Parses names of network interfaces, separated by commas. The loopback interface adds no address, so with `lo` alone
+/// the device has only its loopback address.
 pub(super) fn interfaces(value: &str) -> Result<Vec<String>, String> {
     list(value, |name| {
         // The kernel's limit, IFNAMSIZ.
@@ -104,13 +105,13 @@ pub(super) fn number(value: &str) -> Result<u64, String> {
 }
 
 /// Parses a fraction, written as a number from 0 to 1 or as a percentage. Returns a number from 0 to 1.
-pub(super) fn part(value: &str) -> Result<f64, String> {
+pub(super) fn rate(value: &str) -> Result<f64, String> {
     let (digits, whole) = match value.strip_suffix('%') {
         Some(percent) => (percent, 100.0),
         None => (value, 1.0),
     };
     match digits.parse::<f64>() {
-        Ok(part) if (0.0..=whole).contains(&part) => Ok(part / whole),
+        Ok(rate) if (0.0..=whole).contains(&rate) => Ok(rate / whole),
         _ => Err("a part from 0 to 1, or from 0% to 100%, is expected".to_owned()),
     }
 }
@@ -165,7 +166,7 @@ pub(super) fn events(value: &str) -> Result<Vec<(Duration, Scheduled)>, String> 
     })
 }
 
-/// Events of the port or the device that `SOFTROCE_EVENT` can raise, with their names without the prefix `IBV_EVENT_`.
+/// Names of the events of the port or the device that `SOFTROCE_EVENT` can raise, without the prefix `IBV_EVENT_`.
 const EVENTS: [(&str, ibv_event_type); 8] = [
     ("DEVICE_FATAL", ibv_event_type::IBV_EVENT_DEVICE_FATAL),
     ("PORT_ACTIVE", ibv_event_type::IBV_EVENT_PORT_ACTIVE),
@@ -219,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_default() {
+    fn without_variables_the_configuration_is_the_default() {
         assert_eq!(parse(&[]), Ok(Config::default()));
         assert_eq!(parse(&[("SOFTROCE_LOSS", "")]), Ok(Config::default()));
     }
 
     #[test]
-    fn everything_set() {
+    fn every_variable_is_parsed() {
         let config = parse(&[
             ("SOFTROCE_DEVICE", "rocket7"),
             ("SOFTROCE_ADDRESS", "10.0.0.1, fe80::1"),

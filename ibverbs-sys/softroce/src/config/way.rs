@@ -1,7 +1,7 @@
-/// Path that messages of a queue pair take to its peer.
+/// Path that messages of a queue pair take to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// As packets over UDP.
+    /// As packets in UDP datagrams.
     Udp,
     /// Within the process: the sender's thread copies the bytes to the peer's memory.
     Direct,
@@ -10,8 +10,8 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns whether the configured `choice` allows this path. Packets are always allowed; `None` allows every
-    /// path.
+    /// Returns whether the configured `choice` allows this path. Packets are always allowed; the choice `None` allows
+    /// every path.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }
@@ -22,7 +22,7 @@ mod tests {
     use super::Way;
 
     #[test]
-    fn a_choice_leaves_one_way_and_packets() {
+    fn a_configured_path_leaves_only_that_path_and_packets() {
         use Way::{Direct, Shared, Udp};
         for way in [Udp, Direct, Shared] {
             assert!(way.is_allowed(None));

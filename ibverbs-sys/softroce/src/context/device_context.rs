@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use super::{Element, EventQueue};
 use crate::descriptor::Descriptor;
 
-/// Context of an opened device: the result of `ibv_open_device`.
+/// Context of an opened device, which `ibv_open_device` returns.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
-    /// Duplicate of the event descriptor, which the program gets. The device does not use the duplicate.
-    public: Descriptor,
-    /// Objects of the events that the program has fetched and not acknowledged: one entry for each event.
+    /// Duplicate of the event descriptor that is given to the program. The device does not use the duplicate.
+    program_descriptor: Descriptor,
+    /// Objects of the events that the program has fetched and not acknowledged, with one entry for each event.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
@@ -24,11 +24,11 @@ pub struct Context {
 pub struct AsyncEvent {
     /// Type of the event.
     pub kind: ibv_event_type,
-    /// Object, port or device that the event is about.
+    /// Object, port or device to which the event belongs.
     pub subject: Subject,
 }
 
-/// Object, port or device that an asynchronous event is about.
+/// Object, port or device to which an asynchronous event belongs.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// Queue pair, completion queue or shared receive queue.
@@ -44,19 +44,19 @@ impl Context {
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {
-            public: Descriptor::for_program(events.as_fd())?,
+            program_descriptor: Descriptor::for_program(events.as_fd())?,
             events,
             fetched: Mutex::default(),
         }))
     }
 
-    /// Returns the number of the file descriptor that the program waits on.
+    /// Returns the number of the file descriptor on which the program waits.
     pub(crate) fn number(&self) -> RawFd {
-        self.public.as_raw_fd()
+        self.program_descriptor.as_raw_fd()
     }
 
-    /// Queues an asynchronous event about an object of this context. Adds nothing if an equal event is queued and not yet
-    /// fetched, so events that a peer can cause do not accumulate.
+    /// Queues an asynchronous event of an object of this context. Does nothing if an equal event is queued and not
+    /// fetched yet, so events that a peer can cause do not accumulate.
     pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
         self.queue(AsyncEvent {
             kind,
@@ -64,7 +64,7 @@ impl Context {
         });
     }
 
-    /// Queues an asynchronous event about the port number `port`.
+    /// Queues an asynchronous event of the port with the number `port`.
     pub fn raise_port(&self, kind: ibv_event_type, port: u8) {
         self.queue(AsyncEvent {
             kind,
@@ -72,7 +72,7 @@ impl Context {
         });
     }
 
-    /// Queues an asynchronous event about the whole device.
+    /// Queues an asynchronous event of the whole device.
     pub fn raise_device(&self, kind: ibv_event_type) {
         self.queue(AsyncEvent {
             kind,
@@ -80,8 +80,8 @@ impl Context {
         });
     }
 
-    /// Fetches the next event (`ibv_get_async_event`). If none is queued, waits for one, unless the program has made the
-    /// descriptor non-blocking.
+    /// Fetches the next event (`ibv_get_async_event`). If no event is queued, waits for one, unless the program has
+    /// made the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -90,7 +90,7 @@ impl Context {
         Ok(event)
     }
 
-    /// Acknowledges a fetched event about the C object at `address` (`ibv_ack_async_event`).
+    /// Acknowledges a fetched event of the C object at `address` (`ibv_ack_async_event`).
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -101,8 +101,8 @@ impl Context {
         }
     }
 
-    /// Removes the queued events about `element`, whose object is being destroyed, and waits until the program has
-    /// acknowledged those that it has fetched.
+    /// Removes the queued events of `element`, whose object is being destroyed, and waits until the program has
+    /// acknowledged the events that it has fetched.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }
@@ -116,7 +116,7 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Returns the descriptor that is readable while events are queued: the context's `async_fd`.
+    /// Returns the descriptor that is readable while events are queued (`async_fd` of the context).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_again_is_told_once_until_it_is_fetched() {
+    fn a_repeated_event_is_queued_once_until_fetched() {
         let (context, queue_pair) = (context(), element(64));
         for _ in 0..1000 {
             context.raise(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR, &queue_pair);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_a_destroyed_object_are_not_told() {
+    fn events_of_a_destroyed_object_are_not_reported() {
         let (context, gone, stays) = (context(), element(64), element(128));
         context.raise(ibv_event_type::IBV_EVENT_QP_FATAL, &gone);
         context.raise(ibv_event_type::IBV_EVENT_CQ_ERR, &stays);

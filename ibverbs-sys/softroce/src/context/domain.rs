@@ -1,27 +1,28 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Shared, Usage};
+use super::{HasUsage, Usage};
 
-/// Unique number of a protection domain. A local or remote key is valid only within its own domain.
+/// Number that identifies a protection domain and that no other domain has. A memory key can be used only in the
+/// domain in which it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
 impl DomainId {
-    /// Creates an identity that no other domain has.
+    /// Creates an identifier that no other protection domain has.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the identity as a number.
+    /// Returns the identifier as an integer.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identity of another protection
-/// domain.
+/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identifier of the protection
+/// domain from which it was created.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -39,8 +40,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain. Objects that are created in the parent domain belong to `domain`
-    /// (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain of the protection domain `domain`. Objects that are created in the parent domain belong
+    /// to `domain` (`ibv_alloc_parent_domain(3)`).
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -49,8 +50,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identity that memory keys are checked against. For a parent domain, this is the identity of the protection
-    /// domain that the parent domain stands for.
+    /// Returns the identifier with which the use of memory keys is checked. A parent domain has the identifier of the
+    /// protection domain from which it was created.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -61,14 +62,14 @@ impl ProtectionDomain {
     }
 }
 
-impl Shared for ProtectionDomain {
+impl HasUsage for ProtectionDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }
 }
 
-/// Thread domain: a program promises by it that only one thread at a time uses the objects in the domain. This device
-/// makes no use of the promise.
+/// Thread domain, by which a program promises that only one thread at a time uses the objects in the domain. This
+/// device does not make use of the promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,
@@ -81,7 +82,7 @@ impl ThreadDomain {
     }
 }
 
-impl Shared for ThreadDomain {
+impl HasUsage for ThreadDomain {
     fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Subject of events: represents a C object, and counts the events about it that the program has fetched and not
+/// Representation of a C object in events. Counts the events of the object that the program has fetched and not
 /// acknowledged.
 ///
 /// When an object is destroyed, events that were not fetched are removed, and the destruction waits until fetched events are
@@ -19,17 +19,17 @@ pub struct Element {
 struct Fetched {
     /// Number of fetched events that are not acknowledged.
     open: u64,
-    /// Set once the object is being destroyed: no more events about it may be queued.
+    /// Set when the object is being destroyed: no more events of the object may be queued.
     withdrawn: bool,
 }
 
 impl Element {
-    /// Creates the subject of events for an object of the C API whose address is not known yet.
+    /// Creates the representation of a C object whose address is not known yet.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Sets the address of the C object. Must be called before the first event about the object is raised.
+    /// Sets the address of the C object. Must be called before the first event of the object is raised.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
@@ -39,7 +39,7 @@ impl Element {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Acknowledges `count` events about the object that the program has fetched.
+    /// Acknowledges `count` events of the object that the program has fetched.
     pub fn acknowledge(&self, count: u32) {
         let mut fetched = self.fetched.lock();
         fetched.open = fetched.open.saturating_sub(u64::from(count));
@@ -48,7 +48,7 @@ impl Element {
         }
     }
 
-    /// Waits until every fetched event is acknowledged, without a time limit, as the manual pages specify.
+    /// Waits until all fetched events are acknowledged, without a time limit, as the manual pages specify.
     pub fn wait_for_acknowledgements(&self) {
         let mut fetched = self.fetched.lock();
         self.acknowledged
@@ -60,12 +60,12 @@ impl Element {
         self.fetched.lock().open += 1;
     }
 
-    /// Prevents further events about the object from being queued, because it is being destroyed.
+    /// Prevents further events of the object from being queued, because the object is being destroyed.
     pub(super) fn withdraw(&self) {
         self.fetched.lock().withdrawn = true;
     }
 
-    /// Returns whether events may no longer be queued.
+    /// Returns whether events of the object may no longer be queued.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.fetched.lock().withdrawn
     }

@@ -50,8 +50,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
         &self.descriptor
     }
 
-    /// Adds an event about the object `element`. Adds nothing if the object is being destroyed, or if `is_same` returns `true`
-    /// for a queued event. So the length of the queue is bounded by the number of event kinds and objects.
+    /// Adds an event of the object `element`. Adds nothing if the object is being destroyed, or if `is_same` returns
+    /// `true` for a queued event. So the length of the queue is limited by the number of event kinds and objects.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -59,11 +59,11 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
         pending.push_back(event);
         // Even if the program has closed the descriptor, the event can be fetched.
-        descriptor::count_up(self.descriptor.as_fd());
+        descriptor::increment(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. If none is queued, waits for one, unless the descriptor is non-blocking. `element_of`
-    /// returns the object that an event is about.
+    /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is non-blocking.
+    /// `element_of` returns the object of an event.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -76,13 +76,14 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the descriptor is blocking.
+    /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the descriptor is
+    /// blocking. `element_of` returns the object of an event.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
         // This must happen under the lock. A waiting thread may have decremented the counter for this event, found no event,
         // and gone to sleep again. Then the next count belongs to an event that is queued later.
-        count_down(self.descriptor.as_fd());
+        decrement(self.descriptor.as_fd());
         Some(event)
     }
 
@@ -97,21 +98,21 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
         match read(&self.descriptor, &mut [0; 8]) {
             Err(Errno::BADF) => {
-                descriptor::lost();
+                descriptor::report_loss();
                 is_closed()
             }
             read => Ok(read.map(drop)?),
         }
     }
 
-    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns `None` if the event was
-    /// withdrawn in the meantime.
+    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns `None` if the event
+    /// was withdrawn in the meantime. `element_of` returns the object of an event.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events about the object `element`, prevents further events about it, and waits until the fetched
-    /// events are acknowledged. `of` returns the object that an event is about.
+    /// Removes all queued events of the object `element`, prevents further events of it, and waits until the fetched
+    /// events are acknowledged. `of` returns the object of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -119,7 +120,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
             let before = pending.len();
             pending.retain(|event| !of(event).is_some_and(|other| Arc::ptr_eq(other, element)));
             for _ in pending.len()..before {
-                count_down(self.descriptor.as_fd());
+                decrement(self.descriptor.as_fd());
             }
         }
         element.wait_for_acknowledgements();
@@ -139,10 +140,10 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was decremented. If it was not
-/// (the kernel does not support this, or another thread decremented it first), a thread that waits on the eventfd finds no
-/// event, and waits again.
-pub(crate) fn count_down(eventfd: BorrowedFd<'_>) -> bool {
+/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was decremented. If not,
+/// because the kernel does not support this or another thread decremented it first, a thread that waits on the eventfd
+/// finds no event, and waits again.
+pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
     }
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_in_order_and_the_descriptor_tells_whether_there_are_any() {
+    fn events_are_fetched_in_order_and_the_descriptor_is_readable_while_events_are_queued() {
         let (queue, element) = (queue(), Element::new());
         assert!(!is_readable(&queue));
         assert_eq!(
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_event_is_not_queued_twice_if_one_says_so() {
+    fn an_event_of_which_one_is_enough_is_not_queued_twice() {
         let (queue, element) = (queue(), Element::new());
         for _ in 0..3 {
             queue.push(Some(&element), (7, Arc::clone(&element)), |other| {
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawal_takes_its_own_events_and_no_more_come() {
+    fn a_withdrawal_removes_the_events_of_its_object_and_prevents_new_ones() {
         let (queue, gone, stays) = (queue(), Element::new(), Element::new());
         push(&queue, 1, &gone);
         push(&queue, 2, &stays);
@@ -305,7 +306,7 @@ mod tests {
     /// Checks that an event can be fetched that was queued while one thread fetched an earlier event and another thread read
     /// the descriptor without finding an event. The descriptor must stay readable.
     #[test]
-    fn a_fetch_does_not_take_the_count_of_a_later_event() {
+    fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
         type Hooked = EventQueue<(u32, Arc<Element>), Watched<Hook>>;
         let element = Element::new();

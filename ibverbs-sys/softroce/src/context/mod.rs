@@ -15,6 +15,6 @@ pub use device_context::{AsyncEvent, Context, Subject};
 pub use domain::{DomainId, ProtectionDomain, ThreadDomain};
 pub use element::Element;
 pub use event_queue::EventQueue;
-pub(crate) use event_queue::count_down;
+pub(crate) use event_queue::decrement;
 pub use refusal::Refusal;
-pub use usage::{Held, Shared, Usage};
+pub use usage::{HasUsage, Held, Usage};

@@ -1,4 +1,4 @@
-/// Reason why a verb fails, with one variant for each errno that the manual pages name.
+/// Reason why a verb fails, with one variant for each error number that the manual pages name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -26,7 +26,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the errno value for C.
+    /// Returns the error number that the verb returns to C code.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Invalid => libc::EINVAL,

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use, and
-/// cannot be used any more once its destruction has begun.
+/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use,
+/// and can no longer be used after its destruction has begun.
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
+/// Bit of the count that is set when the destruction of the object begins.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
@@ -43,16 +44,17 @@ impl Usage {
 }
 
 /// An object that counts the other objects that use it.
-pub trait Shared {
+pub trait HasUsage {
     /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;
 }
 
-/// Reference to an object that increments its [`Usage`] count. An object that uses another one keeps this value until the
-/// program destroys the using object. The using object's last `Arc` may live a little longer, held by a thread of the device.
-pub struct Held<T: Shared>(Arc<T>);
+/// Reference to an object that counts as one use of the object in its [`Usage`] count. An object that uses another
+/// object keeps such a reference until the program destroys it, although a thread of the device may hold its last `Arc`
+/// somewhat longer.
+pub struct Held<T: HasUsage>(Arc<T>);
 
-impl<T: Shared> Held<T> {
+impl<T: HasUsage> Held<T> {
     /// Creates a reference to `object`, and increments its usage count. Fails if the object is being destroyed.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
@@ -65,7 +67,7 @@ impl<T: Shared> Held<T> {
     }
 }
 
-impl<T: Shared> Deref for Held<T> {
+impl<T: HasUsage> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -73,13 +75,13 @@ impl<T: Shared> Deref for Held<T> {
     }
 }
 
-impl<T: Shared> Drop for Held<T> {
+impl<T: HasUsage> Drop for Held<T> {
     fn drop(&mut self) {
         self.0.usage().release();
     }
 }
 
-impl<T: Shared + fmt::Debug> fmt::Debug for Held<T> {
+impl<T: HasUsage + fmt::Debug> fmt::Debug for Held<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -92,14 +94,14 @@ mod tests {
     #[derive(Default)]
     struct Object(Usage);
 
-    impl Shared for Object {
+    impl HasUsage for Object {
         fn usage(&self) -> &Usage {
             &self.0
         }
     }
 
     #[test]
-    fn an_object_in_use_does_not_close_and_a_closed_one_is_not_used() {
+    fn an_object_in_use_is_not_closed_and_a_closed_object_is_not_used() {
         let object = Arc::new(Object::default());
         let first = Held::new(&object).unwrap();
         let second = Held::new(&object).unwrap();

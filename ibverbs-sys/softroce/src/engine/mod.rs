@@ -29,4 +29,4 @@ mod thread;
 mod watch;
 
 pub(crate) use signals::spawn;
-pub(crate) use thread::{Device, Engine, Look};
+pub(crate) use thread::{Engine, EngineTasks, ReceiveAttempt};

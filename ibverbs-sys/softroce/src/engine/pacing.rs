@@ -2,27 +2,28 @@
 
 use std::time::Duration;
 
-/// Interval at which the engine (the background thread of the device) checks whether threads still poll, while packets do not
-/// wake it.
-pub(super) const INTERVAL: Duration = Duration::from_millis(1);
+/// Interval at which the engine (the background thread of the device) checks whether threads still poll, while packets
+/// do not wake it.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If the last poll was at most this long ago, the polling thread is assumed to have received the packet that woke the
-/// engine. Waking the engine takes longer than this time.
-const POLLING: Duration = Duration::from_micros(5);
+/// If a packet wakes the engine (background thread) and the last poll was at most this long ago, the polling thread is
+/// assumed to have received the packet. Waking the engine takes longer than this time.
+const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still polling, but not scheduled
 /// at the moment.
-const AROUND: Duration = Duration::from_micros(200);
+const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
-/// Initial number of useless wakeups in a row after which the engine stops watching the sockets.
-const MAX_WAIT: u32 = 8;
+/// Initial number of useless wakeups in a row after which the engine (background thread) stops watching the sockets.
+const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Maximum number of useless wakeups in a row that is required before the engine stops watching the sockets.
-const MOST_MAX_WAIT: u32 = 1024;
+/// Maximum number of useless wakeups in a row that are required before the engine (background thread) stops watching
+/// the sockets.
+const MAX_USELESS_WAKEUPS: u32 = 1024;
 
-/// Observations of the engine in one iteration of its loop.
+/// Observations of the engine (background thread) in one iteration of its loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct Observations {
     /// Set if a socket woke the engine.
     pub(crate) woken: bool,
     /// Set if the engine fetched packets.
@@ -31,29 +32,30 @@ pub(crate) struct Finding {
     pub(crate) contended: bool,
     /// Set if the program armed a completion queue since the last iteration.
     pub(crate) armed: bool,
-    /// Time since a thread last polled. `None` if no thread ever did.
+    /// Time since a thread last polled. `None` if no thread ever polled.
     pub(crate) polled: Option<Duration>,
 }
 
-/// Decision on how the engine waits for work next.
+/// The way in which the engine (background thread) waits for work next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Watch the sockets, so that packets wake the engine.
     Watch,
     /// Do not watch the sockets, and wait at most for the given duration.
-    Leave(Duration),
+    Unwatched(Duration),
 }
 
-/// Decision whether packets wake the engine (the background thread of the device). Wakeups while the program polls are useless,
-/// and each costs the sender of the packet time. Without wakeups, packets wait for an interval if no thread polls. So the
-/// engine stops watching the sockets only after several useless wakeups in a row. If the decision turns out to be wrong, twice
-/// as many are required the next time.
+/// Decision whether packets wake the engine (the background thread of the device). Wakeups are useless while the
+/// program polls, and each takes time of the thread that sends the packet. Without wakeups, packets wait for an
+/// interval if no thread polls. So the engine stops watching the sockets only after several useless wakeups in a row.
+/// If this decision was wrong, twice as many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals without watching in which the program polled, since the required number of wakeups last changed.
+    /// Number of intervals in which the engine did not watch the sockets and the program polled, since the required
+    /// number of wakeups last changed.
     right: u32,
 }
 
@@ -62,43 +64,43 @@ impl Pacing {
         Self {
             away: false,
             in_vain: 0,
-            patience: MAX_WAIT,
+            patience: INITIAL_USELESS_WAKEUPS,
             right: 0,
         }
     }
 
-    pub(crate) fn decide(&mut self, found: Finding) -> Wait {
+    pub(crate) fn decide(&mut self, found: Observations) -> Wait {
         let within = |limit| found.polled.is_some_and(|ago| ago <= limit);
         if found.armed {
             // A program that arms a completion queue is about to sleep, so its earlier polls do not count.
             self.away = false;
             self.in_vain = 0;
         } else if self.away {
-            if within(AROUND) {
+            if within(POLLED_RECENTLY) {
                 self.right += 1;
                 if self.right >= 64 {
                     self.right = 0;
-                    self.patience = (self.patience / 2).max(MAX_WAIT);
+                    self.patience = (self.patience / 2).max(INITIAL_USELESS_WAKEUPS);
                 }
-                return Wait::Leave(INTERVAL);
+                return Wait::Unwatched(CHECK_INTERVAL);
             }
             self.away = false;
             self.in_vain = 0;
             if found.fetched {
                 self.right = 0;
-                self.patience = (self.patience * 2).min(MOST_MAX_WAIT);
+                self.patience = (self.patience * 2).min(MAX_USELESS_WAKEUPS);
             }
-        } else if found.contended && within(AROUND) {
+        } else if found.contended && within(POLLED_RECENTLY) {
             // Another thread is receiving at this moment, and may need this processor.
             self.away = true;
-            return Wait::Leave(INTERVAL);
-        } else if found.contended || within(POLLING) {
+            return Wait::Unwatched(CHECK_INTERVAL);
+        } else if found.contended || within(POLLED_JUST_NOW) {
             if found.woken {
                 self.in_vain += 1;
             }
             if self.in_vain >= self.patience {
                 self.away = true;
-                return Wait::Leave(INTERVAL);
+                return Wait::Unwatched(CHECK_INTERVAL);
             }
         } else if found.woken && found.fetched {
             self.in_vain = 0;
@@ -111,8 +113,8 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// Observations of a wakeup by a packet that no polling thread would have received.
-    const NEEDED: Finding = Finding {
+    /// Observations after a wakeup by a packet that no polling thread would have received.
+    const USEFUL_WAKEUP: Observations = Observations {
         woken: true,
         fetched: true,
         contended: false,
@@ -124,16 +126,16 @@ mod tests {
         Some(Duration::from_micros(micros))
     }
 
-    fn in_vain() -> Finding {
-        Finding {
+    fn in_vain() -> Observations {
+        Observations {
             fetched: false,
             polled: ago(1),
-            ..NEEDED
+            ..USEFUL_WAKEUP
         }
     }
 
-    /// Repeats useless wakeups until the engine stops watching. Returns their number.
-    fn provoke(pacing: &mut Pacing) -> u32 {
+    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets. Returns their number.
+    fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {
             times += 1;
@@ -143,88 +145,88 @@ mod tests {
     }
 
     #[test]
-    fn it_watches_as_long_as_it_is_needed() {
+    fn the_engine_polls_while_packets_arrive() {
         let mut pacing = Pacing::new();
         for _ in 0..1000 {
-            assert_eq!(pacing.decide(NEEDED), Wait::Watch);
+            assert_eq!(pacing.decide(USEFUL_WAKEUP), Wait::Watch);
             // Occasional useless wakeups do not add up.
             assert_eq!(pacing.decide(in_vain()), Wait::Watch);
         }
     }
 
     #[test]
-    fn it_leaves_the_sockets_to_one_who_polls_and_comes_back_when_he_is_gone() {
+    fn the_engine_leaves_the_sockets_to_a_polling_program_until_the_program_stops() {
         let mut pacing = Pacing::new();
-        assert_eq!(provoke(&mut pacing), MAX_WAIT);
-        let away = Finding {
+        assert_eq!(wake_until_unwatched(&mut pacing), INITIAL_USELESS_WAKEUPS);
+        let away = Observations {
             woken: false,
             fetched: false,
             polled: ago(100),
-            ..NEEDED
+            ..USEFUL_WAKEUP
         };
-        assert_eq!(pacing.decide(away), Wait::Leave(INTERVAL));
+        assert_eq!(pacing.decide(away), Wait::Unwatched(CHECK_INTERVAL));
         assert_eq!(
-            pacing.decide(Finding {
+            pacing.decide(Observations {
                 polled: ago(900),
                 ..away
             }),
             Wait::Watch
         );
         // Not watching has delayed no packet, so the number of required wakeups stays low.
-        assert_eq!(provoke(&mut pacing), MAX_WAIT);
+        assert_eq!(wake_until_unwatched(&mut pacing), INITIAL_USELESS_WAKEUPS);
     }
 
     #[test]
-    fn it_leaves_the_sockets_at_once_to_one_who_is_at_it() {
+    fn the_engine_leaves_the_sockets_immediately_to_a_program_that_polls() {
         let mut pacing = Pacing::new();
-        let contended = Finding {
+        let contended = Observations {
             contended: true,
             ..in_vain()
         };
-        let long_ago = Finding {
+        let long_ago = Observations {
             polled: ago(900),
             ..contended
         };
         assert_eq!(pacing.decide(long_ago), Wait::Watch);
-        assert_eq!(pacing.decide(contended), Wait::Leave(INTERVAL));
+        assert_eq!(pacing.decide(contended), Wait::Unwatched(CHECK_INTERVAL));
         assert_eq!(pacing.decide(long_ago), Wait::Watch);
     }
 
     #[test]
-    fn it_comes_back_when_a_program_is_about_to_sleep() {
+    fn the_engine_takes_over_when_a_program_is_about_to_sleep() {
         let mut pacing = Pacing::new();
-        provoke(&mut pacing);
-        let armed = Finding {
+        wake_until_unwatched(&mut pacing);
+        let armed = Observations {
             woken: false,
             armed: true,
             ..in_vain()
         };
         assert_eq!(pacing.decide(armed), Wait::Watch);
-        assert_eq!(provoke(&mut pacing), MAX_WAIT);
+        assert_eq!(wake_until_unwatched(&mut pacing), INITIAL_USELESS_WAKEUPS);
     }
 
     #[test]
-    fn it_learns_where_it_was_wrong_to_go_and_forgets_that() {
+    fn a_wrong_decision_delays_the_next_one_for_a_limited_time() {
         let mut pacing = Pacing::new();
-        let left_over = Finding {
+        let left_over = Observations {
             woken: false,
             fetched: true,
             polled: ago(900),
-            ..NEEDED
+            ..USEFUL_WAKEUP
         };
         for patience in [8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
-            assert_eq!(provoke(&mut pacing), patience);
+            assert_eq!(wake_until_unwatched(&mut pacing), patience);
             assert_eq!(pacing.decide(left_over), Wait::Watch);
         }
-        provoke(&mut pacing);
+        wake_until_unwatched(&mut pacing);
         for _ in 0..64 * 7 {
-            let away = Finding {
+            let away = Observations {
                 woken: false,
                 ..in_vain()
             };
-            assert_eq!(pacing.decide(away), Wait::Leave(INTERVAL));
+            assert_eq!(pacing.decide(away), Wait::Unwatched(CHECK_INTERVAL));
         }
         assert_eq!(pacing.decide(left_over), Wait::Watch);
-        assert_eq!(provoke(&mut pacing), 16);
+        assert_eq!(wake_until_unwatched(&mut pacing), 16);
     }
 }

@@ -7,15 +7,15 @@ use std::mem;
 use std::ptr;
 use std::thread;
 
-/// Starts a thread of the device. `name` has at most 15 bytes. The kernel delivers no signals of the program to this
-/// thread.
+/// Starts a thread of the device with the name `name`, which has at most 15 bytes. The thread runs `body`. The kernel
+/// delivers no signals of the program to this thread.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    blocked(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
+    with_blocked_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked except those for memory faults. Threads that `body` starts have the same
-/// signals blocked.
-fn blocked<T>(body: impl FnOnce() -> T) -> T {
+/// Runs `body` with all signals blocked except those that report memory faults. Threads that `body` starts inherit the
+/// signal mask.
+fn with_blocked_signals<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the calls.
     let before = unsafe {
         let mut all = mem::zeroed();
@@ -46,9 +46,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_started_gets_none_and_its_starter_does() {
+    fn a_started_thread_blocks_signals_and_its_creator_receives_them() {
         let signals = [libc::SIGUSR1, libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS];
-        let thread = blocked(|| std::thread::spawn(move || signals.map(blocks)));
+        let thread = with_blocked_signals(|| std::thread::spawn(move || signals.map(blocks)));
         assert_eq!(thread.join().unwrap(), [true, true, false, false]);
         assert!(!blocks(libc::SIGUSR1));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Device, Engine, Look};
+use super::{Engine, EngineTasks, ReceiveAttempt};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::net::{Endpoints, Inbox, Network};
@@ -17,8 +17,8 @@ use crate::proto::{Path, Time};
 use crate::timers::{Alarm, Sleeper, Timers};
 use crate::wire::Opcode;
 
-/// Timeout that a wait exceeds only if a wakeup is lost.
-const LOST: Duration = Duration::from_secs(60);
+/// Timeout of waits in tests. A wait exceeds it only if a wakeup was lost.
+const LOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A device for tests, with a real network, that counts the calls by the engine.
 struct Counting {
@@ -56,8 +56,8 @@ fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
     (device, told)
 }
 
-impl Device for Counting {
-    fn look(&self) -> Look {
+impl EngineTasks for Counting {
+    fn receive(&self) -> ReceiveAttempt {
         let received = self
             .network
             .receive(&mut self.inbox.lock(), true, |packets| {
@@ -67,10 +67,10 @@ impl Device for Counting {
         let mut due = Vec::with_capacity(8);
         self.timers.take_due(self.timers.now(), &mut due);
         for (key, time) in due {
-            Timers::called(&self.alarms[key as usize], time);
+            Timers::clear(&self.alarms[key as usize], time);
             let _ = self.fired.lock().send(key);
         }
-        Look::Done { fetched: received }
+        ReceiveAttempt::Done { fetched: received }
     }
 
     fn polled(&self) -> Option<Time> {
@@ -93,17 +93,17 @@ impl Device for Counting {
 }
 
 impl Counting {
-    fn note(&self, key: u32, after: Duration) {
+    fn schedule(&self, key: u32, after: Duration) {
         self.timers
-            .note(key, &self.alarms[key as usize], self.timers.now() + after);
+            .schedule(key, &self.alarms[key as usize], self.timers.now() + after);
     }
 
     fn rounds(&self) -> u64 {
         self.engine.get().unwrap().rounds()
     }
 
-    fn is_away(&self) -> bool {
-        self.engine.get().unwrap().is_away()
+    fn is_unwatched(&self) -> bool {
+        self.engine.get().unwrap().is_unwatched()
     }
 
     /// Sends a packet to the device itself.
@@ -129,7 +129,7 @@ impl Counting {
 
     /// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + LOST_TIMEOUT;
         while !is_so() {
             assert!(Instant::now() < end, "{what}");
             thread::yield_now();
@@ -138,7 +138,7 @@ impl Counting {
 }
 
 #[test]
-fn it_sleeps_while_there_is_nothing_to_do() {
+fn an_idle_engine_sleeps() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
     // The first iteration may still be in progress; there is no reason for a second one.
@@ -147,13 +147,13 @@ fn it_sleeps_while_there_is_nothing_to_do() {
 }
 
 #[test]
-fn a_timer_wakes_it() {
+fn a_timer_wakes_the_engine() {
     let (device, told) = start(3);
-    device.note(0, Duration::from_micros(300));
-    assert_eq!(told.recv_timeout(LOST), Ok(0));
-    device.note(1, Duration::from_secs(1000));
-    device.note(2, Duration::ZERO);
-    assert_eq!(told.recv_timeout(LOST), Ok(2));
+    device.schedule(0, Duration::from_micros(300));
+    assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(0));
+    device.schedule(1, Duration::from_secs(1000));
+    device.schedule(2, Duration::ZERO);
+    assert_eq!(told.recv_timeout(LOST_TIMEOUT), Ok(2));
     // The timer in a thousand seconds neither expires nor keeps the engine awake.
     let rounds = device.rounds();
     thread::sleep(Duration::from_millis(50));
@@ -162,7 +162,7 @@ fn a_timer_wakes_it() {
 }
 
 #[test]
-fn no_timer_is_lost_whoever_notes_it_when() {
+fn no_timer_of_any_thread_is_lost() {
     const THREADS: u32 = 3;
     const ROUNDS: u32 = 300;
     let (device, told) = start(THREADS as usize * 8);
@@ -174,20 +174,20 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                     let key = thread * 8 + round % 8;
                     let alarm = &device.alarms[key as usize];
                     // A timer entry is scheduled again only after the device was called for it.
-                    device.until("a timer was lost", || !alarm.is_noted());
-                    device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
+                    device.until("a timer was lost", || !alarm.is_set());
+                    device.schedule(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
             });
         }
     });
     for _ in 0..THREADS * ROUNDS {
-        told.recv_timeout(LOST).expect("a timer was lost");
+        told.recv_timeout(LOST_TIMEOUT).expect("a timer was lost");
     }
     assert!(told.try_recv().is_err());
 }
 
 #[test]
-fn a_packet_wakes_it() {
+fn a_packet_wakes_the_engine() {
     let (device, _told) = start(0);
     for packets in 1..=20 {
         device.send();
@@ -197,7 +197,7 @@ fn a_packet_wakes_it() {
 }
 
 #[test]
-fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
+fn the_engine_leaves_packets_to_a_polling_program_until_the_program_sleeps() {
     let (device, _told) = start(0);
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
@@ -207,7 +207,7 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
             device.send();
             sent += 1;
         }
-        device.is_away()
+        device.is_unwatched()
     });
     // No thread really polls. So the call of `watch`, if not an earlier wakeup, makes the engine fetch the remaining
     // packets.
@@ -218,11 +218,11 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
     device.until("it does not come back", || {
         device.fetched.load(Ordering::SeqCst) == sent
     });
-    device.until("it does not watch", || !device.is_away());
+    device.until("it does not watch", || !device.is_unwatched());
 }
 
 #[test]
-fn a_group_that_is_joined_while_it_sleeps_is_watched() {
+fn the_engine_watches_a_group_that_is_joined_while_it_sleeps() {
     let (device, _told) = start(0);
     device.until("it starts", || device.rounds() > 0);
     let group = "ff0e::ffff:239.192.7.2".parse().unwrap();
@@ -246,11 +246,11 @@ fn a_group_that_is_joined_while_it_sleeps_is_watched() {
 }
 
 #[test]
-fn it_ends_with_its_device() {
+fn the_engine_ends_with_its_device() {
     let (device, _told) = start(0);
     let timers = Arc::downgrade(&device.timers);
     drop(device);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while timers.strong_count() > 0 {
         assert!(Instant::now() < end, "the thread lives on");
         thread::yield_now();

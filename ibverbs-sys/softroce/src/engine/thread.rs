@@ -10,45 +10,46 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::pacing::{Finding, INTERVAL, Pacing, Wait};
+use super::pacing::{CHECK_INTERVAL, Observations, Pacing, Wait};
 use super::spawn;
-use super::watch::{Event, Taken, Watch};
+use super::watch::{Event, Wakeup, Watch};
 use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Maximum number of batches of packets that the engine receives in one iteration of its loop.
-const BATCHES: usize = 16;
+/// Maximum number of batches of packets that the engine (background thread) receives in one iteration of its loop.
+const MAX_BATCHES: usize = 16;
 
-/// Number of packets that must be received in one iteration to assume that more packets follow soon.
-const BULK: usize = 16;
+/// Number of packets received in one iteration at which more packets are expected soon.
+const MANY_PACKETS: usize = 16;
 
-/// Time for which the engine stays awake after it has received at least [`BULK`] packets. Sleeping and being woken
-/// takes about as long, and also costs the thread that sends the packet time.
-const AWAKE: Duration = Duration::from_micros(30);
+/// Time for which the engine (background thread) stays awake after it has received at least [`MANY_PACKETS`] packets.
+/// Sleeping and being woken takes about as long, and also costs time of the thread that sends the packet.
+const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
-/// Maximum time for which the engine leaves packets and timers to another thread that is receiving.
-const PAUSE: Duration = Duration::from_micros(100);
+/// Maximum time for which the engine (background thread) leaves packets and timers to another thread that is receiving.
+const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.
-pub(crate) trait Device: Send + Sync + 'static {
-    /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns at
-    /// once; the other thread then receives again after it has released the lock.
-    fn look(&self) -> Look;
+pub(crate) trait EngineTasks: Send + Sync + 'static {
+    /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns
+    /// immediately; the other thread receives once more after it has released the lock.
+    fn receive(&self) -> ReceiveAttempt;
 
-    /// Returns the time at which a thread last polled the device, or `None` if no thread ever did.
+    /// Returns the time at which a thread last polled the device, or `None` if no thread ever polled.
     fn polled(&self) -> Option<Time>;
 
     /// Returns the UDP sockets that receive packets of the device at present.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Handles the events of the descriptor that [`heard`](Self::heard) returns.
-    fn attend(&self) {}
+    /// Handles the events of the descriptor that [`events_descriptor`](Self::events_descriptor) returns, by which other processes report to the
+    /// device.
+    fn handle_events(&self) {}
 
-    /// Returns a descriptor that is readable while events are pending for [`attend`](Self::attend). Every call must return the
-    /// same descriptor.
-    fn heard(&self) -> Option<BorrowedFd<'_>> {
+    /// Returns a descriptor that is readable while events are pending for [`handle_events`](Self::handle_events). Every call must
+    /// return the same descriptor.
+    fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -61,32 +62,34 @@ pub(crate) trait Device: Send + Sync + 'static {
         None
     }
 
-    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns `false` if packets have already
-    /// arrived, for which no peer will wake the engine.
+    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns `false` if messages
+    /// have already arrived, for which no peer will wake the engine.
     fn fall_asleep(&self) -> bool {
         true
     }
 
-    /// Publishes to peer processes that the engine is awake, so that they need not wake it.
+    /// Publishes to peer processes that the engine (background thread) is awake, so that they need not wake it.
     fn wake_up(&self) {}
 
-    /// Returns the interval at which the engine must look for messages although it watches the sockets, because peer processes
-    /// wake another thread, which may not come. Calls with `is_over` report that the engine has waited for this interval.
+    /// Returns the interval at which the engine (background thread) must check for messages although it watches the
+    /// sockets: peers wake another thread, which may not receive. `_is_over` is set if the engine has just waited for
+    /// this interval. Returns `None` if no such check is needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
 
-    /// Runs due timers, but receives no packets.
+    /// Runs due timers without receiving packets.
     fn run_due(&self);
 
-    /// Reports a panic of the engine to the device. Returns whether the engine may continue.
+    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background thread) may
+    /// continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// Result of one attempt to receive.
+/// Result of one attempt to receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// Another thread is receiving, and will try once more after this attempt.
+pub(crate) enum ReceiveAttempt {
+    /// Another thread is receiving, and will receive once more after this attempt.
     Contended,
     /// The attempt has received all packets of one batch.
     Done {
@@ -95,17 +98,17 @@ pub(crate) enum Look {
     },
 }
 
-/// Handle to the engine (the device's background thread). The thread ends when this handle or the device is dropped.
+/// Handle of the engine (the device's background thread). The thread ends when this handle or the device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that the program was about to sleep until a completion arrives.
+    /// Number of times that the program armed a completion queue, in order to sleep until a completion arrives.
     armed: AtomicU64,
     /// Set while packets do not wake the engine.
     away: AtomicBool,
@@ -114,9 +117,9 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts the engine's thread. Signals are delivered to the program's own threads, never to the engine's.
-    pub(crate) fn start<D: Device>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+    /// Starts the engine's thread. Signals of the program are delivered to the program's own threads only.
+    pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
+        let shared = Arc::new(EngineState {
             timers,
             stop: AtomicBool::new(false),
             armed: AtomicU64::new(0),
@@ -129,8 +132,8 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes the engine wake up for each packet from now on, because the program is about to sleep until a completion
-    /// arrives.
+    /// Makes each packet wake the engine (background thread) from now on. Must be called when the program is about to
+    /// sleep until a completion arrives.
     pub(crate) fn watch(&self) {
         // The engine accesses the two words in the opposite order: it stores `away` and then loads `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
@@ -145,9 +148,9 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether packets do not wake the engine, because threads of the program poll. The engine then only checks at
-    /// intervals whether they still poll.
-    pub(crate) fn is_away(&self) -> bool {
+    /// Returns whether packets do not wake the engine (background thread) because threads of the program poll. The
+    /// engine then only checks at intervals whether they still poll.
+    pub(crate) fn is_unwatched(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
 }
@@ -156,14 +159,15 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         // The thread is not joined, because the engine's own thread may be the one that drops the device.
-        self.shared.timers.sleeper().ring();
+        self.shared.timers.sleeper().signal();
     }
 }
 
-impl Shared {
-    /// Runs until the device is dropped. After a panic the device has failed, and the thread continues for timers, such as
-    /// those of moderated completion events. A second panic ends the thread.
-    fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
+impl EngineState {
+    /// Runs the loop of the engine (background thread) until the device is dropped. After a panic the device has
+    /// failed, and the loop continues for timers, such as those of moderated completion events. A second panic ends the
+    /// loop.
+    fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
             let device = device.upgrade();
@@ -173,7 +177,7 @@ impl Shared {
         }
     }
 
-    fn run<D: Device>(&self, device: &Weak<D>, watch: &mut Watch) {
+    fn run<D: EngineTasks>(&self, device: &Weak<D>, watch: &mut Watch) {
         // Otherwise the kernel adds 50 us to every timer. On failure, the timers are late by that time.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
@@ -181,9 +185,9 @@ impl Shared {
         let mut awake = Time::default();
         let mut check = Time::default();
         let whole = device.upgrade();
-        if let Some(heard) = whole.as_ref().and_then(|device| device.heard()) {
+        if let Some(events) = whole.as_ref().and_then(|device| device.events_descriptor()) {
             // On failure, peers on the same host are reached by packets only.
-            let _ = watch.add(heard, Event::Heard);
+            let _ = watch.add(events, Event::Heard);
         }
         if let Some(changes) = whole.as_ref().and_then(|device| device.host_changes()) {
             // On failure, the GID table does not change.
@@ -202,25 +206,25 @@ impl Shared {
                 // The descriptor numbers of the sockets may now belong to files of the program.
                 device_now.run_due();
                 drop(device_now);
-                self.timers.sleeper().rest();
+                self.timers.sleeper().pause();
                 continue;
             }
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
             // Packets that arrive from here on end the next sleep at once.
-            let Taken {
+            let Wakeup {
                 woken,
                 host_changed,
             } = watch.take();
             if host_changed {
                 device_now.follow_host();
             }
-            device_now.attend();
-            let (packets, look) = look(&*device_now);
+            device_now.handle_events();
+            let (packets, look) = receive(&*device_now);
             let fetched = packets > 0;
             let now = self.timers.now();
-            if packets >= BULK {
-                awake = now + AWAKE;
+            if packets >= MANY_PACKETS {
+                awake = now + STAY_AWAKE_TIME;
             }
             let (polled, endpoints) = (device_now.polled(), device_now.endpoints());
             let check_interval = device_now.check_interval(now >= check);
@@ -229,35 +233,37 @@ impl Shared {
             }
             // Other threads may drop the device while its engine sleeps.
             drop(device_now);
-            let wait = pacing.decide(Finding {
+            let wait = pacing.decide(Observations {
                 woken: woken || fetched,
                 fetched,
-                contended: look == Look::Contended,
+                contended: look == ReceiveAttempt::Contended,
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
             // Another thread is receiving, and continues once it is scheduled. It may need this processor, so the engine sleeps.
             let wait = match wait {
-                Wait::Watch if look == Look::Contended => Wait::Leave(PAUSE),
+                Wait::Watch if look == ReceiveAttempt::Contended => {
+                    Wait::Unwatched(MAX_CONTENTION_WAIT)
+                }
                 wait => wait,
             };
             let watched = watch.set(&endpoints, wait == Wait::Watch);
             let interval = match wait {
-                Wait::Leave(interval) => Some(interval),
+                Wait::Unwatched(interval) => Some(interval),
                 // A socket has more packets. A watch that began earlier does not report them.
-                Wait::Watch if matches!(look, Look::Done { fetched: 1.. }) => continue,
+                Wait::Watch if matches!(look, ReceiveAttempt::Done { fetched: 1.. }) => continue,
                 Wait::Watch if now < awake => {
                     hint::spin_loop();
                     continue;
                 }
                 Wait::Watch if watched => check_interval,
-                Wait::Watch => Some(INTERVAL),
+                Wait::Watch => Some(CHECK_INTERVAL),
             };
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);
             // If another thread is receiving, that thread runs the due timers.
             let least = match look {
-                Look::Contended => now + PAUSE,
-                Look::Done { .. } => now,
+                ReceiveAttempt::Contended => now + MAX_CONTENTION_WAIT,
+                ReceiveAttempt::Done { .. } => now,
             };
             // An engine that wakes up at intervals need not be woken.
             let device_of_sleep = (wait == Wait::Watch).then_some(device);
@@ -268,8 +274,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is work to do, and at most for `interval`. Timers do not end the sleep before `least`.
-    fn sleep<D: Device>(
+    /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before the time `least`.
+    fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,
         now: Time,
@@ -295,17 +301,17 @@ impl Shared {
     }
 }
 
-/// Receives packets until the sockets are empty, but at most [`BATCHES`] batches. Returns the number of packets and the result
-/// of the last attempt.
-fn look(device: &impl Device) -> (usize, Look) {
+/// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the number of packets and the
+/// result of the last attempt.
+fn receive(device: &impl EngineTasks) -> (usize, ReceiveAttempt) {
     let mut packets = 0;
-    let mut look = device.look();
-    for _ in 1..BATCHES {
+    let mut look = device.receive();
+    for _ in 1..MAX_BATCHES {
         match look {
-            Look::Done { fetched } if fetched > 0 => packets += fetched,
+            ReceiveAttempt::Done { fetched } if fetched > 0 => packets += fetched,
             _ => break,
         }
-        look = device.look();
+        look = device.receive();
     }
     (packets, look)
 }

@@ -11,26 +11,27 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of an event that wakes the engine.
+/// Kind of event that wakes the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A packet, or a message of a peer process.
+    /// A packet arrived, or a peer process sent a message.
     Heard,
     /// A change of the network interfaces or addresses of the host.
     HostChange,
 }
 
-/// Events since the previous look at them.
+/// Events since the last call of [`Watch::take`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct Wakeup {
     /// Set if there was any event.
     pub(super) woken: bool,
     /// Set if there was an [`Event::HostChange`].
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine. It is edge-triggered: each packet wakes the engine only once. So
-/// packets that stay in a socket while another thread is receiving do not keep the engine from sleeping.
+/// Epoll set of the sockets whose packets wake the engine (background thread). It is edge-triggered: each packet wakes
+/// the engine only once, so packets that stay in a socket while another thread is receiving do not prevent the engine's
+/// sleep.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -47,14 +48,15 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that wakes the engine even while the engine does not watch the sockets.
+    /// Adds a descriptor that wakes the engine (background thread) even while the engine does not watch the sockets.
+    /// `event` is the kind of event that a readable descriptor stands for.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Starts or stops watching the sockets `endpoints`. Packets that are in a socket when watching begins count as new.
-    /// Returns `false` if the kernel refuses to watch one of the sockets.
+    /// Starts watching the sockets `endpoints` if `on` is set, and stops otherwise. Packets that are in a socket when
+    /// watching begins count as new. Returns `false` if the kernel refuses to watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {
@@ -91,8 +93,8 @@ impl Watch {
         refused == 0
     }
 
-    /// Returns the events since the last call.
-    pub(super) fn take(&self) -> Taken {
+    /// Returns the events since the last call, without waiting.
+    pub(super) fn take(&self) -> Wakeup {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {
             tv_sec: 0,
@@ -100,10 +102,10 @@ impl Watch {
         };
         // Events that do not fit are reported by the next call.
         let Ok((came, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else {
-            return Taken::default();
+            return Wakeup::default();
         };
         let is = |event: &epoll::Event| event.data.u64() == Event::HostChange as u64;
-        Taken {
+        Wakeup {
             woken: !came.is_empty(),
             host_changed: came.iter().any(is),
         }

@@ -19,7 +19,7 @@ pub struct NetworkFaults {
 }
 
 impl NetworkFaults {
-    /// Returns whether any packet fault is configured.
+    /// Returns whether at least one fault of packets is configured.
     pub(super) fn any(&self) -> bool {
         self.latency > Duration::ZERO
             || [self.loss, self.duplicate, self.reorder, self.corrupt]
@@ -28,7 +28,7 @@ impl NetworkFaults {
     }
 }
 
-/// The faults that were drawn for one packet.
+/// Faults that the random generator has selected for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
     /// Set if the packet is dropped.
@@ -43,14 +43,14 @@ pub(crate) struct Fate {
     pub(crate) latency: Duration,
 }
 
-/// Random generator that decides the faults of each packet, with the configured probabilities.
+/// Random number generator that selects the faults of each packet, with the configured probabilities.
 #[derive(Debug)]
-pub(crate) struct Accidents {
+pub(crate) struct FaultGenerator {
     faults: NetworkFaults,
     state: u64,
 }
 
-impl Accidents {
+impl FaultGenerator {
     pub(crate) fn new(faults: NetworkFaults) -> Self {
         Self {
             faults,
@@ -62,13 +62,13 @@ impl Accidents {
         self.faults
     }
 
-    /// Draws the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so that a
-    /// change of one fault's probability does not affect the other faults.
+    /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so
+    /// that a change of one fault's probability does not affect the other faults.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
-        let lost = self.happens(self.faults.loss);
-        let doubled = self.happens(self.faults.duplicate);
-        let reordered = self.happens(self.faults.reorder);
-        let corrupted = self.happens(self.faults.corrupt);
+        let lost = self.draw(self.faults.loss);
+        let doubled = self.draw(self.faults.duplicate);
+        let reordered = self.draw(self.faults.reorder);
+        let corrupted = self.draw(self.faults.corrupt);
         let (overtaken, bit) = (self.next(), self.next());
         Fate {
             lost,
@@ -83,7 +83,7 @@ impl Accidents {
         }
     }
 
-    fn happens(&mut self, part: f64) -> bool {
+    fn draw(&mut self, part: f64) -> bool {
         // A double has a mantissa of 53 bits, so `drawn` is from 0 to just below 1.
         let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < part
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn fates(faults: NetworkFaults) -> Vec<Fate> {
-        let mut accidents = Accidents::new(faults);
+        let mut accidents = FaultGenerator::new(faults);
         (0..10_000).map(|_| accidents.fate(100)).collect()
     }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_they_say() {
+    fn faults_occur_with_the_configured_probability() {
         let faults = NetworkFaults {
             loss: 0.1,
             duplicate: 1.0,
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_is_in_the_packet() {
-        let mut accidents = Accidents::new(NetworkFaults {
+        let mut accidents = FaultGenerator::new(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()
         });

@@ -123,9 +123,10 @@ impl Verb {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the error number that `name` gives: a name such as `ENOMEM`, or a decimal value.
+    /// Parses an error number, given as a name such as `ENOMEM` or as a decimal number. Returns `None` if `name` is
+    /// neither.
     pub fn named(name: &str) -> Option<Self> {
-        let known = NAMED
+        let known = ERRNO_NAMES
             .iter()
             .find_map(|&(known, errno)| (known == name).then_some(errno));
         known
@@ -138,8 +139,8 @@ impl Errno {
     }
 }
 
-/// Names of the error numbers that verbs and their system calls return.
-const NAMED: &[(&str, i32)] = &[
+/// Names and values of the error numbers that verbs and their system calls return.
+const ERRNO_NAMES: &[(&str, i32)] = &[
     ("EPERM", libc::EPERM),
     ("ENOENT", libc::ENOENT),
     ("EINTR", libc::EINTR),

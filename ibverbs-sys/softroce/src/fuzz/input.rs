@@ -1,4 +1,4 @@
-/// The bytes of a fuzzer's input that were not read yet. After the last byte, reads return zeros.
+/// The unread bytes of a fuzzer's input. After the last byte, reads return zeros.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(&'a [u8]);
 
@@ -7,12 +7,12 @@ impl<'a> Input<'a> {
         Self(bytes)
     }
 
-    /// Returns whether all bytes of the fuzzer's input were consumed.
+    /// Returns whether all bytes of the input were consumed.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Removes and returns the next bytes of the input, at most `length`.
+    /// Removes and returns the next `length` bytes of the input, or fewer at its end.
     pub(crate) fn some(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
@@ -42,7 +42,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// Consumes a byte of the input, and returns it modulo `end`, which must be at most 256.
+    /// Consumes one byte of the input, and returns the byte modulo `end`, which must be at most 256.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
     }
@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
         self.byte() % 2 == 1
     }
 
-    /// Consumes a byte of the input, and returns the one of `values` that the byte selects.
+    /// Consumes one byte of the input, and returns the element of `values` that the byte selects.
     pub(crate) fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())]
     }

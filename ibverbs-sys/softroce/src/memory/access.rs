@@ -3,16 +3,16 @@
 use crate::context::Refusal;
 use crate::proto::AccessFlags;
 
-/// Access flags that a device may ignore if it does not support them: the bits from
+/// Bits of the access flags that a device may ignore if it does not support them: from
 /// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
-const OPTIONAL: u32 = 0x3ff0_0000;
+const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
-/// Checks and converts the access flags of a memory region (`ibv_reg_mr(3)`). Ignores optional flags.
+/// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores optional flags.
 ///
 /// # Errors
 /// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not know; [`Refusal::Invalid`] for unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
-    let needed = bits & !OPTIONAL;
+    let needed = bits & !OPTIONAL_FLAGS;
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
     if access.contains(AccessFlags::FLUSH_PERSISTENT) {
         return Err(Refusal::Unsupported);
@@ -29,15 +29,15 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Converts the access flags of a memory window (`ibv_bind_mw(3)`). A window grants access to peers alone, so the flags of
-/// regions that say nothing about peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept:
-/// with them, the bind is posted, and fails.
+/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access only to peers, so flags
+/// that do not concern peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept: the bind is
+/// posted with them and fails.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND
         | AccessFlags::ON_DEMAND
         | AccessFlags::HUGETLB;
-    AccessFlags::from_bits_retain(bits & !OPTIONAL & !without_effect.bits())
+    AccessFlags::from_bits_retain(bits & !OPTIONAL_FLAGS & !without_effect.bits())
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_write_only_where_this_side_may() {
+    fn remote_write_access_requires_local_write_access() {
         for bits in [1 << 1, 1 << 3, 1 << 1 | 1 << 3] {
             assert_eq!(region_access(bits), Err(Refusal::Invalid));
             assert!(region_access(bits | 1).is_ok());
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_grant_peers_alone() {
+    fn windows_grant_remote_access_only() {
         let peers = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5;
         let granted = window_access(peers);
         assert_eq!(granted.bits(), peers);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
-use super::extents::Extents;
+use super::range_allocator::RangeAllocator;
 use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
 use crate::descriptor::Descriptor;
@@ -34,7 +34,7 @@ pub struct Arena {
 
 #[derive(Default)]
 struct State {
-    segments: Vec<Part>,
+    segments: Vec<ArenaSegment>,
     /// Blocks that are in use, by the addresses of their first bytes.
     blocks: BTreeMap<usize, Weak<Block>>,
     /// Size of the file in bytes.
@@ -42,9 +42,9 @@ struct State {
 }
 
 /// A segment (one mapping) of the arena's file, with its free ranges.
-struct Part {
+struct ArenaSegment {
     segment: Segment,
-    free: Extents,
+    free: RangeAllocator,
 }
 
 /// A block of memory that was allocated from an [`Arena`]. Dropping the block returns the memory.
@@ -62,7 +62,7 @@ pub struct Block {
 /// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes when the block is dropped,
 /// because the arena then reuses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ArenaLocation {
     /// Offset of the first byte in the file.
     pub offset: u64,
     /// Number of bytes at this location.
@@ -72,14 +72,14 @@ pub struct Place {
     pub segment: Range<u64>,
 }
 
-/// Minimum length of a segment in bytes. A larger block gets a larger segment.
-const SEGMENT: usize = 64 << 20;
+/// Minimum length of a segment in bytes. A block that is longer gets a longer segment.
+const MIN_SEGMENT: usize = 64 << 20;
 
-/// Length in bytes from which on a block is allocated only if the system has enough free memory.
-const MUCH: usize = 16 << 20;
+/// Minimum length in bytes of a block that is allocated only if the system has enough free memory.
+const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
-    /// Creates an arena whose file is empty. Segments are added when blocks are allocated.
+    /// Creates an arena with an empty file. Segments are added when blocks are allocated.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not support this flag; newer kernels may require it.
@@ -104,7 +104,7 @@ impl Arena {
         if length == 0 {
             return Err(Refusal::Invalid);
         }
-        if length >= MUCH && available().is_some_and(|available| length as u64 > available) {
+        if length >= CHECKED_LENGTH && available().is_some_and(|free| length as u64 > free) {
             return Err(Refusal::Exhausted);
         }
         let block = self.place(length)?;
@@ -113,7 +113,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// Returns the block that contains all `length` bytes at `address`, or `None` if there is no such block.
+    /// Returns the block that contains all `length` bytes at `address`, or `None` if no block does.
     pub fn find(&self, address: usize, length: u64) -> Option<Arc<Block>> {
         let block = {
             let state = self.state.lock();
@@ -132,12 +132,12 @@ impl Arena {
         };
         let mut state = self.state.lock();
         let mut parts = state.segments.iter_mut();
-        let found = parts.find_map(|part| part.take(length, align));
+        let found = parts.find_map(|part| part.allocate(length, align));
         let (address, offset, segment) = match found {
             Some(found) => found,
             None => {
                 let part = self.grow(&mut state, length)?;
-                part.take(length, align).ok_or(Refusal::Exhausted)?
+                part.allocate(length, align).ok_or(Refusal::Exhausted)?
             }
         };
         let block = Arc::new(Block {
@@ -151,15 +151,16 @@ impl Arena {
         Ok(block)
     }
 
-    /// Adds a segment that can hold a block of `length` bytes.
-    fn grow<'a>(&self, state: &'a mut State, length: usize) -> Result<&'a mut Part, Refusal> {
-        let size = length.max(SEGMENT).checked_next_multiple_of(HUGE);
+    /// Adds a segment that can hold a block of `length` bytes, and returns it.
+    fn grow<'a>(
+        &self,
+        state: &'a mut State,
+        length: usize,
+    ) -> Result<&'a mut ArenaSegment, Refusal> {
+        let size = length.max(MIN_SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
         let end = state.end + size as u64;
-        if end > segment::file_size_limit() {
-            return Err(Refusal::Exhausted);
-        }
-        if !self.file.check() {
+        if end > segment::file_size_limit() || !self.file.check() {
             return Err(Refusal::Exhausted);
         }
         // The mapping is made first, because it is more likely to fail, and the file cannot be shortened afterwards.
@@ -167,13 +168,13 @@ impl Arena {
         let segment = segment.map_err(|_| Refusal::Exhausted)?;
         rustix::fs::ftruncate(&self.file, end).map_err(|_| Refusal::Exhausted)?;
         state.end = end;
-        let free = Extents::new(size);
-        state.segments.push(Part { segment, free });
+        let free = RangeAllocator::new(size);
+        state.segments.push(ArenaSegment { segment, free });
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// Returns the pages of an unused block to the system. Later accesses find zeroes.
-    fn take_back(&self, block: &Block) {
+    /// Returns the pages of an unused block to the system. Later accesses read zeroes.
+    fn release_pages(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
         let is_empty = self.file.check()
@@ -190,8 +191,8 @@ impl Arena {
         };
         let part = &mut state.segments[at];
         let start = block.address - part.segment.address();
-        part.free.give_back(start, block.length);
-        if part.segment.length() > SEGMENT && part.free.are_whole() {
+        part.free.free(start, block.length);
+        if part.segment.length() > MIN_SEGMENT && part.free.are_all_free() {
             state.segments.swap_remove(at);
         }
     }
@@ -215,11 +216,11 @@ impl fmt::Debug for Arena {
     }
 }
 
-impl Part {
-    /// Allocates a block in this segment. Returns the block's address, its offset in the file, and the file range of the
-    /// segment.
-    fn take(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
-        let start = self.free.take(length, align)?;
+impl ArenaSegment {
+    /// Allocates a block of `length` bytes, aligned to `align`, in this segment. Returns the block's address, its
+    /// offset in the file, and the file range of the segment, or `None` if the segment has no such free range.
+    fn allocate(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
+        let start = self.free.allocate(length, align)?;
         let segment = self.segment.place();
         let offset = segment.start + start as u64;
         Some((self.segment.address() + start, offset, segment))
@@ -237,16 +238,17 @@ impl Block {
         self.length
     }
 
-    /// Returns the arena from which the block was allocated.
+    /// Returns the arena (shared file) from which the block was allocated.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Returns the location of a range of bytes in the arena's file, or `None` if the range is not inside the block.
-    pub fn place(&self, address: usize, length: u64) -> Option<Place> {
+    /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they are not inside the
+    /// block.
+    pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;
-        (start <= size && length <= size - start).then(|| Place {
+        (start <= size && length <= size - start).then(|| ArenaLocation {
             offset: self.offset + start,
             length,
             segment: self.segment.clone(),
@@ -256,7 +258,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.take_back(self);
+        self.arena.release_pages(self);
     }
 }
 

@@ -40,12 +40,13 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes in ascending order; the last access becomes visible after all others. Bytes that are aligned in both
-/// ranges are copied by a single load and a single store. After an error, some of the bytes have been copied.
+/// Copies `length` bytes from the address `from` to the address `to`, in ascending order; the last access becomes
+/// visible after all others. Bytes that are aligned in both ranges are copied by a single load and a single store.
+/// After an error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
-/// atomics.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist,
+/// except to atomics.
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     // SAFETY: the caller guarantees the conditions for both ranges.
@@ -58,8 +59,9 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies bytes by the largest aligned accesses. With `OUTWARD`, accesses are aligned in the target, and the last access
-/// becomes visible last. Otherwise accesses are aligned in the source.
+/// Copies `length` bytes from the address `from` to the address `to` by the largest aligned accesses. With `OUTWARD`,
+/// accesses are aligned in the target, and the last access becomes visible last. Otherwise accesses are aligned in the
+/// source.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -73,7 +75,7 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     let mut done = 0;
     while done < length {
         let (source, target, rest) = (from + done, to + done, length - done);
-        let size = piece(if OUTWARD { target } else { source }, rest);
+        let size = access_size(if OUTWARD { target } else { source }, rest);
         // SAFETY: the `size` bytes are inside the ranges, for which the caller guarantees the conditions. With `OUTWARD`, the
         // target is aligned.
         done += unsafe {
@@ -108,8 +110,8 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of all words has failed. This shows whether the source or the target is
-/// not mapped. If the memory is mapped again by now, copies everything.
+/// Copies words one by one, after a faster copy of all words has failed, in order to find whether the source or the
+/// target is not mapped. If the memory is mapped again meanwhile, copies all words.
 ///
 /// # Safety
 /// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
@@ -143,8 +145,9 @@ pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     unsafe { guarded::fetch_add(address, add) }
 }
 
-/// Returns the size of the largest access that is aligned at `address` and not longer than `length`. `length` must not be 0.
-fn piece(address: usize, length: usize) -> usize {
+/// Returns the size in bytes of the largest access that is aligned at `address` and not longer than `length`. `length`
+/// must not be 0.
+fn access_size(address: usize, length: usize) -> usize {
     let aligned = 1 << address.trailing_zeros().min(3);
     let fits = 1 << length.ilog2().min(3);
     aligned.min(fits)
@@ -157,7 +160,7 @@ mod tests {
 
     use super::super::{DeviceMemory, Span};
 
-    /// Length in bytes at which copies begin to use the processor's string instruction.
+    /// Minimum length in bytes of copies that use the processor's string instruction.
     const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_at_every_alignment_arrives_and_nothing_beside_it() {
+    fn every_length_is_copied_at_every_alignment_and_no_other_byte_is_changed() {
         const SIZE: usize = 2048;
         let many = [MANY - 8, MANY - 1, MANY, MANY + 1, MANY + 8, 1033];
         for offset in 0..17_usize {
@@ -213,7 +216,7 @@ mod tests {
 
     /// Checks that a thread that sees the last byte of a message sees the whole message.
     #[test]
-    fn the_last_piece_comes_last() {
+    fn the_last_bytes_are_copied_last() {
         const LENGTH: usize = 1021;
         let (_memory, span) = memory(1024);
         std::thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::context::{Refusal, Shared, Usage};
+use crate::context::{HasUsage, Refusal, Usage};
 
 /// A block of device memory (`ibv_dm`). Its address is a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
 pub struct DeviceMemory {
@@ -53,7 +53,7 @@ impl DeviceMemory {
     }
 }
 
-impl Shared for DeviceMemory {
+impl HasUsage for DeviceMemory {
     fn usage(&self) -> &Usage {
         &self.usage
     }

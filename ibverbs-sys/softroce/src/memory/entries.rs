@@ -8,10 +8,10 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The memory regions and windows of a registry, found by their keys.
+/// The memory regions and windows of a registry, by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
-    /// Number of existing regions. It is limited separately from the number of windows.
+    /// Number of existing regions, which is limited separately from the number of windows.
     pub(super) regions: usize,
     pub(super) windows: usize,
 }
@@ -21,16 +21,17 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access names by a key and an address, after the check of the key.
+/// Memory that an access may use: the span of a region or window whose key was checked, and the offset in it.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
-    /// Offset in the span of the first byte that is accessed.
+    /// Offset of the first accessed byte in the span.
     pub(super) offset: u64,
 }
 
 impl Entries {
-    /// Finds the memory that a queue pair of `domain` accesses by a local key. If `write` is set, also checks that local
-    /// write access is permitted.
+    /// Returns the memory at `address` that a queue pair of the protection domain `domain` accesses by the local key
+    /// `key`, after checking the key and the bounds. If `write` is set, also checks that local write access is
+    /// permitted.
     #[inline]
     pub(super) fn local(
         &self,
@@ -55,8 +56,8 @@ impl Entries {
         })
     }
 
-    /// Finds the memory of a region or window that a peer accesses through a queue pair of `domain`, and checks the access
-    /// rights.
+    /// Returns the memory of a region or window that a peer accesses by the remote key `key` through a queue pair of
+    /// the protection domain `domain`, after checking the access rights and the bounds.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -132,8 +133,8 @@ impl Entries {
         }
     }
 
-    /// Binds a memory window. Returns the window's slot (number in the table), or changes nothing and returns `None` if the
-    /// binding is not permitted.
+    /// Binds a memory window. Returns the slot of the window (its number in the table). Returns `None`, and changes
+    /// nothing, if the binding is not permitted.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -197,9 +198,9 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is bound through the queue
-    /// pair. Returns `None` if there is no such window.
-    pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
+    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is bound through the
+    /// queue pair, or `None` if there is no such window.
+    pub(super) fn bound_window(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
             // A region cannot be invalidated: only regions of fast registrations can, which this device does not support.
@@ -211,13 +212,14 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of a region or window for peer processes, or `None` if it is not accessible to peers.
-    pub(super) fn told(&self, number: u32) -> Option<Published> {
+    /// Returns the description of the region or window in the slot `number` for peer processes, or `None` if peers may
+    /// not access it.
+    pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
             Entry::Region(region) => {
                 let all = (0, region.span.length());
-                let told = tell(region, all, region.start, region.access);
+                let told = record(region, all, region.start, region.access);
                 told.map(|told| Published { key, ..told })
             }
             Entry::Window(window) => {
@@ -226,7 +228,7 @@ impl Entries {
                     return None;
                 };
                 let part = (binding.offset, binding.length);
-                tell(region, part, binding.start, binding.access).map(|told| Published {
+                record(region, part, binding.start, binding.access).map(|told| Published {
                     key,
                     queue_pair: binding.queue_pair,
                     ..told
@@ -248,9 +250,9 @@ impl Entries {
     }
 }
 
-/// Returns the description, for peer processes, of a range of a region. `part` is the offset and the length of the
-/// range, and `start` is the address by which requests name its first byte.
-fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
+/// Returns the description of a range of a region for peer processes, or `None` if peers may not access it. `part` is
+/// the offset and the length of the range, and `start` is the address by which requests name its first byte.
+fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {
         return None;

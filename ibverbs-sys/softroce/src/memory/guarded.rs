@@ -49,7 +49,7 @@ pub(super) use processor::{
     compare_swap, copy_1, copy_2, copy_4, copy_8, copy_words, fetch_add, install,
 };
 
-/// The side of a copy at which a fault occurred, because the bytes are not mapped or lack the required protection.
+/// Side of a copy at which a fault occurred, because the bytes are not mapped or lack the required protection.
 #[cfg_attr(
     any(
         miri,

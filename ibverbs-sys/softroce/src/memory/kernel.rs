@@ -30,19 +30,20 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     )
 }
 
-/// Returns the mapping that contains `address`, or `None` if nothing is mapped there.
+/// Returns the mapping that contains `address`, or `None` if the address is not mapped.
 ///
 /// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if the kernel is older than 6.11,
 /// or if there is no `/proc`.
-pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
-    /// `_IOWR('f', 17, struct procmap_query)` of `linux/fs.h`.
+pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
+    /// Number of the ioctl `PROCMAP_QUERY` (`linux/fs.h`), which queries the mapping at an address: `_IOWR('f', 17,
+    /// struct procmap_query)`.
     const PROCMAP_QUERY: libc::c_ulong = 0b11 << 30
         | (size_of::<Query>() as libc::c_ulong) << 16
         | (b'f' as libc::c_ulong) << 8
         | 17;
     const READABLE: u64 = 1;
     const WRITABLE: u64 = 1 << 1;
-    let maps = MAPS.get().as_ref().ok_or(NoAnswer)?;
+    let maps = MAPS.get().as_ref().ok_or(QueryUnsupported)?;
     let mut query = Query {
         size: size_of::<Query>() as u64,
         address,
@@ -60,25 +61,25 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     }
     match std::io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOENT) => Ok(None),
-        _ => Err(NoAnswer),
+        _ => Err(QueryUnsupported),
     }
 }
 
-/// The opened `/proc/self/maps`. Each process needs a file of its own, because the file shows the mappings of the process that
-/// opened it.
+/// The opened `/proc/self/maps`. Each process needs its own file, because the file shows the mappings of the process
+/// that opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// In a child of `fork`, forgets the `/proc/self/maps` file that the parent has opened, without closing it.
-pub(crate) fn forget() {
-    MAPS.forget();
+/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, without closing it.
+pub(crate) fn reset_in_child() {
+    MAPS.reset_in_child();
 }
 
 /// Error: the kernel cannot return the mapping at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoAnswer;
+pub(super) struct QueryUnsupported;
 
-/// `struct procmap_query` of `linux/fs.h`.
+/// Argument of the ioctl `PROCMAP_QUERY`: `struct procmap_query` of `linux/fs.h`.
 #[derive(Default)]
 #[repr(C)]
 struct Query {

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use super::kernel::{self, NoAnswer};
+use super::kernel::{self, QueryUnsupported};
 
 /// Returns whether the program's memory from `address` to `address + length` is mapped and readable, and also writable
 /// if `writable` is set. For a kernel device, the kernel checks this when it pins the pages of a region. Returns `true`
 /// if the check is not possible because there is no `/proc`.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
-    covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|NoAnswer| {
+    covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|QueryUnsupported| {
         let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
             return true;
         };
@@ -25,12 +25,13 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
 }
 
 /// Returns whether contiguous mappings, all with the required protection, cover the `length` bytes at `address`.
+/// `mapping_at` returns the mapping at an address.
 fn covers(
-    mapping_at: impl Fn(u64) -> Result<Option<Mapping>, NoAnswer>,
+    mapping_at: impl Fn(u64) -> Result<Option<Mapping>, QueryUnsupported>,
     address: u64,
     length: u64,
     writable: bool,
-) -> Result<bool, NoAnswer> {
+) -> Result<bool, QueryUnsupported> {
     let Some(end) = address.checked_add(length) else {
         return Ok(false);
     };
@@ -46,7 +47,7 @@ fn covers(
     Ok(true)
 }
 
-/// A mapped range of addresses that have the same protection.
+/// Mapped range of addresses that have the same protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_without_a_gap_is_covered() {
+    fn a_range_without_gaps_in_the_mappings_is_covered() {
         assert!(is_covered(0x1000, 0x1000, true));
         assert!(
             is_covered(0x1fff, 2, false),
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_this_process() {
+    fn mappings_of_this_process_are_read() {
         let bytes = [0_u8; 8];
         assert!(is_mapped(bytes.as_ptr().addr(), 8, true));
         static CONSTANT: [u8; 8] = [1; 8];
@@ -127,7 +128,7 @@ mod tests {
 
     /// Checks that the kernel's query and `/proc/self/maps` return the same mapping, if the kernel supports the query.
     #[test]
-    fn the_kernel_says_what_its_file_says() {
+    fn the_query_and_the_maps_file_agree() {
         let bytes = vec![0_u8; 1 << 20];
         let address = bytes.as_ptr().addr() as u64;
         let Ok(answer) = kernel::mapping_at(address) else {

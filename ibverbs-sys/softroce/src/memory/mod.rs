@@ -4,7 +4,7 @@
 //! access rights and ranges.
 //!
 //! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peer
-//! processes of the same host can map it as well. To reach bytes, a peer needs their location in the file (a [`Place`]) and the
+//! processes of the same host can map it as well. To reach bytes, a peer needs their location in the file (a [`ArenaLocation`]) and the
 //! file's descriptor. The functions [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with
 //! [`Block::place`] (by an address) return such a location.
 //!
@@ -12,17 +12,17 @@
 
 mod access;
 mod arena;
-mod carry;
 pub(crate) mod copy;
 mod device;
+mod direct_copy;
 mod entries;
-mod extents;
 mod guarded;
 mod kernel;
 mod mapping;
 mod peers;
 mod piece;
 mod prefetch;
+mod range_allocator;
 mod read_mostly;
 mod region;
 mod registry;
@@ -35,9 +35,9 @@ mod view;
 mod window;
 
 pub use access::{region_access, window_access};
-pub use arena::{Arena, Block, Place};
+pub use arena::{Arena, ArenaLocation, Block};
 pub use device::DeviceMemory;
-pub(crate) use kernel::forget;
+pub(crate) use kernel::reset_in_child;
 pub use mapping::is_mapped;
 pub(crate) use peers::{FilePlace, Peers, Published};
 pub(crate) use piece::Piece;

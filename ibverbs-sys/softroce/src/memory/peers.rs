@@ -8,18 +8,19 @@ use std::ops::Range;
 use crate::context::Refusal;
 use crate::proto::{AccessFlags, Withdrawal};
 
-/// Description of a region or window, as published to peer processes of the host.
+/// Description of a region or window that is published to peer processes of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Memory key.
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
-    /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the domain are permitted.
+    /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the domain may access
+    /// it.
     pub(crate) queue_pair: Option<u32>,
-    /// Remote access that the region or window permits.
+    /// Remote access rights that the region or window grants.
     pub(crate) access: AccessFlags,
-    /// Address by which requests name the first byte.
+    /// Address of the first byte in requests.
     pub(crate) start: u64,
     /// Length in bytes.
     pub(crate) length: u64,
@@ -38,8 +39,8 @@ pub(crate) struct FilePlace {
     pub(crate) segment: Range<u64>,
 }
 
-/// The peer processes of the host to which memory regions and windows are published. Each region and window has a
-/// record (slot) in the published table.
+/// The peer processes of the host to which memory regions and windows are published. The published table has a record
+/// (slot) for each region and window.
 ///
 /// Registration, deregistration and window binding call these functions. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {
@@ -58,11 +59,11 @@ pub(crate) trait Peers: Send + Sync {
     /// with [`Busy`](Refusal::Busy) if a peer process was stopped during a copy and does not finish the copy in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues to withdraw the region or window in the record `slot` of the table: removes it from the table,
-    /// but does not wait for peers that are still copying. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of the region or window in the record `slot` of the table: removes it from
+    /// the table, without waiting for peers that are still copying. Returns the progress of the withdrawal.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
     /// Cancels the pending withdrawal of the region or window in the record `slot` of the table. Returns `false` if no
     /// withdrawal was pending.
-    fn forget_withdrawal(&self, slot: u32) -> bool;
+    fn cancel_withdrawal(&self, slot: u32) -> bool;
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// A range of bytes that stays registered as memory, or borrowed, for the lifetime `'a`. If bytes are no longer mapped,
-/// an access to them returns an error.
+/// Borrowed range of bytes, which are registered as memory or borrowed from this process for the lifetime `'a`. An
+/// access to bytes that are no longer mapped returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -64,7 +64,7 @@ impl<'a> Piece<'a> {
         self.length
     }
 
-    /// Returns the total length in bytes of a list of memory ranges. Optimized for lists of one range.
+    /// Returns the total length in bytes of the memory ranges in `list`. Optimized for lists of one range.
     #[inline]
     pub(crate) fn total(list: &[Self]) -> usize {
         match list {
@@ -73,7 +73,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns memory ranges that together are the bytes of `range`, counted over all bytes of the memory ranges in `list`.
+    /// Returns the memory ranges of the bytes `range`, counted over all bytes of the memory ranges in `list`.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -90,8 +90,8 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ, or if bytes are unmapped
-    /// or not writable.
+    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ, or if bytes are
+    /// unmapped or not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
@@ -107,8 +107,8 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is shorter, not writable, or
-    /// unmapped.
+    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is shorter, not
+    /// writable, or unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;

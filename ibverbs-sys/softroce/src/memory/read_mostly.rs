@@ -25,30 +25,30 @@ pub(super) struct ReadMostly<T> {
     lanes: Box<[Line]>,
 }
 
-/// A read guard: the value does not change while the guard exists.
-pub(super) struct Reading<'a, T> {
+/// Read guard: the value does not change while the guard exists.
+pub(super) struct ReadGuard<'a, T> {
     value: &'a T,
-    _hold: Hold<'a, T>,
+    _hold: ReaderLock<'a, T>,
 }
 
-/// Kind of lock that a reader holds: an occupied lane (a word that writers check), or the read lock.
+/// Lock that a reader holds: an occupied lane (a word that writers check), or the read lock.
 #[expect(dead_code, reason = "they are held")]
-enum Hold<'a, T> {
+enum ReaderLock<'a, T> {
     Lane(Lane<'a>),
     Lock(RwLockReadGuard<'a, T>),
 }
 
-/// A write guard: no other thread reads or changes the value while the guard exists.
-pub(super) struct Changing<'a, T> {
+/// Write guard: no other thread reads or changes the value while the guard exists.
+pub(super) struct WriteGuard<'a, T> {
     changing: &'a AtomicBool,
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time between two checks by a writer whether readers have released their guards.
-const REST: Duration = Duration::from_micros(50);
+/// Time between two checks of a writer whether readers have released their guards.
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads that read at the same time
-/// without waiting for each other. A power of two.
+/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads that can read at the
+/// same time without waiting for each other. A power of two.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -60,53 +60,53 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Locks the value for reading. The guard should be held for a short time only, because writers wait for it. Threads should
-    /// pass different `hint`s, so that they use different lanes. A thread must not call this function while it holds a guard:
-    /// if a writer is waiting, the thread would deadlock.
+    /// Locks the value for reading. The guard should be held for a short time only, because writers wait for it. `hint`
+    /// selects the lane that is tried first, so threads should pass different values. A thread must not call this
+    /// function while it holds a guard: if a writer is waiting, the thread would deadlock.
     #[inline]
-    pub(super) fn read(&self, hint: u32) -> Reading<'_, T> {
+    pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);
         // `Acquire`: this thread sees the last change of the value.
         if self.changing.load(Ordering::Acquire) {
             return self.read_later(lane);
         }
-        Reading {
+        ReadGuard {
             // SAFETY: a writer waits until this lane is left before it returns the guard, or it has set `changing` before,
             // which was checked above.
             value: unsafe { &*self.lock.data_ptr() },
-            _hold: Hold::Lane(lane),
+            _hold: ReaderLock::Lane(lane),
         }
     }
 
     #[cold]
-    fn read_later(&self, lane: Lane<'_>) -> Reading<'_, T> {
+    fn read_later(&self, lane: Lane<'_>) -> ReadGuard<'_, T> {
         drop(lane);
         let lock = self.lock.read();
-        Reading {
+        ReadGuard {
             // SAFETY: the read lock is held as long as the reference exists.
             value: unsafe { &*self.lock.data_ptr() },
-            _hold: Hold::Lock(lock),
+            _hold: ReaderLock::Lock(lock),
         }
     }
 
-    /// Locks the value for a change. Waits until all readers have released their guards.
-    pub(super) fn change(&self) -> Changing<'_, T> {
+    /// Locks the value for writing. Waits until all readers have released their guards.
+    pub(super) fn write(&self) -> WriteGuard<'_, T> {
         let value = self.lock.write();
         self.changing.store(true, Ordering::Relaxed);
         let lanes = Lanes(&self.lanes);
         lanes.occupied().wait(lanes, || {
             // A reader may hold its guard during a long copy, and may need the processor of this thread.
-            thread::sleep(REST);
+            thread::sleep(CHECK_INTERVAL);
             false
         });
-        Changing {
+        WriteGuard {
             changing: &self.changing,
             value,
         }
     }
 }
 
-impl<T> Deref for Reading<'_, T> {
+impl<T> Deref for ReadGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -115,7 +115,7 @@ impl<T> Deref for Reading<'_, T> {
     }
 }
 
-impl<T> Deref for Changing<'_, T> {
+impl<T> Deref for WriteGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -123,13 +123,13 @@ impl<T> Deref for Changing<'_, T> {
     }
 }
 
-impl<T> DerefMut for Changing<'_, T> {
+impl<T> DerefMut for WriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T> Drop for Changing<'_, T> {
+impl<T> Drop for WriteGuard<'_, T> {
     fn drop(&mut self) {
         // A reader that sees this store sees the change. The write lock is released afterwards.
         self.changing.store(false, Ordering::Release);
@@ -149,15 +149,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_changed_is_read() {
+    fn a_change_is_visible_to_readers() {
         let value = ReadMostly::new(1);
         assert_eq!(*value.read(0), 1);
-        *value.change() += 1;
+        *value.write() += 1;
         assert_eq!((*value.read(0), *value.read(7)), (2, 2));
     }
 
     #[test]
-    fn many_read_at_once() {
+    fn several_threads_read_concurrently() {
         let value = ReadMostly::new(1);
         let readings: Vec<_> = (0..LANES as u32).map(|hint| value.read(hint)).collect();
         assert!(readings.iter().all(|reading| **reading == 1));
@@ -165,7 +165,7 @@ mod tests {
 
     /// Checks that readers see no incomplete change, and that the value does not change while they read.
     #[test]
-    fn nobody_reads_during_a_change() {
+    fn no_thread_reads_during_a_change() {
         const CHANGES: u64 = 2_000;
         let value = ReadMostly::new((0_u64, 0_u64));
         let (read, over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -184,7 +184,7 @@ mod tests {
                 });
             }
             for _ in 0..CHANGES {
-                let mut changing = value.change();
+                let mut changing = value.write();
                 changing.0 += 1;
                 thread::yield_now();
                 changing.1 += 1;

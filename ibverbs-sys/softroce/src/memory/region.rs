@@ -5,16 +5,16 @@ use crate::proto::AccessFlags;
 
 use super::Span;
 
-/// Attributes of a memory region to register.
+/// Attributes of a memory region that is registered.
 #[derive(Debug)]
 pub struct RegionAttributes {
     /// Protection domain to which the region belongs.
     pub domain: DomainId,
     /// Memory of the region.
     pub span: Span,
-    /// Address by which requests name the first byte.
+    /// Address of the first byte in requests.
     pub start: u64,
-    /// Local and remote access that the region permits.
+    /// Local and remote access rights that the region grants.
     pub access: AccessFlags,
 }
 
@@ -23,11 +23,11 @@ pub struct RegionAttributes {
 pub struct RegionChange {
     /// New protection domain.
     pub domain: Option<DomainId>,
-    /// New memory, and the address by which requests name its first byte.
+    /// New memory, and the address of its first byte in requests.
     pub translation: Option<(Span, u64)>,
-    /// New local and remote access that the region permits.
+    /// New local and remote access rights that the region grants.
     pub access: Option<AccessFlags>,
-    /// Set if the region keeps its key, because its memory and its domain stay.
+    /// Set if the region keeps its key, because its memory and its domain do not change.
     pub keeps_key: bool,
 }
 
@@ -43,16 +43,16 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset in the region of the byte that requests name by `address`. Returns `None` if not all of the
-    /// `length` bytes from there on are inside the region.
+    /// Returns the offset in the region of the `length` bytes that requests address by `address`. Returns `None` if
+    /// they are not all inside the region.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }
 }
 
-/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`. Returns `None` if not all
-/// of them are inside.
+/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`. Returns `None` if they are
+/// not all inside.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)
@@ -63,7 +63,7 @@ mod tests {
     use super::offset;
 
     #[test]
-    fn what_is_inside_and_what_is_not() {
+    fn only_ranges_inside_a_region_are_accepted() {
         assert_eq!(offset(100, 10, 100, 10), Some(0));
         assert_eq!(offset(100, 10, 109, 1), Some(9));
         assert_eq!(offset(100, 10, 110, 0), Some(10));

@@ -11,13 +11,13 @@ use crate::proto::{AccessFlags, LocalFault, Segment, WindowBinding, Withdrawal};
 
 use super::entries::{Entries, Entry, Found};
 use super::guarded;
-use super::read_mostly::{Changing, ReadMostly, Reading};
+use super::read_mostly::{ReadGuard, ReadMostly, WriteGuard};
 use super::region::Region;
 use super::table::Table;
 use super::window::Window;
 use super::{
-    Arena, Block, DeviceMemory, Peers, Piece, Place, RegionAttributes, RegionChange, Span, View,
-    WindowKind,
+    Arena, ArenaLocation, Block, DeviceMemory, Peers, Piece, RegionAttributes, RegionChange, Span,
+    View, WindowKind,
 };
 
 /// All memory regions and windows of a NIC.
@@ -34,12 +34,13 @@ pub struct Registry {
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
-/// A read lock on the registry. No region or window changes while the lock exists.
-pub(crate) struct Regions<'a>(Reading<'a, Entries>);
+/// Read lock on the registry. No region or window changes while the lock exists.
+pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory of a segment that a queue pair of `domain` accesses. Returns `None` if the access is not
-    /// permitted, or if the memory may be unmapped (on-demand regions).
+    /// Returns the memory of `segment` that a queue pair of the protection domain `domain` accesses, writable if
+    /// `write` is set. Returns `None` if the access is not permitted, or if the memory may be unmapped (on-demand
+    /// regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -79,36 +80,37 @@ impl Registry {
         }
     }
 
-    /// Returns the arena from which memory for regions is allocated. The first call creates it. Returns `None` if the system
-    /// does not support in-memory files.
+    /// Returns the arena (shared file) from which memory for regions is allocated, and creates it at the first call.
+    /// Returns `None` if the system does not support in-memory files.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Sets the peer processes of the same host to which all regions and windows are published. Must be called before the
-    /// first registration.
-    pub(crate) fn tell(&self, peers: Arc<impl Peers + 'static>) {
+    /// Sets the peer processes of the same host to which all regions and windows are published. Must be called before
+    /// the first registration.
+    pub(crate) fn set_peers(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that is added to the index of an object in the table to form the index in its memory key.
+    /// Returns the number that is added to the index of a region or window in the table to form the index in its memory
+    /// key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the region or window in the record `slot` of the table to peer processes. If the record is empty or not
-    /// accessible to peers, removes it from the published table.
+    /// Publishes the region or window in the slot `slot` of the table to peer processes. If the slot is empty, or peers
+    /// may not access its content, removes the slot from the published table.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
         };
-        match entries.told(slot) {
+        match entries.published(slot) {
             Some(region) => peers.publish(slot, &region),
             None => peers.retract(slot),
         }
     }
 
-    /// Withdraws the region or window in the record `slot` of the table from peer processes, and waits until no peer uses
+    /// Withdraws the region or window in the slot `slot` of the table from peer processes, and waits until no peer uses
     /// it any more. Takes no lock during the wait, which may be long.
     ///
     /// # Errors
@@ -117,27 +119,27 @@ impl Registry {
         let Some(peers) = self.peers.get() else {
             return Ok(());
         };
-        if self.entries.read(0).told(slot).is_none() {
+        if self.entries.read(0).published(slot).is_none() {
             return Ok(());
         }
         peers.retract(slot);
         let result = peers.wait();
         if result.is_err() {
-            self.publish(&self.entries.change(), slot);
+            self.publish(&self.entries.write(), slot);
         }
         result
     }
 
     /// Returns the location in the arena's file of the bytes of the region with the key `key`, and the block that contains
     /// them. Returns `None` if there is no such region, or if its memory is not in the arena; see [`Span::place`].
-    pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
+    pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
         let (block, place) = region.span.place()?;
         Some((Arc::clone(block), place))
     }
 
-    /// Allocates `length` bytes of device memory. Fails if the total would exceed the device's limit.
+    /// Allocates `length` bytes of device memory. Fails if the total length would exceed the limit of the device.
     pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
         self.device_memory
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -145,11 +147,11 @@ impl Registry {
                     .filter(|used| *used <= limits::MAX_DM_SIZE)
             })
             .map_err(|_| Refusal::Exhausted)?;
-        DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
+        DeviceMemory::new(length).inspect_err(|_| self.deallocate(length))
     }
 
-    /// Records that `length` bytes of device memory were freed.
-    pub fn give_back(&self, length: u64) {
+    /// Subtracts `length` bytes of freed device memory from the total.
+    pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
@@ -167,7 +169,7 @@ impl Registry {
             access,
         } = attributes;
         check_range(start, &span)?;
-        let mut entries = self.entries.change();
+        let mut entries = self.entries.write();
         if entries.regions >= limits::MAX_MR {
             return Err(Refusal::Exhausted);
         }
@@ -184,7 +186,8 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes the attributes of a region. Returns its key, which is a new one unless `change.keeps_key` is set.
+    /// Changes the attributes of the region with the key `key`. Returns the key of the region, which is new unless
+    /// `change.keeps_key` is set.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -194,7 +197,7 @@ impl Registry {
             region if !region.span.is_program() => Err(Refusal::Invalid),
             _ => Ok(()),
         };
-        let (mut entries, number) = self.vacated(key, check)?;
+        let (mut entries, number) = self.withdraw_region(key, check)?;
         let Some(Entry::Region(region)) = entries.table.get_mut(number) else {
             return Err(Refusal::Invalid);
         };
@@ -211,20 +214,20 @@ impl Registry {
         Ok(key)
     }
 
-    /// Finds the region with the key `key`, checks it by `check`, and withdraws it from peer processes. Returns the write
+    /// Withdraws the region with the key `key` from peer processes, after `check` has accepted it. Returns the write
     /// lock on the entries, and the region's slot (number in the table).
-    fn vacated(
+    fn withdraw_region(
         &self,
         key: u32,
         check: impl Fn(&Region) -> Result<(), Refusal>,
-    ) -> Result<(Changing<'_, Entries>, u32), Refusal> {
+    ) -> Result<(WriteGuard<'_, Entries>, u32), Refusal> {
         let find = |entries: &Entries| {
             let (number, region) = entries.region(key)?;
             check(region).map(|()| number)
         };
         let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
-        let entries = self.entries.change();
+        let entries = self.entries.write();
         // Another thread may have changed the entries while no lock was held.
         match find(&entries) {
             Ok(number) => Ok((entries, number)),
@@ -244,7 +247,7 @@ impl Registry {
             0 => Ok(()),
             _ => Err(Refusal::Busy),
         };
-        let (mut entries, number) = self.vacated(key, check)?;
+        let (mut entries, number) = self.withdraw_region(key, check)?;
         entries.table.remove(number);
         entries.regions -= 1;
         Ok(())
@@ -252,7 +255,7 @@ impl Registry {
 
     /// Allocates an unbound memory window. Returns its key.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
-        let mut entries = self.entries.change();
+        let mut entries = self.entries.write();
         if entries.windows >= limits::MAX_MW {
             return Err(Refusal::Exhausted);
         }
@@ -266,7 +269,8 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Deallocates a memory window, and unbinds it if necessary. `key` may be any key that the window ever had.
+    /// Deallocates a memory window, and unbinds it if necessary. `key` may be the present key or any earlier key of the
+    /// window.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -275,7 +279,7 @@ impl Registry {
         };
         let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
-        let mut entries = self.entries.change();
+        let mut entries = self.entries.write();
         find(&entries)?;
         entries.unbind(number);
         entries.table.remove(number);
@@ -284,10 +288,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise they would be accessible
-    /// through a later queue pair with the same number.
+    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise they would be
+    /// accessible through a later queue pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
-        let mut entries = self.entries.change();
+        let mut entries = self.entries.write();
         if entries.windows == 0 {
             return;
         }
@@ -310,9 +314,9 @@ impl Registry {
         }
     }
 
-    /// Returns the address of the bytes that requests name by `address` in an on-demand region (`ibv_advise_mr(3)`). Fails
-    /// unless the key names such a region of the domain, the region contains the bytes, and, if `write` is set, they are
-    /// writable.
+    /// Returns the address of the bytes in an on-demand region that requests address by `address` (`ibv_advise_mr(3)`).
+    /// Fails unless `key` is the key of such a region of the domain, the region contains the bytes, and, if `write` is
+    /// set, the bytes are writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -342,21 +346,22 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the registry for reading by a queue pair. The lock should be held for a short time only, because threads that
-    /// change the registry wait for it.
+    /// Locks the registry for reading by the queue pair with the number `queue_pair`. The lock should be held for a
+    /// short time only, because threads that change the registry wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Locks the registry for reading by a queue pair, and calls `body` with the regions and windows.
+    /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls `body` with the regions
+    /// and windows.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Withdraws a type 1 window from peer processes, because it is about to be bound again. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues the withdrawal of a type 1 window from peer processes, because it is about to be bound
+    /// again. Returns the progress of the withdrawal.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -368,28 +373,28 @@ impl Registry {
         })
     }
 
-    /// Withdraws a type 2 window from peer processes, because it is about to be invalidated. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues the withdrawal of a type 2 window from peer processes, because it is about to be
+    /// invalidated. Returns the progress of the withdrawal.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
-        self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
+        self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
-    /// Withdraws from peer processes the region or window whose slot (number in the table) `find` returns. Returns the
-    /// progress of the withdrawal.
+    /// Begins or continues the withdrawal of the region or window whose slot (number in the table) `find` returns.
+    /// Returns the progress of the withdrawal.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
         };
         let told = {
             let entries = self.entries.read(0);
-            find(&entries).filter(|&slot| entries.told(slot).is_some())
+            find(&entries).filter(|&slot| entries.published(slot).is_some())
         };
         let Some(slot) = told else {
             return Withdrawal::Complete;
         };
         let withdrawal = peers.withdraw(slot);
         if withdrawal == Withdrawal::Refused {
-            self.publish(&self.entries.change(), slot);
+            self.publish(&self.entries.write(), slot);
         }
         withdrawal
     }
@@ -400,19 +405,20 @@ impl Registry {
             return;
         };
         let slot = self.entries.read(0).table.slot_of(key);
-        if let Some(slot) = slot.filter(|&slot| peers.forget_withdrawal(slot)) {
-            self.publish(&self.entries.change(), slot);
+        if let Some(slot) = slot.filter(|&slot| peers.cancel_withdrawal(slot)) {
+            self.publish(&self.entries.write(), slot);
         }
     }
 
-    /// Returns the slot (number in the table) that a key names. Does not check the tag (low byte of the key).
+    /// Returns the slot (number in the table) of the key `key`, without checking the tag (low byte of the key). Returns
+    /// `None` if the slot is empty.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
     }
 
-    /// Returns whether the region or window in the record `slot` of the table is published to peer processes.
-    fn is_told(&self, slot: u32) -> bool {
+    /// Returns whether the region or window in the slot `slot` of the table is published to peer processes.
+    fn is_published(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
     }
@@ -425,9 +431,9 @@ impl Registry {
         queue_pair: u32,
         wanted: &WindowBinding,
     ) -> Result<(), LocalFault> {
-        let mut entries = self.entries.change();
+        let mut entries = self.entries.write();
         let slot = entries.table.slot_of(wanted.window);
-        if slot.is_some_and(|slot| self.is_told(slot)) {
+        if slot.is_some_and(|slot| self.is_published(slot)) {
             return Err(LocalFault::Bind);
         }
         let bound = entries.bind(domain, queue_pair, wanted);
@@ -440,9 +446,9 @@ impl Registry {
     /// Unbinds a type 2 window (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window from peers.
     /// Returns `None` if no window with this key is bound through the queue pair, or if the window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
-        let mut entries = self.entries.change();
-        let number = entries.served(domain, queue_pair, key)?;
-        if self.is_told(number) {
+        let mut entries = self.entries.write();
+        let number = entries.bound_window(domain, queue_pair, key)?;
+        if self.is_published(number) {
             return None;
         }
         entries.unbind(number);
@@ -461,7 +467,7 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the range of addresses by which requests name a region's bytes does not wrap around.
+/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do not wrap around.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::device::DeviceMemory;
 use super::guarded::Missing;
-use super::{Block, Piece, Place, copy, is_mapped, kernel};
+use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
 
-/// A range of registered memory of one kind: memory of the program, device memory, or no memory.
+/// Range of registered memory of one kind: memory of the program, device memory, or no memory.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Address of the first byte.
@@ -58,8 +58,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in memory that was allocated from the device's arena. Returns `None` if the range is not inside the
-    /// block.
+    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns `None` if the range
+    /// is not inside the block.
     ///
     /// # Safety
     /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or accepts the results that
@@ -86,7 +86,8 @@ impl Span {
         }
     }
 
-    /// Creates a span in device memory. Returns `None` if the range is not inside the memory.
+    /// Creates a span of `length` bytes at `offset` of the device memory `memory`. Returns `None` if the range is not
+    /// inside the memory.
     pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then(|| Self {
@@ -127,7 +128,7 @@ impl Span {
 
     /// Returns the location of the span in the arena's file, and the block that contains it. Returns `None` if the memory was
     /// not allocated from the arena.
-    pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
+    pub fn place(&self) -> Option<(&Arc<Block>, ArenaLocation)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
             _ => None,
@@ -149,7 +150,7 @@ impl Span {
         self.read(0, out).map_err(|_| Refusal::Fault)
     }
 
-    /// Copies bytes of the span, starting at `offset`, to `out`.
+    /// Copies bytes of the span, from `offset` on, to `out`.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
@@ -165,7 +166,7 @@ impl Span {
         }
     }
 
-    /// Copies `data` to the span, starting at `offset`.
+    /// Copies `data` to the span, from `offset` on.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
@@ -178,7 +179,7 @@ impl Span {
         }
     }
 
-    /// Copies `length` bytes of this span, starting at `offset`, to another span, starting at `to_offset`.
+    /// Copies `length` bytes of this span, from `offset` on, to the span `to`, from `to_offset` on.
     #[inline]
     pub(super) fn copy_to(
         &self,
@@ -232,7 +233,7 @@ impl Span {
         }
     }
 
-    /// Copies bytes of the span, starting at `offset`, to the memory range `to` until it is full.
+    /// Copies bytes of the span, from `offset` on, to the memory range `to` until it is full.
     #[inline]
     pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
         if let Some(from) = self.piece(offset, to.length(), false) {
@@ -244,7 +245,7 @@ impl Span {
         })
     }
 
-    /// Copies all bytes of the memory range `from` to the span, starting at `offset`.
+    /// Copies all bytes of the memory range `from` to the span, from `offset` on.
     #[inline]
     pub(super) fn copy_from_piece(
         &self,
@@ -260,8 +261,8 @@ impl Span {
         })
     }
 
-    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of the
-    /// same length, the offset of the part in the range, and the part.
+    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of
+    /// the same length, the offset of the part in the range, and the part.
     #[cold]
     fn by_parts(
         &self,
@@ -278,7 +279,7 @@ impl Span {
         Ok(())
     }
 
-    /// Performs an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -290,7 +291,7 @@ impl Span {
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Performs an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
         // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_stay_inside_and_say_which_side_was_wrong() {
+    fn copies_stay_inside_and_errors_name_the_failing_side() {
         let ((_one, small), (_other, large)) = (memory(64), memory(128));
         assert_eq!(small.copy_to(1, &large, 0, 64), Err(Misplaced::Here));
         assert_eq!(large.copy_to(0, &small, 1, 64), Err(Misplaced::There));
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_touched() {
+    fn no_memory_outside_is_accessed() {
         let (memory, span) = memory(64);
         let mut byte = [0];
         assert_eq!(span.read(64, &mut byte), Err(Inaccessible));
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_span_gives_zeroes_and_swallows() {
+    fn a_null_span_reads_as_zeros_and_ignores_writes() {
         let span = Span::null();
         let mut bytes = [7; 9];
         span.write(1 << 40, &bytes).unwrap();
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_of_many_threads_are_each_done_once() {
+    fn atomic_operations_of_several_threads_are_each_executed_once() {
         let (_memory, span) = memory(16);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_on_demand_may_be_missing() {
+    fn unmapped_memory_for_on_demand_paging_is_an_error() {
         let mut bytes = vec![1_u8; 64];
         let address = bytes.as_mut_ptr().expose_provenance();
         // SAFETY: no references to the bytes exist while the span does.

@@ -32,21 +32,21 @@ struct Slot<T> {
     tag: u8,
     /// Position of the current tag (low byte of the key) in the random order of the slot's tags.
     turn: u8,
-    /// Bits in which the slot's index (in keys) differs from its number.
+    /// Bits in which the slot's index in keys differs from its number.
     difference: u8,
     content: Option<T>,
 }
 
-/// Minimum number of free slots. When fewer are left, a block of slots is added: with few free slots, each would be
+/// Minimum number of free slots. If fewer are left, a block of slots is added: with few free slots, each would be
 /// reused often, and its tags would soon repeat.
-const RESERVE: usize = 64;
+const MIN_FREE_SLOTS: usize = 64;
 
-/// Number of slots that are added at a time. Their indices are in a random order.
-const BLOCK: usize = 1 << 8;
+/// Number of slots that are added together. Their indices are in a random order.
+const BLOCK_SIZE: usize = 1 << 8;
 
-/// Bit that is set in the input of the random permutation for the order of a block's indices. Without the bit, the
+/// Bit that is set in the input of the random permutation for the order of a block's indices. Without this bit, the
 /// input is the number of a slot, and the permutation orders the tags of that slot.
-const BLOCKS: u32 = 1 << 31;
+const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
 /// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for "no key".
 const INDICES: u32 = 1 << 24;
@@ -71,7 +71,8 @@ impl<T> Table<T> {
 
     /// Stores an object in a free slot, and returns the number of the slot.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
-        if self.free.len() < RESERVE && self.slots.len() + BLOCK < INDICES as usize / 2 {
+        if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
+        {
             self.grow();
         }
         let number = self.free.pop_front().ok_or(Refusal::Exhausted)?;
@@ -79,12 +80,12 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Adds [`BLOCK`] free slots to the table.
+    /// Adds [`BLOCK_SIZE`] free slots to the table.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
-        self.differences.resize(self.slots.len() + BLOCK, 0);
-        for number in 0..BLOCK as u32 {
-            let index = self.order.apply(BLOCKS | first, number);
+        self.differences.resize(self.slots.len() + BLOCK_SIZE, 0);
+        for number in 0..BLOCK_SIZE as u32 {
+            let index = self.order.apply(BLOCK_ORDER_BIT | first, number);
             let difference = (index ^ number) as u8;
             self.differences[(first + index) as usize] = difference;
             self.free.push_back(first + number);
@@ -97,7 +98,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Removes and returns the object in a slot. The object's key becomes invalid.
+    /// Removes and returns the object in the slot `number`. The key of the object becomes invalid.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
         let content = self.slots.get_mut(number as usize)?.content.take()?;
         self.renew(number);
@@ -105,7 +106,8 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Assigns the next tag to a slot, and returns the new key. A tag repeats only after all other tags of the slot were used.
+    /// Assigns the next tag to the slot `number`, and returns the new key. A tag repeats only after all other tags of
+    /// the slot were used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
@@ -118,7 +120,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the memory key that names a slot with its present tag.
+    /// Returns the memory key of the slot `number` with its present tag.
     pub(super) fn key(&self, number: u32) -> u32 {
         let slot = self.slots.get(number as usize);
         let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
@@ -126,7 +128,7 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Assigns the tag `tag` to a slot, and returns the new key.
+    /// Assigns the tag `tag` to the slot `number`, and returns the new key.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
@@ -134,7 +136,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the number of the slot that a key stands for, or `None` if the slot is empty. Does not check the tag.
+    /// Returns the number of the slot of the key `key`, or `None` if the slot is empty. Does not check the tag.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;
@@ -143,8 +145,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the number of the slot that a key names, and the object in the slot. Returns `None` if the slot is empty, or
-    /// if its tag differs from the tag in the key.
+    /// Returns the number of the slot of the key `key`, and the object in the slot. Returns `None` if the slot is
+    /// empty, or if its tag differs from the tag in the key.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_finds_its_own_and_a_stale_one_nothing() {
+    fn a_key_finds_its_object_and_a_stale_key_finds_none() {
         let mut table = Table::new();
         let first = table.insert('a').unwrap();
         let second = table.insert('b').unwrap();
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_again_has_another_key() {
+    fn a_reused_slot_has_a_different_key() {
         let mut table = Table::new();
         let mut keys = std::collections::HashSet::new();
         for _ in 0..10_000 {
@@ -202,7 +204,7 @@ mod tests {
             assert!(keys.insert(table.key(number)));
             table.remove(number);
         }
-        assert_eq!(table.slots.len(), BLOCK, "slots are used again");
+        assert_eq!(table.slots.len(), BLOCK_SIZE, "slots are used again");
     }
 
     #[test]
@@ -224,7 +226,7 @@ mod tests {
 
     /// Checks that memory keys look random. Truly random keys would fail this test with a probability below 2^-60.
     #[test]
-    fn keys_cannot_be_foreseen() {
+    fn keys_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {
             let mut table = Table::new();
             let keys = (0..4096).map(|_| {

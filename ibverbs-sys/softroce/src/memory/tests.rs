@@ -8,7 +8,7 @@ use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
 
 const SIZE: u64 = 4096;
-/// Address by which requests name the first byte of the tested region.
+/// Address of the first byte of the tested region in requests.
 const START: u64 = 0x1_0000;
 
 /// A memory registry with one region, in device memory.
@@ -164,7 +164,7 @@ fn local_access_is_checked() {
 }
 
 #[test]
-fn remote_access_is_checked_flag_by_flag() {
+fn each_remote_access_flag_is_checked() {
     let flags = [READ, WRITE, ATOMIC];
     for granted in flags {
         let all = fixture(WRITABLE | granted);
@@ -226,7 +226,7 @@ fn remote_bounds_keys_and_domains_are_checked() {
 }
 
 #[test]
-fn atomics_take_aligned_addresses_alone() {
+fn atomic_operations_require_aligned_addresses() {
     let all = fixture(WRITABLE | ATOMIC);
     for offset in 1..8 {
         let answer = all.view().fetch_add(all.key, START + offset, 1);
@@ -247,7 +247,7 @@ fn atomics_take_aligned_addresses_alone() {
 }
 
 #[test]
-fn a_key_is_none_after_its_region() {
+fn a_key_is_invalid_after_its_region_is_deregistered() {
     let all = fixture(WRITABLE | READ);
     let old = all.key;
     all.registry.deregister(old).unwrap();
@@ -271,7 +271,7 @@ fn a_key_is_none_after_its_region() {
 }
 
 #[test]
-fn an_empty_region_has_a_key_and_nothing_else() {
+fn an_empty_region_has_a_key_and_grants_no_access() {
     let all = fixture(WRITABLE);
     let span = Span::device(&all.memory, 0, 0).unwrap();
     let attributes = RegionAttributes {
@@ -327,7 +327,7 @@ fn addresses_do_not_wrap() {
 }
 
 #[test]
-fn the_null_region_is_local_and_has_no_bytes() {
+fn the_null_region_is_local_and_stores_no_bytes() {
     let all = fixture(WRITABLE);
     let attributes = RegionAttributes {
         domain: all.domain,
@@ -357,7 +357,7 @@ fn the_null_region_is_local_and_has_no_bytes() {
 }
 
 #[test]
-fn device_memory_is_bounded_and_comes_back() {
+fn device_memory_is_limited_and_can_be_freed() {
     let registry = Registry::new();
     let limit = crate::limits::MAX_DM_SIZE;
     let most = registry.allocate(limit - 8).unwrap();
@@ -367,12 +367,12 @@ fn device_memory_is_bounded_and_comes_back() {
         Err(Refusal::Exhausted)
     );
     registry.allocate(8).unwrap();
-    registry.give_back(most.length());
+    registry.deallocate(most.length());
     registry.allocate(limit - 8).unwrap();
 }
 
 #[test]
-fn a_type_1_window_is_bound_again_and_again_and_serves_every_queue_pair() {
+fn a_type_1_window_can_be_bound_repeatedly_and_used_by_every_queue_pair() {
     let all = fixture(BINDABLE);
     let window = all.window(WindowKind::Type1);
     let refused = Err(RemoteFault::Access);
@@ -430,7 +430,7 @@ fn a_type_1_window_is_bound_again_and_again_and_serves_every_queue_pair() {
 }
 
 #[test]
-fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated() {
+fn a_type_2_window_is_valid_for_its_queue_pair_until_invalidated() {
     let all = fixture(BINDABLE);
     let window = all.window(WindowKind::Type2);
     let other = all.registry.view(all.domain, 2);
@@ -481,7 +481,7 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated()
 }
 
 #[test]
-fn a_binding_takes_only_the_tag_of_its_new_key() {
+fn a_window_binding_changes_only_the_tag_of_the_key() {
     let all = fixture(BINDABLE);
     let window = all.window(WindowKind::Type2);
     let good = all.binding(window, READ);
@@ -503,7 +503,7 @@ fn a_zero_based_region_has_no_windows() {
 }
 
 #[test]
-fn a_word_is_written_where_peers_may_write() {
+fn words_are_written_and_flushed_only_with_the_rights_of_the_region() {
     let all = fixture(AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL);
     let view = all.view();
     assert_eq!(view.write_word(all.key, START + 8, [7; 8]), Ok(()));
@@ -532,7 +532,7 @@ fn a_word_is_written_where_peers_may_write() {
 }
 
 #[test]
-fn what_a_window_may_not_be_bound_to() {
+fn invalid_window_bindings_are_refused() {
     let all = fixture(BINDABLE);
     let refused = Err(LocalFault::Bind);
     for kind in [WindowKind::Type1, WindowKind::Type2] {
@@ -642,7 +642,7 @@ fn what_a_window_may_not_be_bound_to() {
 }
 
 #[test]
-fn a_zero_based_window_counts_from_its_own_first_byte() {
+fn addresses_of_a_zero_based_window_start_at_its_first_byte() {
     let all = fixture(BINDABLE);
     let window = all.window(WindowKind::Type1);
     let binding = WindowBinding {
@@ -663,7 +663,7 @@ fn a_zero_based_window_counts_from_its_own_first_byte() {
 }
 
 #[test]
-fn windows_that_end_free_their_region() {
+fn a_deallocated_window_releases_its_region() {
     let all = fixture(BINDABLE);
     let (one, two) = (all.window(WindowKind::Type1), all.window(WindowKind::Type2));
     let binding = all.binding(one, READ);
@@ -690,7 +690,7 @@ fn windows_that_end_free_their_region() {
 }
 
 #[test]
-fn a_window_is_no_local_key_and_a_region_is_not_invalidated() {
+fn a_window_key_is_no_local_key_and_a_region_key_is_not_invalidated() {
     let all = fixture(BINDABLE | READ);
     let window = all.window(WindowKind::Type2);
     let binding = all.binding(window, READ);
@@ -739,7 +739,7 @@ fn nothing_is_written_after_the_end_of_a_registration() {
 }
 
 #[test]
-fn parts_are_what_they_are_together() {
+fn split_copies_have_the_same_effect_as_one_copy() {
     let fixture = fixture(WRITABLE | WRITE);
     let view = fixture.view();
     let pattern: Vec<u8> = (0..200).collect();

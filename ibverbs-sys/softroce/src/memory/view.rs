@@ -39,8 +39,8 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Finds the memory that this queue pair accesses by a local key. If `write` is set, also checks that local write
-    /// access is permitted.
+    /// Returns the memory at `address` that this queue pair accesses by the local key `key`, after checking the key and
+    /// the bounds. If `write` is set, also checks that local write access is permitted.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -54,7 +54,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Finds the memory that a peer accesses through the queue pair, and checks that `access` is permitted.
+    /// Returns the memory `remote` that a peer accesses through the queue pair, after checking that `access` is
+    /// permitted.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -68,8 +69,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns whether a peer process that shares memory with this one can map the memory of all segments. Such a peer
-    /// copies from the memory without system calls.
+    /// Returns whether a peer process that shares memory with this process can map the memory of all segments in
+    /// `list`. Such a peer copies from the memory without system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {
@@ -81,10 +82,10 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of `length` bytes of a message, starting at `offset`. Passes the memory of the
+    /// Calls `visit` for each contiguous part of `length` bytes of a message, from `offset` on, with the memory of the
     /// part, and the range of the part within the `length` bytes. If `write` is set, checks for local write access.
     #[inline]
-    fn walk(
+    fn for_each_part(
         &self,
         list: &[Segment],
         offset: u32,
@@ -119,7 +120,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies the `length` bytes at `offset` of a message, which is in the segments `list`, to the memory ranges `to`.
+    /// Copies `length` bytes of a message in the segments `list`, from byte `offset` on, to the memory ranges `to`.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -127,7 +128,7 @@ impl<'a> View<'a> {
         length: usize,
         to: &[Piece<'_>],
     ) -> Result<(), LocalFault> {
-        self.walk(list, offset, length, false, |found, bytes| {
+        self.for_each_part(list, offset, length, false, |found, bytes| {
             let mut place = found.offset;
             for part in Piece::parts(to, bytes) {
                 found.span.copy_to_piece(place, &part)?;
@@ -137,7 +138,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies the memory ranges `from` to the `length` bytes at `offset` of a message, which is in the segments `list`.
+    /// Copies the memory ranges `from` to `length` bytes of a message in the segments `list`, from byte `offset` on.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -145,7 +146,7 @@ impl<'a> View<'a> {
         length: usize,
         from: &[Piece<'_>],
     ) -> Result<(), LocalFault> {
-        self.walk(list, offset, length, true, |found, bytes| {
+        self.for_each_part(list, offset, length, true, |found, bytes| {
             let mut place = found.offset;
             for part in Piece::parts(from, bytes) {
                 found.span.copy_from_piece(place, &part)?;
@@ -155,8 +156,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory `to`, which a peer names and which must permit remote
-    /// writes.
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to` that a request of a peer names. The memory
+    /// must permit remote writes.
     pub(crate) fn copy_in_remote(
         &self,
         to: Remote,
@@ -197,7 +198,7 @@ impl<'a> View<'a> {
 impl Memory for View<'_> {
     #[inline]
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
-        self.walk(list, offset, out.len(), false, |found, bytes| {
+        self.for_each_part(list, offset, out.len(), false, |found, bytes| {
             found.span.read(found.offset, &mut out[bytes])
         })
     }
@@ -210,7 +211,7 @@ impl Memory for View<'_> {
         mut parts: impl Iterator<Item = &'p mut [u8]>,
     ) -> Result<(), LocalFault> {
         let mut rest: &mut [u8] = &mut [];
-        self.walk(list, offset, length as usize, false, |found, bytes| {
+        self.for_each_part(list, offset, length as usize, false, |found, bytes| {
             let mut done = 0;
             while done < bytes.len() {
                 if rest.is_empty() {
@@ -227,7 +228,7 @@ impl Memory for View<'_> {
 
     #[inline]
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
-        self.walk(list, offset, data.len(), true, |found, bytes| {
+        self.for_each_part(list, offset, data.len(), true, |found, bytes| {
             found.span.write(found.offset, &data[bytes])
         })
     }
@@ -240,7 +241,7 @@ impl Memory for View<'_> {
         mut parts: impl Iterator<Item = &'p [u8]>,
     ) -> Result<(), LocalFault> {
         let mut rest: &[u8] = &[];
-        self.walk(list, offset, length as usize, true, |found, bytes| {
+        self.for_each_part(list, offset, length as usize, true, |found, bytes| {
             let mut done = 0;
             while done < bytes.len() {
                 if rest.is_empty() {
@@ -400,8 +401,8 @@ impl Memory for View<'_> {
     }
 }
 
-/// Splits `length` bytes of a message, starting at `offset`, at the borders of its segments. Returns the segment, the offset in
-/// the segment, and the number of bytes of each part. Skips empty segments: their keys are not checked.
+/// Splits `length` bytes of a message, from `offset` on, at the boundaries of its segments. Returns the segment, the
+/// offset in the segment, and the number of bytes of each part. Skips empty segments, whose keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -6,11 +6,11 @@ use crate::proto::AccessFlags;
 /// Type of a memory window (IBTA 10.6.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: bound by `ibv_bind_mw`, repeatedly if the program wants, and accessible through all queue pairs of the
-    /// protection domain.
+    /// Type 1: bound by `ibv_bind_mw`, any number of times, and accessible through all queue pairs of the protection
+    /// domain.
     Type1,
-    /// Type 2B: bound by a send request, with a key of the program's choice, and accessible only through the queue pair of that
-    /// request. Can be bound again after it was invalidated.
+    /// Type 2B: bound by a send request, with a key that the program chooses, and accessible only through the queue
+    /// pair of that request. Can be bound again after it was invalidated.
     Type2,
 }
 
@@ -22,12 +22,12 @@ pub(super) struct Window {
     pub(super) binding: Option<Binding>,
 }
 
-/// The binding of a memory window to a memory region.
+/// Binding of a memory window to a memory region.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// Slot (number in the table) of the region to which the window is bound.
     pub(super) region: u32,
-    /// Address by which requests name the window's first byte.
+    /// Address of the window's first byte in requests.
     pub(super) start: u64,
     /// Offset of the window's first byte in the region's memory.
     pub(super) offset: u64,

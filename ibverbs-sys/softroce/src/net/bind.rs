@@ -5,25 +5,25 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::process;
 
-use super::socket::{HostAddress, Interface, Reserved};
-use super::table::Own;
+use super::gid_table::Own;
+use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries to bind with the same port.
+/// Maximum number of addresses in 127/8 that a process tries to bind with one port.
 const ATTEMPTS: u32 = 64;
 
-/// The addresses that a process has bound, all with the same UDP port.
+/// Addresses that the process has bound, all with the same UDP port.
 pub(super) struct Bound {
     pub(super) all: Vec<Own>,
-    /// Number of the port in the device's port range.
+    /// Index of the port in the device's port range.
     pub(super) slot: u8,
     /// UDP port of multicast groups: the same in all processes of a host that use a loopback address.
     pub(super) group_port: u16,
 }
 
-/// Binds the addresses and the port of the configuration: those that it names, or else a loopback address and the addresses
-/// of the host.
+/// Binds the addresses and the UDP port that the configuration determines: the configured addresses, or else a loopback
+/// address and the addresses of the host.
 pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
         for name in config.interfaces.iter().flatten() {
@@ -33,7 +33,7 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
             }
         }
         let list = HostAddress::list();
-        return bind_all(config, &list, &used(config, &list));
+        return bind_all(config, &list, &used_addresses(config, &list));
     }
     let list = HostAddress::list();
     let mut last = io::Error::from(ErrorKind::AddrInUse);
@@ -60,14 +60,15 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     Err(last)
 }
 
-/// Returns the addresses of the host that the device uses besides its loopback address: those of all interfaces that are up,
-/// or of the interfaces that the configuration names. Link-local addresses, which only neighbours can reach, are the last.
+/// Returns the addresses of the host that the device uses besides its loopback address: those of all interfaces that
+/// are up, or of the interfaces that the configuration names. Link-local addresses, which only hosts on the same
+/// network link can reach, are last.
 pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
-    used(config, &HostAddress::list())
+    used_addresses(config, &HostAddress::list())
 }
 
-/// Returns those addresses of `list` that [`host_addresses`] returns.
-fn used(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
+/// Returns the addresses in `list` that the device uses; see [`host_addresses`].
+fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
     let is_meant = |found: &&HostAddress| {
         let names = config.interfaces.as_ref();
         found.is_up
@@ -96,7 +97,8 @@ fn used(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
 }
 
 /// Binds a loopback address of this process and the addresses `hosts` to the first port that is free on all of them. If
-/// there is none, binds the port that is free on most of them, and reports the others.
+/// no port is, binds to the port that is free on most of them, and reports the other addresses. `list` has all
+/// addresses of the host.
 fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
@@ -151,9 +153,7 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
             }
         }
     }
-    let Some(best) = best else {
-        return Err(last);
-    };
+    let best = best.ok_or(last)?;
     let is_bound = |host: &&HostAddress| best.all.iter().any(|own| own.local.ip() == host.ip);
     for host in hosts.iter().filter(|host| !is_bound(host)) {
         report_taken(host.ip, best.port());
@@ -196,24 +196,26 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<Own> {
 /// Binds an address that the kernel lists.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
     let address = host.at(port);
-    let reserved = Reserved::bind(address).map_err(|error| naming(error, address))?;
+    let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     Ok(Own::new(reserved, address, Some(host.interface.clone())))
 }
 
-/// Binds an address that the kernel need not list, such as one in 127/8.
+/// Binds an address that need not be in `list`, the kernel's list of addresses: an address in 127/8, for example.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
-    let reserved = Reserved::bind(address).map_err(|error| naming(error, address))?;
-    let interface = Interface::among(list, address.ip());
+    let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
+    let interface = Interface::find(list, address.ip());
     Ok(Own::new(reserved, address, interface))
 }
 
-/// Returns the slots (numbers of the ports in the device's port range, from `base` on), each with its port.
+/// Returns the slots with their UDP ports. A slot is the index of a port in the device's port range, which begins at
+/// `base`.
 fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
-    (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
+    (0..address::PORT_SLOTS)
+        .filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
 }
 
-/// Returns `error` with a text that names the address that could not be bound.
-fn naming(error: io::Error, address: SocketAddr) -> io::Error {
+/// Returns `error` with a text that names the address `address`, which could not be bound.
+fn named_error(error: io::Error, address: SocketAddr) -> io::Error {
     let kind = error.kind();
     io::Error::new(kind, format!("binding {address}: {error}"))
 }

@@ -1,12 +1,13 @@
-//! The choice of datagrams that are sent to the kernel together, as one burst (a message that the kernel splits,
-//! `UDP_SEGMENT`).
+//! Selection of datagrams that are passed to the kernel together, as one burst (a message that the kernel splits into
+//! datagrams, `UDP_SEGMENT`).
 
 #![forbid(unsafe_code)]
 
-use super::socket::{LONGEST, SEGMENTS};
+use super::socket::{MAX_BURST_BYTES, MAX_BURST_DATAGRAMS};
 
-/// Returns the number of datagrams, from the first on, that can be sent as one burst. All of them have the size of the first
-/// one; only the last one may be shorter. The result is at least 1 unless `sizes` is empty.
+/// Returns the number of datagrams at the beginning of a list that can be sent as one burst. `sizes` has the sizes of
+/// the datagrams in bytes. All datagrams of a burst have the size of the first; only the last may be shorter. The
+/// result is at least 1 unless `sizes` is empty.
 pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {
@@ -16,7 +17,7 @@ pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
     // An empty datagram cannot be a part of a burst.
     for size in sizes.take_while(|&size| size > 0) {
         total += size;
-        if size > segment || total > LONGEST || count == SEGMENTS {
+        if size > segment || total > MAX_BURST_BYTES || count == MAX_BURST_DATAGRAMS {
             break;
         }
         count += 1;
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_ones_go_together_and_a_shorter_one_ends_them() {
+    fn packets_of_equal_length_form_a_burst_that_a_shorter_packet_ends() {
         assert_eq!(together([]), 0);
         assert_eq!(together([100]), 1);
         assert_eq!(together([100, 100, 100]), 3);
@@ -45,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_of_a_write_is_longer_than_those_behind_it() {
+    fn the_longer_first_packet_of_a_write_forms_a_burst_of_two() {
         // RETH has 16 bytes; the last packet has immediate data.
         let write = [4128, 4112, 4112, 4112, 4112, 4116];
         assert_eq!(together(write), 2);
@@ -54,25 +55,25 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_the_system_takes() {
-        assert_eq!(together([64; 200]), SEGMENTS);
-        assert_eq!(together([4112; 64]), LONGEST / 4112);
-        assert_eq!(together([LONGEST, 1]), 1);
-        assert_eq!(together([LONGEST + 10, 1]), 1);
+    fn a_burst_has_at_most_the_kernels_limits() {
+        assert_eq!(together([64; 200]), MAX_BURST_DATAGRAMS);
+        assert_eq!(together([4112; 64]), MAX_BURST_BYTES / 4112);
+        assert_eq!(together([MAX_BURST_BYTES, 1]), 1);
+        assert_eq!(together([MAX_BURST_BYTES + 10, 1]), 1);
     }
 
     proptest! {
         #[test]
-        fn the_system_takes_apart_what_was_put_together(
+        fn the_kernel_splits_a_burst_into_its_packets(
             sizes in proptest::collection::vec(prop_oneof![Just(1060_usize), Just(1044), 0_usize..2000], 1..200),
         ) {
             let mut rest = &sizes[..];
             while !rest.is_empty() {
                 let count = together(rest.iter().copied());
-                prop_assert!(count >= 1 && count <= rest.len().min(SEGMENTS));
+                prop_assert!(count >= 1 && count <= rest.len().min(MAX_BURST_DATAGRAMS));
                 let (burst, others) = rest.split_at(count);
                 let total: usize = burst.iter().sum();
-                prop_assert!(count == 1 || total <= LONGEST);
+                prop_assert!(count == 1 || total <= MAX_BURST_BYTES);
                 // Splits the bytes as the system does: by the size of the first datagram.
                 let bytes = vec![0_u8; total];
                 let apart: Vec<usize> = match burst[0] {

@@ -10,8 +10,8 @@ use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
-/// Maximum number of packets that are held back by injected faults. Further packets are dropped.
-const ROOM: usize = 16_384;
+/// Maximum number of packets that injected faults hold back at a time. Further packets are dropped.
+const MAX_HELD_PACKETS: usize = 16_384;
 
 /// Maximum time for which a packet is held back until other packets have overtaken it.
 const MAX_WAIT: Duration = Duration::from_millis(1);
@@ -26,7 +26,7 @@ pub(super) struct Packet {
     pub(super) shipment: Shipment,
 }
 
-/// Packets that are held back by injected faults: until a time, or until a number of other packets have been sent.
+/// Packets that injected faults hold back, until a time or until a number of other packets have been sent.
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<Held>,
@@ -35,8 +35,8 @@ pub(super) struct Delay {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Held-back packets, by the time at which each is due and then by the order of arrival. The first part of the value is
-    /// the number of packets that must still be sent before the held-back packet.
+    /// Held-back packets, ordered by the time at which each is due, then by arrival. Each comes with the number of
+    /// packets that must still be sent before it.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
     /// Number of packets that are held back until other packets have overtaken them.
     overtaken: usize,
@@ -51,16 +51,16 @@ impl Delay {
         }
     }
 
-    /// Returns the entry in the NIC's timers for the time that [`Delay::next_due`] returns.
+    /// Returns the state of the NIC's timer for the time that [`Delay::next_due`] returns.
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
     /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent. Returns `false`, and drops the
-    /// packet, if [`ROOM`] packets are held back already.
+    /// packet, if [`MAX_HELD_PACKETS`] packets are held back already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         let mut held = self.held.lock();
-        if held.packets.len() >= ROOM {
+        if held.packets.len() >= MAX_HELD_PACKETS {
             return false;
         }
         let patience = if overtaken > 0 {
@@ -78,8 +78,8 @@ impl Delay {
         true
     }
 
-    /// Counts a packet that was sent. Returns the packets that enough other packets have now overtaken. They must be sent
-    /// next.
+    /// Counts a sent packet. Removes and returns the held-back packets that have now been overtaken by enough other
+    /// packets. The caller must send them next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {
@@ -122,7 +122,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::route::Company;
+    use super::super::route::Batching;
     use super::*;
     use crate::wire::ip::Route;
 
@@ -146,7 +146,7 @@ mod tests {
                 to: (localhost, 1).into(),
                 traffic_class: 0,
                 hop_limit: None,
-                company: Company::Any,
+                batching: Batching::Any,
             },
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(1000);
 
     #[test]
-    fn held_for_a_time_they_keep_their_order() {
+    fn delayed_packets_keep_their_order() {
         let delay = Delay::new();
         for number in 0..3 {
             assert!(delay.hold(packet(number), 0, NOW, Duration::from_nanos(50)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_passed_go_behind_the_last_that_passes() {
+    fn an_overtaken_packet_follows_the_last_packet_that_overtakes() {
         let delay = Delay::new();
         delay.hold(packet(1), 1, NOW, Duration::ZERO);
         delay.hold(packet(2), 2, NOW, Duration::ZERO);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_passes_goes_when_its_time_has_come() {
+    fn a_packet_that_is_not_overtaken_is_sent_at_its_deadline() {
         let delay = Delay::new();
         delay.hold(packet(1), 3, NOW, Duration::ZERO);
         assert_eq!(numbers(delay.take_due(NOW)), []);
@@ -191,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound() {
+    fn the_number_of_delayed_packets_is_limited() {
         let delay = Delay::new();
-        assert!((0..ROOM).all(|_| delay.hold(packet(0), 0, NOW, MAX_WAIT)));
+        assert!((0..MAX_HELD_PACKETS).all(|_| delay.hold(packet(0), 0, NOW, MAX_WAIT)));
         assert!(!delay.hold(packet(0), 0, NOW, MAX_WAIT));
     }
 }

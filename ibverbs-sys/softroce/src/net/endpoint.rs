@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::socket::Socket;
 
-/// An entry of the port's GID table.
+/// Entry of the port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
-    /// Address of the GID.
+    /// The GID.
     pub(crate) address: Ipv6Addr,
     /// Encapsulation of the packets that are sent from or to this GID.
     pub(crate) kind: GidKind,
-    /// Index of the first GID of the socket that sends and receives packets of this GID.
+    /// Index of the first GID of the socket that sends and receives the packets of this GID.
     pub(crate) endpoint: usize,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum GidKind {
     Tunnelled,
 }
 
-/// A socket, and the indices of the GIDs whose packets it receives.
+/// A socket that receives packets, and the indices of the GIDs at which the packets arrive.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Socket that receives the packets.
@@ -36,7 +36,7 @@ pub(crate) struct Endpoint {
     /// Index of the GID whose address the socket is bound to. For a multicast socket, index of the GID for which the group was
     /// joined.
     pub(crate) gid: u8,
-    /// Index of the GID whose packets arrive in a tunnel, if there is one.
+    /// Index of the GID at which tunnelled packets arrive; `None` if the socket accepts no tunnelled packets.
     pub(crate) tunnelled: Option<u8>,
 }
 
@@ -51,7 +51,7 @@ impl FromIterator<Arc<Endpoint>> for Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the sockets.
+    /// Returns the sockets of all entries.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.0.iter().map(|endpoint| &endpoint.socket)
     }

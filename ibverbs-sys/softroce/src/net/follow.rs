@@ -10,7 +10,8 @@ use super::network::Network;
 use crate::address;
 
 impl Network {
-    /// Opens the socket of the GID with the index `gid`, if it is not open, and receives from it from now on.
+    /// Opens the socket of the GID with the index `gid`, if it is not open. The device receives packets by the socket
+    /// from now on.
     pub(crate) fn activate(&self, gid: u8) {
         // If the socket cannot be opened, packets of the GID are discarded and counted.
         if self.open_socket(gid).is_ok_and(|opened| opened) {
@@ -25,13 +26,14 @@ impl Network {
         }
     }
 
-    /// Returns a descriptor that is readable when [`follow`](Self::follow) must be called, or `None` if the device does not
-    /// follow the changes of the host.
+    /// Returns a descriptor that is readable when the addresses of the host may have changed and
+    /// [`follow`](Self::follow) must be called. Returns `None` if the device ignores such changes.
     pub(crate) fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Handles reports of the kernel about the interfaces and addresses of the host. Returns whether the GID table has changed.
+    /// Reads the kernel's reports about changes of the host's interfaces and addresses, and updates the GID table.
+    /// Returns whether the table has changed.
     pub(crate) fn follow(&self) -> bool {
         let changes = self.changes.as_ref();
         let Some(port) = address::port_of_slot(self.base, self.slot()) else {
@@ -45,7 +47,7 @@ impl Network {
         // The first address is the loopback address, which stays.
         for (_, own) in self.table.all_own().skip(1) {
             let found = hosts.iter().find(|host| host.ip == own.local.ip());
-            has_changed |= own.note(found.map(|host| &host.interface));
+            has_changed |= own.set_interface(found.map(|host| &host.interface));
         }
         for host in hosts {
             if self.own_addresses().any(|own| own.ip() == host.ip) {
@@ -68,7 +70,8 @@ impl Network {
         has_changed
     }
 
-    /// Opens the socket of the GID with the index `gid`. Returns `false` if it is open already, or if there is no such GID.
+    /// Opens the socket of the GID with the index `gid`. Returns `false` if the socket is open already, or if there is
+    /// no such GID.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
         // Peers in 127/8 do not send to addresses of the host, and have no connections yet otherwise.

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::endpoint::{Endpoint, Endpoints};
+use super::gid_table::Own;
 use super::network::Network;
 use super::socket::Socket;
-use super::table::Own;
 use crate::address;
 use crate::config::Segmentation;
 
-/// Sockets of groups, found by the address of the group and the index of the network interface. Each comes with the number of
-/// times that the group was joined.
+/// Sockets of multicast groups, by the address of the group and the index of the network interface, each with the
+/// number of times that the group was joined.
 pub(super) type Joined = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
 
 impl Network {
@@ -73,8 +73,9 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Returns the socket addresses at which packets to a multicast group arrive, at most one for each network interface and
-    /// family. Each comes with an address of this process on the interface, and the index of its first GID.
+    /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most one for each
+    /// network interface and IP version. Each comes with an address of this process on the interface, and the index of
+    /// the first GID of that address.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<Own>)> {
         let port = self.group_port;
         let of = |own: &Arc<Own>| match own.local {
@@ -99,26 +100,28 @@ impl Network {
         all
     }
 
-    /// Sets the options of a new socket. `peers` are the devices of this host to which queue pairs are connected.
+    /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter. `peers` are the devices
+    /// of this host to which queue pairs are connected.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
-        socket.refuse_strangers(self.base, peers);
+        socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {
-            socket.coalesce();
+            socket.merge_received();
         }
     }
 
-    /// Returns the port's open sockets and those of `groups`.
+    /// Returns the open sockets of the port and the sockets of `groups`.
     pub(super) fn sockets(&self, groups: &Joined) -> Endpoints {
         let own = self.table.all_own().filter_map(|(_, own)| own.endpoint());
         let of_groups = groups.values().map(|(_, endpoint)| endpoint);
         own.chain(of_groups).cloned().collect()
     }
 
-    /// Makes the engine and all threads that poll receive from the port's open sockets and from those of `groups`.
+    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine (background thread)
+    /// and all polling threads receive.
     pub(super) fn publish(&self, groups: &Joined) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);
         // The engine still watches the previous set of sockets, so it is woken.
-        self.timers.sleeper().ring();
+        self.timers.sleeper().signal();
     }
 }

@@ -18,24 +18,26 @@ use parking_lot::RwLock;
 use crate::address::{self, Ports};
 use crate::proto::Time;
 
-/// Knowledge of other hosts.
+/// UDP ports that the devices of other hosts use, as far as packets from the hosts have shown.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// Hosts that have sent a packet. The value is `true` if any packet came from the port of a slot.
+    /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot (the port of a
+    /// softroce device).
     known: RwLock<HashMap<IpAddr, bool>>,
     /// Number of changes of `known`.
     changes: AtomicU64,
 }
 
-/// Time for which packets to an unknown host are sent to one of the two ports.
-const TURN: Duration = Duration::from_millis(32);
+/// Time for which packets to an unknown host are sent to one of its two possible ports, before they are sent to the
+/// other.
+const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts that are remembered.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns the ports that the devices of a host use. The second value is `false` for a host of which nothing is known: then
-    /// the first value changes with the time `now`.
+    /// Returns the UDP ports that the devices of `host` use, and whether a packet from the host has shown this. For an
+    /// unknown host, the ports alternate with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -43,7 +45,7 @@ impl Hosts {
         let (has_slots, is_certain) = match self.known.read().get(&host) {
             Some(&has_slots) => (has_slots, true),
             None => {
-                let turn = now().as_nanos() / TURN.as_nanos() as u64;
+                let turn = now().as_nanos() / PORT_TRIAL_TIME.as_nanos() as u64;
                 (turn.is_multiple_of(2), false)
             }
         };
@@ -51,8 +53,8 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records that a packet came from the address `from`.
-    pub(super) fn heard(&self, base: u16, from: SocketAddr) {
+    /// Records that a packet came from the address `from`. `base` is the first port of the devices' port range.
+    pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {
             return;
@@ -70,7 +72,8 @@ impl Hosts {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the number of changes, so that a cached result of [`ports`](Self::ports) can be checked.
+    /// Returns how often the recorded ports have changed, so that a cached result of [`ports`](Self::ports) can be
+    /// validated.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_packets_of_a_host_tell_its_ports() {
+    fn the_ports_of_a_host_follow_from_its_packets() {
         let hosts = Hosts::default();
         let host: IpAddr = "10.1.2.3".parse().unwrap();
         let at = |millis| move || Time::default() + Duration::from_millis(millis);
@@ -95,7 +98,7 @@ mod tests {
             (4791, Ports::Slots, 2),
             (49_152, Ports::Slots, 2),
         ] {
-            hosts.heard(4791, SocketAddr::new(host, port));
+            hosts.record(4791, SocketAddr::new(host, port));
             assert_eq!(hosts.ports(host, at(40)), (ports, true));
             assert_eq!(hosts.changes(), changes);
         }
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn devices_with_loopback_addresses_have_slots() {
         let hosts = Hosts::default();
-        hosts.heard(4791, "127.0.0.1:50000".parse().unwrap());
+        hosts.record(4791, "127.0.0.1:50000".parse().unwrap());
         let host: IpAddr = "127.0.0.1".parse().unwrap();
         assert_eq!(hosts.ports(host, Time::default), (Ports::Slots, true));
     }

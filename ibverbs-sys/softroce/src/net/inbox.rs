@@ -13,17 +13,17 @@ use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Identifications, Packet, Run, icrc};
+use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 
-/// Buffers and cached checks for receiving packets from the sockets. Used by one thread at a time.
+/// Buffers and caches for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached list of sockets, with the number of changes that the list had seen.
+    /// Cached list of sockets, with the number of changes of the network's list when the copy was made.
     endpoints: Option<(u64, Arc<Endpoints>)>,
-    /// Number of consecutive attempts at which each socket of the list was empty.
+    /// For each socket of the list, the number of consecutive attempts that found no packet.
     empty: Vec<u32>,
-    origins: Origins,
-    identifications: Identifications,
+    origins: HeaderCache,
+    identifications: IcrcDifferences,
 }
 
 impl Inbox {
@@ -32,23 +32,23 @@ impl Inbox {
             ring: Ring::new(),
             endpoints: None,
             empty: Vec::new(),
-            origins: Origins::default(),
-            identifications: Identifications::default(),
+            origins: HeaderCache::default(),
+            identifications: IcrcDifferences::default(),
         }
     }
 }
 
-/// A cache of the checked headers of recent datagrams: the next datagram probably has the same headers as one of the last two.
+/// Cache of the checked headers of the last two kinds of datagrams: the next datagram probably has the same headers.
 #[derive(Default)]
-struct Origins {
-    known: [Option<(Origin, Outer)>; 2],
-    /// Index of the entry that was added last.
+struct HeaderCache {
+    known: [Option<(HeaderKey, CheckedHeaders)>; 2],
+    /// Index of the entry that was added most recently.
     newest: usize,
 }
 
 /// The properties of a datagram that determine its IP and UDP headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Origin {
+struct HeaderKey {
     from: SocketAddr,
     local: SocketAddr,
     gid: u8,
@@ -57,30 +57,30 @@ struct Origin {
     hop_limit: u8,
 }
 
-/// The IP and UDP headers that a datagram must have had, their contribution to the ICRC, and the result of their check:
-/// either the arrival data of the packet, or the counter for the reason why the packet is dropped.
+/// IP and UDP headers that a received datagram must have had, their contribution to the ICRC, and the result of their
+/// check: either the arrival data of the packet, or the counter for the reason why the packet is dropped.
 #[derive(Clone, Copy)]
-struct Outer {
+struct CheckedHeaders {
     headers: Headers,
-    icrc: icrc::Begun,
+    icrc: icrc::PartialIcrc,
     arrival: Result<Arrival, Counter>,
 }
 
-/// An iterator over the valid packets of datagrams that were received as one message. Returns runs (consecutive packets of one
-/// size in a message), or single packets. Counts and skips invalid packets.
+/// Iterator over the valid packets of datagrams that were received as one message. The items are runs (consecutive
+/// packets of equal size); a single packet is a run of one. Counts and skips invalid packets.
 pub(crate) struct Arrived<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
     message: Message<'a>,
-    /// Index of the next datagram.
+    /// Index of the next datagram in the message.
     number: usize,
-    origins: &'a mut Origins,
-    identifications: &'a mut Identifications,
+    origins: &'a mut HeaderCache,
+    identifications: &'a mut IcrcDifferences,
 }
 
 impl Arrived<'_> {
-    /// Returns the number of datagrams that were received as one message.
-    pub(crate) fn count_together(&self) -> usize {
+    /// Returns the number of datagrams in the message.
+    pub(crate) fn datagrams(&self) -> usize {
         self.message.datagrams()
     }
 }
@@ -108,9 +108,9 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Checks the packet in the next datagram. Returns it as a run (consecutive packets of one size), together with
-    /// following packets if possible. If the packet must be dropped, returns the counter for the reason, or `None` if the
-    /// drop is not counted.
+    /// Checks the packet in the next datagram, whose bytes are `payload`. Returns its arrival data and a run of this
+    /// packet and, if possible, the following packets of equal size. If the packet must be dropped, returns the counter
+    /// for the reason, or `None` if the drop is not counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -122,7 +122,7 @@ impl<'a> Arrived<'a> {
         let (outer, bytes) = match endpoint.tunnelled {
             Some(gid) if tunnel::is_tunnelled(payload) => {
                 let (headers, bytes) = tunnel::open(payload).ok_or(Counter::Malformed)?;
-                let outer = Outer {
+                let outer = CheckedHeaders {
                     headers,
                     icrc: headers.begin_icrc(),
                     arrival: self.arrival(gid, &headers),
@@ -144,20 +144,20 @@ impl<'a> Arrived<'a> {
         let identifications = &mut *self.identifications;
         let mut is_right = |transport: &[u8], sent: u32| {
             let difference = outer.icrc.finish(transport) ^ sent;
-            difference == 0 || hides && identifications.explain(difference, transport.len())
+            difference == 0 || hides && identifications.is_explained(difference, transport.len())
         };
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
         }
-        network.hosts.heard(network.base, from);
+        network.hosts.record(network.base, from);
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        if network.take_trial(endpoint.socket.local().ip(), &arrival, &packet.header) {
+        if network.receive_trial(endpoint.socket.local().ip(), &arrival, &packet.header) {
             return Err(None);
         }
         // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged
         // either, since each has its own headers.
         if network.is_captured() || bytes.len() != self.message.segment {
-            return Ok((arrival, Run::alone(packet)));
+            return Ok((arrival, Run::of_packet(packet)));
         }
         let rest = &self.message.bytes[self.number * self.message.segment..];
         let run = Run::gather(packet, rest, self.message.segment, |datagram| {
@@ -171,8 +171,8 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// Checks the IP and UDP headers of a packet that arrived at the GID with the index `gid`. Returns the data about its
-    /// arrival for the transport. If the packet must be dropped, returns the counter for the reason.
+    /// Checks the IP and UDP headers of a packet that arrived at the GID with the index `gid`. Returns the packet's
+    /// arrival data for the transport. If the packet must be dropped, returns the counter for the reason.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
@@ -201,11 +201,11 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// Returns the IP and UDP headers of an untunnelled datagram of `len` bytes, and the result of their check. Uses the
-    /// cached result of an earlier datagram with the same properties, if there is one.
-    fn outer(&mut self, len: usize) -> Outer {
+    /// Returns the IP and UDP headers of a datagram of `len` bytes without a tunnel, and the result of their check.
+    /// Uses the cached result of an earlier datagram with the same properties, if there is one.
+    fn outer(&mut self, len: usize) -> CheckedHeaders {
         let (endpoint, message) = (self.endpoint, &self.message);
-        let origin = Origin {
+        let origin = HeaderKey {
             from: message.from,
             local: endpoint.socket.local(),
             gid: endpoint.gid,
@@ -213,12 +213,12 @@ impl<'a> Arrived<'a> {
             traffic_class: message.traffic_class,
             hop_limit: message.hop_limit,
         };
-        let is_known = |(known, _): &&(Origin, Outer)| *known == origin;
+        let is_known = |(known, _): &&(HeaderKey, CheckedHeaders)| *known == origin;
         if let Some((_, outer)) = self.origins.known.iter().flatten().find(is_known) {
             return *outer;
         }
         let headers = outer(endpoint, message, len);
-        let found = Outer {
+        let found = CheckedHeaders {
             headers,
             icrc: headers.begin_icrc(),
             arrival: self.arrival(endpoint.gid, &headers),
@@ -232,18 +232,18 @@ impl<'a> Arrived<'a> {
     }
 }
 
-/// Number of consecutive attempts at which a socket must be empty before it is left out at most attempts.
-const QUIET: u32 = 64;
+/// Number of consecutive attempts that must find a socket empty before most attempts skip the socket.
+const EMPTY_CHECKS: u32 = 64;
 
-/// Number of attempts of which one looks at a socket that is usually left out.
-const INTERVAL: u32 = 16;
+/// A socket that is usually skipped is checked in one of this many attempts.
+const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
-    /// Receives one batch of datagrams from each socket, and passes each received message, which may contain several
-    /// datagrams, to `deliver`. Returns the number of datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message, which may contain
+    /// several datagrams. Returns the number of received datagrams, valid or not.
     ///
-    /// If `is_thorough` is not set, and there are several sockets, those that have been empty for some time are left out at most
-    /// attempts. So an address that is not used costs a polling thread little.
+    /// If `is_thorough` is not set, most attempts skip the sockets that have been empty for some time, unless there is
+    /// only one socket. So an unused address costs a polling thread little time.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
@@ -270,7 +270,7 @@ impl Network {
         });
         let is_alone = empty.len() == 1;
         for (endpoint, empty) in endpoints.iter().zip(empty.iter_mut()) {
-            let rests = (QUIET + 1..QUIET + INTERVAL).contains(empty);
+            let rests = (EMPTY_CHECKS + 1..EMPTY_CHECKS + SKIP_INTERVAL).contains(empty);
             if rests && !is_thorough && !is_alone {
                 *empty += 1;
                 continue;
@@ -280,13 +280,13 @@ impl Network {
             let count = received.unwrap_or_else(|error| {
                 // Other errors belong to an earlier datagram, or are a temporary lack of memory.
                 if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) {
-                    descriptor::lost();
+                    descriptor::report_loss();
                 }
                 0
             });
             *empty = match count {
-                0 if *empty < QUIET + INTERVAL => *empty + 1,
-                0 => QUIET + 1,
+                0 if *empty < EMPTY_CHECKS + SKIP_INTERVAL => *empty + 1,
+                0 => EMPTY_CHECKS + 1,
                 _ => 0,
             };
             for index in 0..count {
@@ -306,7 +306,7 @@ impl Network {
     }
 }
 
-/// Returns the IP and UDP headers that a received datagram of `len` bytes must have had.
+/// Returns the IP and UDP headers that the datagram of `len` bytes in a received message must have had.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -321,13 +321,15 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether a packet may have any identification in its IPv4 header, which the ICRC covers and a UDP socket does not
-/// report. Returns `false` for senders in 127/8: they run this implementation, which sends identification 0.
+/// Returns whether the identification in the packet's IPv4 header is unknown: the ICRC covers the identification, but a
+/// UDP socket does not report it. Returns `false` for senders in 127/8, because they run this implementation, which
+/// sends identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
-/// Returns whether the source address in a tunnelled packet's header equals the address from which the datagram came.
+/// Returns whether the source address in the header of a tunnelled packet equals the address from which the datagram
+/// came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()
@@ -339,7 +341,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver accepts a packet whose ICRC was computed with the IPv4 identification `identification`.
+    /// Returns whether the receiver accepts a packet from `from` whose ICRC has the error `damage` and was computed for
+    /// the IPv4 identification `identification`.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),
@@ -362,11 +365,11 @@ mod tests {
         let headers = route.headers(transport.len());
         let difference = headers.icrc(&arrived) ^ sent;
         hides_identification(&headers, from)
-            && Identifications::default().explain(difference, transport.len())
+            && IcrcDifferences::default().is_explained(difference, transport.len())
     }
 
     #[test]
-    fn the_identification_of_a_sender_elsewhere_is_not_known() {
+    fn the_identification_of_a_remote_sender_is_unknown() {
         let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
         assert!(excused(elsewhere, 0x1234, 0));
         assert!(!excused(elsewhere, 0x1234, 1));

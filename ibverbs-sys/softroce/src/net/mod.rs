@@ -21,6 +21,7 @@ mod bursts;
 mod delay;
 mod endpoint;
 mod follow;
+mod gid_table;
 mod groups;
 mod hosts;
 mod inbox;
@@ -32,7 +33,6 @@ mod route;
 mod shared;
 mod sizes;
 mod socket;
-mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
@@ -41,21 +41,21 @@ mod tunnel;
 use crate::wire::BASE;
 
 pub(crate) use endpoint::Endpoints;
+pub(crate) use gid_table::GIDS;
 pub(crate) use inbox::Inbox;
-pub(crate) use network::{DELAY, Network};
-pub(crate) use outbox::{Outbox, Shares};
+pub(crate) use network::{DELAY_TIMER, Network};
+pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
-pub(crate) use table::GIDS;
 
-/// Alignment in bytes of packet payloads in buffers. Other alignments can double the time of a copy.
-const GRAIN: usize = 16;
+/// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take twice the time.
+const ALIGN: usize = 16;
 
-/// Distance from a multiple of [`GRAIN`] to the start of a packet in a buffer. The payload is then aligned if only a BTH, or a
-/// BTH and a RETH (16 bytes), are before it. Payloads after other headers are not aligned.
-const FRONT: usize = GRAIN - BASE % GRAIN;
+/// Offset of a packet from a multiple of [`ALIGN`] bytes in a buffer, so that its payload is aligned if only a BTH, or
+/// a BTH and a RETH (16 bytes), precede the payload. Payloads after other headers are not aligned.
+const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(
-    tunnel::OVERHEAD.is_multiple_of(GRAIN),
+    tunnel::OVERHEAD.is_multiple_of(ALIGN),
     "or packets begin elsewhere than what is in front of them"
 );

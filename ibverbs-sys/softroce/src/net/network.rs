@@ -14,15 +14,15 @@ use parking_lot::{Mutex, RwLock};
 use super::bind::bind;
 use super::delay::Delay;
 use super::endpoint::Endpoints;
+use super::gid_table::{Entry, Own, Table};
 use super::groups::Joined;
 use super::hosts::Hosts;
-use super::limits::{HEADERS, carried_mtu, unprivileged_buffer};
+use super::limits::{MAX_HEADERS, path_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
 use super::route;
 use super::sizes::Sizes;
 use super::socket::{Changes, Socket};
-use super::table::{Entry, Own, Table};
 use super::trial::Trials;
 use crate::address::Ports;
 use crate::capture::Capture;
@@ -35,23 +35,23 @@ use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
 /// Maximum number of bytes that a queue pair may have in flight to another host.
-const IN_FLIGHT: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum unused packet buffers that are kept for reuse.
-const POOL: usize = 8;
+/// Maximum number of unused packet buffers that are kept for reuse.
+const MAX_POOLED_BUFFERS: usize = 8;
 
-/// Length in bytes of the outer headers (IPv4 and UDP) of a tunnelled packet.
-const TUNNEL: usize = 20 + 8;
+/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet.
+const OUTER_HEADERS: usize = 20 + 8;
 
-/// The port's connection to the network: its GIDs, and its UDP sockets.
+/// The port's connection to the network: its GID table and its UDP sockets.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(super) table: Table,
-    /// Reports of the kernel about the addresses of the host; `None` if the device does not follow them.
+    /// Source of the kernel's reports about changes of the host's addresses; `None` if the device ignores such changes.
     pub(super) changes: Option<Changes>,
     /// Set if packets are received at all addresses, and not only at those that queue pairs have used.
     pub(super) receives_everywhere: AtomicBool,
-    /// Addresses of the host that have no GID because their port is in use.
+    /// Addresses of the host for which the program's user was told that they get no GID, because their port is in use.
     pub(super) reported: Mutex<HashSet<IpAddr>>,
     pub(super) config: Config,
     pub(super) base: u16,
@@ -84,8 +84,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the addresses of this process, and creates the network with them. If an address and port are in use, tries other
-    /// addresses in 127/8 if the configuration names none, and other ports of the port range. Fails if none is free.
+    /// Binds the addresses of this process, and creates the network with them. If an address and port are in use, tries
+    /// other ports of the port range and, unless the configuration names addresses, other addresses in 127/8. Fails if
+    /// no address and port are free.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -105,8 +106,8 @@ impl Network {
         };
         let interfaces = bound.all.iter().take(permanent).map(Own::interface_mtu);
         let carried = interfaces.min().unwrap_or_default();
-        let mtu = config.mtu.unwrap_or_else(|| carried_mtu(carried));
-        let tunnels = mtu.bytes() + HEADERS + TUNNEL <= carried;
+        let mtu = config.mtu.unwrap_or_else(|| path_mtu(carried));
+        let tunnels = mtu.bytes() + MAX_HEADERS + OUTER_HEADERS <= carried;
         for (number, own) in bound.all.into_iter().enumerate() {
             let is_permanent = number < permanent;
             table.add(own, is_permanent && tunnels);
@@ -153,18 +154,19 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the address of this process whose first GID has the index `index`.
+    /// Returns the address of this process whose first GID has the index `index`, or `None` if there is none.
     pub(super) fn own(&self, index: usize) -> Option<&Own> {
         Some(&self.table.get(index)?.own)
     }
 
-    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not have the address.
+    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not have the address at
+    /// present.
     pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
         let entry = self.table.get(index)?;
         entry.own.is_present().then_some(entry.gid.address)
     }
 
-    /// Returns the GIDs of the addresses that the host has, with their indices.
+    /// Returns the GIDs whose addresses the host has at present, with their indices.
     pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, Ipv6Addr)> {
         let all = (0..).zip(self.table.iter());
         all.filter_map(|(index, entry)| {
@@ -173,13 +175,15 @@ impl Network {
         })
     }
 
-    /// Returns the first GIDs of the table, at most `count`, whether the host has their addresses or not.
+    /// Returns at most `count` GIDs from the beginning of the table, including those whose addresses the host does not
+    /// have at present.
     pub(crate) fn first_gids(&self, count: usize) -> Vec<Ipv6Addr> {
         let first = self.table.iter().take(count);
         first.map(|entry| entry.gid.address).collect()
     }
 
-    /// Returns the index of the network interface that has the GID at index `gid`, or 0 if no interface has it.
+    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if no interface has
+    /// this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.own(gid).map_or(0, Own::interface)
     }
@@ -189,8 +193,8 @@ impl Network {
         self.own(gid)?.interface_name()
     }
 
-    /// Returns the slot of the NIC's UDP port (its number in the port range). Bits 23 to 20 of the NIC's queue pair numbers
-    /// contain the slot.
+    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of the NIC's queue pair
+    /// numbers contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -200,7 +204,7 @@ impl Network {
         self.mtu
     }
 
-    /// Returns the largest path MTU for packets of the GID with the index `gid`.
+    /// Returns the largest path MTU that packets of the GID with the index `gid` can have.
     pub(crate) fn mtu_of(&self, gid: u8) -> Mtu {
         match self.own(gid.into()) {
             Some(own) if !own.local.ip().is_loopback() => self.mtu.min(own.mtu()),
@@ -208,50 +212,52 @@ impl Network {
         }
     }
 
-    /// Returns the maximum number of packets that a queue pair with this path MTU may have in flight from the GID with the index
-    /// `gid`: about half of the packets that fit into the socket buffer of a peer. The peer is assumed to have the buffer that an unprivileged
-    /// process gets. The other half is left for other queue pairs, and for memory that the kernel does not free at once. The end
-    /// of the range is the limit for paths to other hosts that are known to hold as many packets.
+    /// Returns the range of the maximum number of packets that a queue pair with the path MTU `mtu` may have in flight
+    /// from the GID with the index `gid`. The start of the range is about half of the packets that fit into the socket
+    /// buffer of a peer; the other half is left for other queue pairs, and for memory that the kernel does not free
+    /// immediately. The peer is assumed to have the buffer that an unprivileged process gets. The end of the range
+    /// applies to paths to other hosts that have been found to hold as many packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let own = self.own(gid.into());
         let loopback = own.is_some_and(|own| own.local.ip().is_loopback());
-        let in_pages = loopback && outbox::goes_in_pages(mtu.bytes()) && self.segments(own);
+        let in_pages = loopback && outbox::uses_pages(mtu.bytes()) && self.sends_bursts(own);
         // The kernel counts the memory of a packet, and 256 bytes for its description. The memory is either pages and a buffer
         // for headers; or a power of two with room for headers and for the 320 bytes at the end of every buffer.
         let taken = if in_pages {
-            mtu.bytes() + HEADERS + 640 + 256
+            mtu.bytes() + MAX_HEADERS + 640 + 256
         } else {
             (mtu.bytes() + 128 + 320).next_power_of_two() + 256
         };
         let packets = self.peer_buffer / taken / 2;
         // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at most 128 packets in flight.
         let packets = packets.clamp(8, if loopback { 512 } else { 128 });
-        let most = if loopback { 0 } else { IN_FLIGHT / mtu.bytes() };
+        let most = if loopback { 0 } else { MAX_BYTES / mtu.bytes() };
         packets as u32..=packets.max(most) as u32
     }
 
-    /// Returns whether the socket of an address can send bursts (several datagrams in one message, `UDP_SEGMENT`).
-    fn segments(&self, own: Option<&Own>) -> bool {
+    /// Returns whether the socket of the address `own` can send bursts (messages that the kernel splits into several
+    /// datagrams, `UDP_SEGMENT`).
+    fn sends_bursts(&self, own: Option<&Own>) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
-        wanted && own.and_then(Own::socket).is_some_and(Socket::segments)
+        wanted && own.and_then(Own::socket).is_some_and(Socket::sends_bursts)
     }
 
-    /// Returns whether packets can be sent on a path: the local GID exists, and the peer's GID is of the same kind.
+    /// Returns whether packets can be sent on `path`: the local GID exists, and the peer's GID is of the same kind.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         // The queue pair number does not matter here, as long as its slot has a port.
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID of this NIC at which packets on `path` to a queue pair arrive, or `None` if the path
-    /// does not lead to this NIC.
+    /// Returns the index of the GID of this NIC at which packets on `path` to the queue pair with the number
+    /// `queue_pair` arrive, or `None` if the path leads to another NIC.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;
         Some(local)
     }
 
-    /// Returns the GRH of a packet to a queue pair of this NIC, as [`receive`](Self::receive) would report it. `length` is
-    /// the length of the packet in bytes, from BTH to pad.
+    /// Returns the GRH of a packet on `path` to a queue pair of this NIC, as [`receive`](Self::receive) would report
+    /// it. `length` is the length of the packet in bytes, from BTH to pad.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -266,36 +272,39 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Sets the processes that share memory with this one. Packets to them are sent through that memory from now on.
+    /// Sets the peer processes that share memory with this process. Packets to them are sent through the shared memory
+    /// from now on.
     pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
         let _ = self.host_peers.set(host_peers);
     }
 
-    /// Returns the processes that share memory with this one, if this process shares memory.
+    /// Returns the peer processes that share memory with this process, or `None` if this process does not share memory.
     pub(super) fn host_peers(&self) -> Option<&HostPeers> {
         self.host_peers.get().map(|host_peers| &**host_peers)
     }
 
-    /// Returns the number of sockets that are open.
+    /// Returns the number of addresses of this process whose sockets are open.
     pub(crate) fn open_addresses(&self) -> usize {
         let own = self.table.all_own();
         own.filter(|(_, own)| own.socket().is_some()).count()
     }
 
-    /// Returns the addresses of this process, present or absent.
+    /// Returns the socket addresses of this process, including those that the host does not have at present.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.table.all_own().map(|(_, own)| own.local)
     }
 
-    /// Returns the socket address to which packets to a queue pair are sent, or `None` if packets cannot be sent on the path.
+    /// Returns the socket address to which packets on `path` to the queue pair with the number `queue_pair` are sent,
+    /// or `None` if packets cannot be sent on the path.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with the number `queue_pair`.
-    /// Returns `None` if no memory is shared with it, or while injected faults require all packets to go through sockets.
+    /// Returns the link (shared memory with another process) to the process of the queue pair with the number
+    /// `queue_pair`. Returns `None` if no memory is shared with that process, or while injected faults require that all
+    /// packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
-        if !self.faults.spare_packets() {
+        if !self.faults.allows_other_paths() {
             return None;
         }
         self.private_link(path, queue_pair)
@@ -307,8 +316,8 @@ impl Network {
         self.link_to(self.address(path, queue_pair)?)
     }
 
-    /// Returns the link (shared memory with another process) to the process whose socket has an address, or `None` if there
-    /// is no live link.
+    /// Returns the link (shared memory with another process) to the process whose socket has the address `address`, or
+    /// `None` if there is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.host_peers.get()?.link(address)
     }
@@ -318,8 +327,9 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route for packets on `path` to a queue pair, or `None` if packets cannot be sent on the path.
-    pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
+    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None` if packets
+    /// cannot be sent on the path.
+    pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
         let Entry { gid, own } = self.table.get(path.source.into())?;
         let ports_of = |host| {
             let mut own = self.table.iter().map(|entry| entry.own.local.ip());
@@ -335,7 +345,7 @@ impl Network {
         route::way(gid, own.local, ports, path, queue_pair, ports_of)
     }
 
-    /// Returns an empty outbox, to which packets to send are added.
+    /// Creates an empty outbox: a collection of packets that are sent together.
     pub(crate) fn outbox(&self) -> Outbox<'_> {
         Outbox::new(self)
     }
@@ -346,7 +356,7 @@ impl Network {
 
     pub(super) fn recycle(&self, batch: Box<Batch>) {
         let mut pool = self.pool.lock();
-        if pool.len() < POOL {
+        if pool.len() < MAX_POOLED_BUFFERS {
             pool.push(batch);
         }
     }
@@ -356,22 +366,22 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns the number of times that the set of sockets has changed.
+    /// Returns how often the set of sockets has changed.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the packets that injected faults have held back and that are due, and sets the timer for the next one. `noted`
-    /// is the time for which the expired timer was set.
+    /// Sends the packets that injected faults have held back and that are due at `now`, and sets the timer for the next
+    /// one. `noted` is the time for which the expired timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
-        Timers::called(self.delay.alarm(), noted);
+        Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
         if let Some(next) = self.delay.next_due() {
-            self.timers.note(DELAY, self.delay.alarm(), next);
+            self.timers.schedule(DELAY_TIMER, self.delay.alarm(), next);
         }
     }
 
-    /// Sends all packets that injected faults have held back, even those that are not due.
+    /// Sends all packets that injected faults have held back, including those that are not due.
     pub(crate) fn send_held(&self) {
         self.send_until(Time::from_nanos(u64::MAX));
     }
@@ -384,7 +394,7 @@ impl Network {
         }
     }
 
-    /// Writes a packet to the capture file, if there is one.
+    /// Writes a packet to the capture file, if packets are captured.
     pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
         if let Some(capture) = &self.capture
             && let Err(error) =
@@ -396,5 +406,6 @@ impl Network {
     }
 }
 
-/// Key of the timer for packets that are held back by injected faults. The keys of queue pair timers are below 2^24.
-pub(crate) const DELAY: u32 = 1 << 24;
+/// Key of the timer for packets that injected faults hold back. Differs from the keys of queue pairs' timers, which are
+/// below 2^24.
+pub(crate) const DELAY_TIMER: u32 = 1 << 24;

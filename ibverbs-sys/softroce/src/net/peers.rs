@@ -11,16 +11,17 @@ use parking_lot::Mutex;
 use super::network::Network;
 use crate::proto::Path;
 
-/// Addresses of the connected devices of this host, each with the number of queue pairs that are connected to it.
+/// Addresses of the devices of this host to which queue pairs are connected, each with the number of these queue pairs.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Opens the socket of the path, and makes the filters pass packets of connections that are sent by the device of the queue pair with the number
-    /// `queue_pair`. Each call must be matched by a call of [`disconnect`](Self::disconnect).
+    /// Opens the socket of the path, and makes the packet filters of the sockets pass packets of connections from the
+    /// device of the queue pair with the number `queue_pair`. Each call must be matched by a call of
+    /// [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         self.activate(path.source);
-        let Some(peer) = self.filtered(path, queue_pair) else {
+        let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
         };
         let mut peers = self.peers.0.lock();
@@ -29,15 +30,16 @@ impl Network {
         if *count == 1 {
             let listed: Vec<SocketAddrV4> = peers.keys().copied().collect();
             for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
-                socket.refuse_strangers(self.base, &listed);
+                socket.install_filter(self.base, &listed);
             }
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the number `queue_pair`. When
-    /// all calls are reversed, the filters stop passing packets of connections from the device at their next update.
+    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the number `queue_pair`.
+    /// After the last such call, the next update of the packet filters makes them drop packets of connections from the
+    /// device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
-        let Some(peer) = self.filtered(path, queue_pair) else {
+        let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
         };
         if let Entry::Occupied(mut found) = self.peers.0.lock().entry(peer) {
@@ -48,18 +50,18 @@ impl Network {
         }
     }
 
-    /// Removes the filters from the sockets. The kernel then passes all packets, so that a test can check how the receiver
-    /// handles them.
+    /// Removes the packet filters from the sockets, so that a test can check how the receiver handles packets that the
+    /// filters would drop.
     #[cfg(test)]
-    pub(crate) fn pass_strangers(&self) {
+    pub(crate) fn remove_filter(&self) {
         for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
-            socket.pass_strangers();
+            socket.remove_filter();
         }
     }
 
-    /// Returns the address of the device that has the queue pair with the number `queue_pair`, if the device is on this
-    /// host and uses IPv4. Packets of other devices are not filtered.
-    fn filtered(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
+    /// Returns the address of the device that has the queue pair with the number `queue_pair`. Returns `None` if the
+    /// device is on another host or uses IPv6, because its packets are not filtered.
+    fn filtered_peer(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),
             _ => None,

@@ -9,13 +9,13 @@ use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// Hop limit of packets whose path has hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of the IP
-/// route, so programs that set 1 expect to reach peers behind routers.
+/// Hop limit of packets whose path has the hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of
+/// the IP route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// The route of a packet: the socket that sends it, its destination, and its headers.
+/// Route of a packet: the socket that sends the packet, the destination, and the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PacketRoute {
     /// Index of the first GID of the socket that sends the packet.
     pub(super) endpoint: usize,
     /// Destination address of the datagram.
@@ -27,28 +27,29 @@ pub(super) struct Way {
     /// Hop limit of the datagram; `None` for the socket's default.
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
-    pub(super) company: Company,
-    /// Set if later packets take the same way, until the [knowledge](super::hosts) of the peer's host changes.
+    pub(super) batching: Batching,
+    /// Set if later packets to the same destination have the same route, until the [recorded ports](super::hosts) of
+    /// the peer's host change.
     pub(super) is_certain: bool,
 }
 
-/// Packets that may be sent together with a packet in a burst (one message to the kernel). When the kernel splits a
-/// burst, it numbers the datagrams from 0 on in the identification of their IPv4 headers, which the ICRC covers.
+/// Packets that may be sent together with a packet in a burst (one message to the kernel). The kernel splits a burst
+/// into datagrams, and numbers them from 0 on in the identification of their IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
-    /// No other packet. The packet goes to a multicast group, and what the members support is unknown.
+pub(super) enum Batching {
+    /// No other packet, because the packet goes to a multicast group, whose members need not support bursts.
     None,
     /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
     /// packets stay on this host, where bursts are not split and both sides assume 0.
     Any,
-    /// All packets of the same route, after a [trial](super::trial). The receiver may see the identification, so the ICRC must
-    /// cover the index of the packet in the burst.
+    /// All packets of the same route, after a [trial](super::trial) has succeeded. The receiver may see the
+    /// identification, so the ICRC must cover the index of the packet in the burst.
     Numbered,
     /// The other packets of a [trial](super::trial), whose ICRC covers their index, too.
     Trial,
 }
 
-/// UDP ports that a process uses as destinations.
+/// UDP ports that a process uses as destinations of packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnPorts {
     /// First port of the device's port range.
@@ -57,8 +58,8 @@ pub(super) struct OwnPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route from the GID `gid`, whose socket is bound to `local`, to the queue pair with the number
-/// `queue_pair`. Returns `None` if packets cannot be sent on the path.
+/// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to the queue pair with
+/// the number `queue_pair`. Returns `None` if packets cannot be sent on the path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -66,7 +67,7 @@ pub(super) fn way(
     path: &Path,
     queue_pair: u32,
     ports_of: impl Fn(IpAddr) -> (Ports, bool),
-) -> Option<Way> {
+) -> Option<PacketRoute> {
     let destination = path.destination;
     let group = canonical(destination);
     let mut is_certain = true;
@@ -111,10 +112,10 @@ pub(super) fn way(
     } else {
         HOP_LIMIT
     };
-    let company = match (gid.kind, to) {
-        _ if group.is_some() => Company::None,
-        (GidKind::Mapped, SocketAddr::V4(to)) if !to.ip().is_loopback() => Company::Numbered,
-        _ => Company::Any,
+    let batching = match (gid.kind, to) {
+        _ if group.is_some() => Batching::None,
+        (GidKind::Mapped, SocketAddr::V4(to)) if !to.ip().is_loopback() => Batching::Numbered,
+        _ => Batching::Any,
     };
     let route = Route {
         source: gid.address,
@@ -128,13 +129,13 @@ pub(super) fn way(
         hop_limit,
         flow_label: path.flow_label & 0xf_ffff,
     };
-    Some(Way {
+    Some(PacketRoute {
         endpoint: gid.endpoint,
         to,
         route,
         tunnelled: gid.kind == GidKind::Tunnelled,
         hop_limit: (hop_limit != HOP_LIMIT).then_some(hop_limit),
-        company,
+        batching,
         is_certain,
     })
 }
@@ -143,7 +144,7 @@ fn is_unicast(ip: &Ipv4Addr) -> bool {
     !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast()
 }
 
-/// Returns the GID for an IP address: an IPv4 address in its IPv4-mapped form.
+/// Returns the GID of an IP address. The GID of an IPv4 address is its IPv4-mapped form.
 pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -156,27 +157,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_tells_what_may_go_together() {
+    fn the_route_determines_which_packets_may_form_a_burst() {
         let v4 = |ip: [u8; 4]| Ipv4Addr::from(ip).to_ipv6_mapped();
         let tunnel = address::unique_local("10.0.0.2:4791".parse().unwrap());
         let host: SocketAddr = "10.0.0.1:4791".parse().unwrap();
         let native: SocketAddr = "[2001:db8::1]:4791".parse().unwrap();
-        for (kind, local, destination, company) in [
-            (GidKind::Mapped, host, v4([127, 5, 5, 5]), Company::Any),
-            (GidKind::Mapped, host, v4([10, 0, 0, 2]), Company::Numbered),
-            (GidKind::Mapped, host, v4([239, 1, 1, 1]), Company::None),
-            (GidKind::Tunnelled, host, tunnel, Company::Any),
+        for (kind, local, destination, batching) in [
+            (GidKind::Mapped, host, v4([127, 5, 5, 5]), Batching::Any),
+            (GidKind::Mapped, host, v4([10, 0, 0, 2]), Batching::Numbered),
+            (GidKind::Mapped, host, v4([239, 1, 1, 1]), Batching::None),
+            (GidKind::Tunnelled, host, tunnel, Batching::Any),
             (
                 GidKind::Native,
                 native,
                 "2001:db8::2".parse().unwrap(),
-                Company::Any,
+                Batching::Any,
             ),
             (
                 GidKind::Native,
                 native,
                 "ff0e::2".parse().unwrap(),
-                Company::None,
+                Batching::None,
             ),
         ] {
             let gid = Gid {
@@ -197,10 +198,10 @@ mod tests {
                 groups: 4791,
             };
             let to = |number| way(&gid, local, ports, &path, number, ports_of).unwrap();
-            assert_eq!(to(0x1234).company, company, "{destination}");
+            assert_eq!(to(0x1234).batching, batching, "{destination}");
             // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group contain the port.
             assert!(to(0x1234).is_certain);
-            let has_port = kind == GidKind::Tunnelled || company == Company::None;
+            let has_port = kind == GidKind::Tunnelled || batching == Batching::None;
             assert_eq!(to(0x20_1234).is_certain, has_port, "{destination}");
             assert_eq!(to(0x20_1234).to.port(), if has_port { 4791 } else { 6791 });
         }

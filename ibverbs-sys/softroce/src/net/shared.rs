@@ -8,17 +8,17 @@ use super::network::Network;
 use crate::counters::{Flow, Tally};
 use crate::memory::Piece;
 use crate::proto::{Arrival, Counter, Path};
-use crate::same_host::{Link, Said};
+use crate::same_host::{Link, Received};
 use crate::transfer::{RingMessage, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
 /// Maximum number of messages that are received from a link (shared memory with another process) before they are
-/// acknowledged. With more messages, a sender of short messages would use up its send queue before the first
-/// acknowledgement arrives, and the two processes would alternately wait for each other.
+/// acknowledged. With more, a sender of short messages would fill its send queue before the first acknowledgement
+/// arrives, and the two processes would alternately wait for each other.
 const BATCH: usize = 16;
 
-/// Returns the tag that packets on `path` have in shared memory: the indices of their GIDs in the tables of the two
+/// Returns the tag of packets on `path` in shared memory: the indices of their GIDs in the GID tables of the two
 /// processes. Returns `None` if the peer does not have the destination GID, or if an index is 16 or more.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
@@ -26,14 +26,16 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Returns a word, for shared memory, with the fields of a datagram's route that its tag does not contain.
+/// Encodes the fields of a datagram's route that its tag (GID indices) does not contain in a word for the shared
+/// memory.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Returns the route of a datagram from shared memory. `annotation` is the word that [`annotation`] has returned.
+/// Decodes the route of a datagram from shared memory, from the word that [`annotation`] has returned and the GIDs
+/// `source` and `destination`.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -60,8 +62,9 @@ pub(crate) enum Delivery<'a> {
 
 impl Network {
     /// Receives packets and ring messages (short messages without packet headers) from all `links` (memory shared with
-    /// other processes), and passes them to `deliver`. Calls `go_on` with the number of each queue pair that was waiting
-    /// for space in the ring of a link, if there is space now. Returns the number of received messages.
+    /// other processes), and passes them to `deliver`. Calls `go_on` with the number of each queue pair that was
+    /// waiting for free space in the ring of a link (shared memory) that has free space now. Returns the number of
+    /// received packets and messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],
@@ -77,8 +80,8 @@ impl Network {
                     Ok((arrival, delivery)) => {
                         packets += 1;
                         bytes += match said {
-                            Said::Packet(bytes, _) => bytes.len(),
-                            Said::RingMessage(ring_message, _) => ring_message.bytes(),
+                            Received::Packet(bytes, _) => bytes.len(),
+                            Received::RingMessage(ring_message, _) => ring_message.bytes(),
                         } as u64;
                         if let Delivery::Packet(packet) = &delivery {
                             volume.add_packet(packet.header.bth.opcode, packet.payload.len());
@@ -105,7 +108,7 @@ impl Network {
         &self,
         link: &Link,
         tag: u16,
-        said: Said<'a>,
+        said: Received<'a>,
     ) -> Result<(Arrival, Delivery<'a>), Option<Counter>> {
         if !self.faults.link_is_up() {
             return Err(None);
@@ -116,7 +119,7 @@ impl Network {
         // Only datagrams have a GRH.
         let mut global_route = [0; 40];
         let delivery = match said {
-            Said::Packet(bytes, annotation) => {
+            Received::Packet(bytes, annotation) => {
                 let packet = Packet::parse(bytes).map_err(|_| Counter::Malformed)?;
                 if packet.header.deth.is_some() {
                     let route = route(annotation, source, destination);
@@ -124,7 +127,7 @@ impl Network {
                 }
                 Delivery::Packet(packet)
             }
-            Said::RingMessage(ring_message, chunks) => Delivery::RingMessage(ring_message, chunks),
+            Received::RingMessage(message, chunks) => Delivery::RingMessage(message, chunks),
         };
         let arrival = Arrival {
             local: to as u8,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::network::Network;
 use super::outbox::{Batch, Outbox};
-use super::route::{Company, gid_of};
+use super::route::{Batching, gid_of};
 use crate::address;
 use crate::config::Segmentation;
 use crate::number;
@@ -27,35 +27,35 @@ use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Queue pair number of both ends of a trial, besides the slot: that of the general services interface, which no queue pair of a
-/// program has.
-const NUMBER: u32 = 1;
+/// Number of the queue pairs at both ends of a trial (test burst), without the slot bits. The number is that of the
+/// general services interface, which no queue pair of a program has.
+const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Packet that requests an answer.
+/// Opcode of a packet that requests an answer.
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
-/// Answer to such a packet, with the same sequence number.
+/// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// Trial that must be sent.
+/// A trial (test burst) that must be sent now.
 pub(super) struct DueTrial {
     path: Path,
-    /// Queue pair number of the peer's end.
+    /// Queue pair number at the peer's end of the trial.
     destination: u32,
     /// Sequence number of the first packet.
     sequence: u32,
 }
 
-/// Local address and address of the peer.
+/// Local IP address and IP address of the peer.
 type Route = (IpAddr, IpAddr);
 
-/// State of the trials for each route.
+/// State of the trials (test bursts) of each route.
 #[derive(Debug, Default)]
 pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
 #[derive(Debug)]
 struct Trial {
-    /// Set if the last answered trial is not too old.
+    /// Set if a trial was answered recently.
     is_proven: bool,
     /// Sequence number of the first packet of the last trial, which is even. The second packet has the next number.
     sequence: u32,
@@ -65,29 +65,30 @@ struct Trial {
     due: Time,
 }
 
-/// Time to wait for the answer to a trial. The time doubles with each unanswered trial.
-const WAIT: Duration = Duration::from_millis(20);
+/// Time to wait for the answer to the first trial. The time doubles with each unanswered trial.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Maximum time between two trials to a peer that does not answer.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which a trial that was answered is repeated.
+/// Time after which an answered trial is repeated.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Number of unanswered trials after which bursts are not sent any more.
-const MISSES: u32 = 3;
+/// Number of unanswered trials after which no bursts are sent to the peer until a trial (test burst) succeeds.
+const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes whose state is kept.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
-    /// Returns whether bursts may be sent on a route.
+    /// Returns whether a trial has shown that bursts may be sent from the address `local` to `peer`.
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
     }
 
-    /// Returns the sequence number of the first packet of a trial, if a trial must be sent now.
+    /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`. Returns the sequence
+    /// number of its first packet, or `None` if no trial is due.
     pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
         let route = (local, peer);
         let mut trials = self.0.lock();
@@ -106,8 +107,8 @@ impl Trials {
         if now < trial.due {
             return None;
         }
-        trial.is_proven &= trial.unanswered < MISSES;
-        let wait = WAIT.saturating_mul(1 << trial.unanswered.min(16));
+        trial.is_proven &= trial.unanswered < MAX_MISSES;
+        let wait = ANSWER_TIMEOUT.saturating_mul(1 << trial.unanswered.min(16));
         trial.due = now + wait.min(MAX_WAIT);
         trial.unanswered = trial.unanswered.saturating_add(1);
         // Unpredictable, so that no third host can answer.
@@ -116,8 +117,8 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records the answer to the packet `sequence` of a trial.
-    pub(super) fn answered(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
+    /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A trial is a test burst.
+    pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
             && sequence == trial.sequence + 1
@@ -130,15 +131,16 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the trial that must be sent to the destination of the first packet of `batch`: if there are several packets
-    /// that only a trial allows to be sent as a burst, and a trial is due.
+    /// Returns the trial (test burst) that must be sent to the destination of the first packet of `batch`. Returns
+    /// `None` if no trial is due, or if the batch has no packets that a successful trial would allow to be sent as a
+    /// burst.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
         }
         let shipment = batch.first_of_several()?;
         let own = self.own(shipment.endpoint)?;
-        if shipment.company != Company::Numbered || !own.socket()?.segments() {
+        if shipment.batching != Batching::Numbered || !own.socket()?.sends_bursts() {
             return None;
         }
         let (local, peer) = (own.local.ip(), shipment.to.ip());
@@ -150,7 +152,7 @@ impl Network {
         })
     }
 
-    /// Sends the two packets of a trial as a burst.
+    /// Sends the two packets of a trial (test burst) as a burst.
     pub(super) fn send_trial(&self, trial: &DueTrial) {
         let mut outbox = self.outbox();
         for sequence in [trial.sequence, trial.sequence + 1] {
@@ -180,9 +182,9 @@ impl Network {
         });
     }
 
-    /// Handles a packet of a trial that arrived at the address `local`: answers a question, and records an answer. Returns
-    /// `false` if the packet belongs to no trial.
-    pub(super) fn take_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
+    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a question, or records an
+    /// answer. Returns `false` if the packet belongs to no trial.
+    pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
             destination,
@@ -209,7 +211,7 @@ impl Network {
             self.continue_check(route, self.sizes.heard(route));
         } else if opcode == ANSWER {
             let (peer, now) = (arrival.source.to_canonical(), self.timers.now());
-            self.trials.answered(local, peer, sequence, now);
+            self.trials.record_answer(local, peer, sequence, now);
             let route = (local, peer);
             self.continue_check(route, self.sizes.answered(route, sequence, now));
         }
@@ -217,9 +219,9 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of an end of a trial that has the slot `slot`.
+/// Returns the queue pair number of the end of a trial (test burst) at the device with the slot (port index) `slot`.
 pub(super) fn number_of(slot: u8) -> u32 {
-    u32::from(slot) << number::BITS | NUMBER
+    u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }
 
 fn path(source: u8, destination: Ipv6Addr) -> Path {
@@ -251,11 +253,11 @@ mod tests {
         let first = trials.begin(LOCAL, PEER, at(0)).unwrap();
         assert!(trials.begin(LOCAL, PEER, at(19)).is_none());
         // The first packet is numbered like a packet that is sent alone.
-        trials.answered(LOCAL, PEER, first, at(1));
+        trials.record_answer(LOCAL, PEER, first, at(1));
         assert!(!trials.is_proven(LOCAL, PEER));
-        trials.answered(PEER, LOCAL, first + 1, at(1));
+        trials.record_answer(PEER, LOCAL, first + 1, at(1));
         assert!(!trials.is_proven(LOCAL, PEER));
-        trials.answered(LOCAL, PEER, first + 1, at(1));
+        trials.record_answer(LOCAL, PEER, first + 1, at(1));
         assert!(trials.is_proven(LOCAL, PEER));
 
         assert!(trials.begin(LOCAL, PEER, at(1000)).is_none());
@@ -264,11 +266,12 @@ mod tests {
             if trials.begin(LOCAL, PEER, at(now)).is_some() {
                 sent.push(now);
             }
-            assert_eq!(trials.is_proven(LOCAL, PEER), sent.len() <= MISSES as usize);
+            let expected = sent.len() <= MAX_MISSES as usize;
+            assert_eq!(trials.is_proven(LOCAL, PEER), expected);
         }
         assert_eq!(sent[..5], [1001, 1021, 1061, 1141, 1301]);
         // An old answer proves nothing.
-        trials.answered(LOCAL, PEER, first + 1, at(10_000));
+        trials.record_answer(LOCAL, PEER, first + 1, at(10_000));
         assert!(!trials.is_proven(LOCAL, PEER));
     }
 

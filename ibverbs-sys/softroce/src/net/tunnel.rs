@@ -7,7 +7,7 @@
 use crate::address::is_unique_local;
 use crate::wire::ip::Headers;
 
-/// Length in bytes of the IPv6 and UDP headers in front of a tunnelled packet's BTH.
+/// Length in bytes of the IPv6 and UDP headers before the BTH of a tunnelled packet.
 pub(crate) const OVERHEAD: usize = 40 + 8;
 
 /// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a BTH.
@@ -20,7 +20,8 @@ pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
         && datagram.get(8..).is_some_and(is_unique_local)
 }
 
-/// Returns the headers of a tunnelled datagram and the bytes from BTH to ICRC, or `None` if the headers are invalid.
+/// Splits a tunnelled datagram into its IPv6 and UDP headers, and the bytes from BTH to ICRC. Returns `None` if the
+/// headers are invalid.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
     match Headers::parse(datagram)? {
         (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_with_every_traffic_class() {
+    fn headers_of_every_traffic_class_are_decoded_as_encoded() {
         for traffic_class in 0..=255 {
             let headers = route(traffic_class).headers(12);
             let mut datagram = Vec::new();
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_the_transport_is_no_tunnel() {
+    fn a_datagram_without_a_tunnel_header_is_refused() {
         for acknowledge in [false, true] {
             let mut packet = Vec::new();
             let opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_does_not_open() {
+    fn a_truncated_datagram_is_refused() {
         let mut datagram = Vec::new();
         route(0).headers(12).emit(&mut datagram);
         assert!(open(&datagram).is_none());

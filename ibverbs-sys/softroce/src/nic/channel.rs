@@ -2,23 +2,24 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use super::{Care, Nic};
+use super::{Caller, Nic};
 use crate::completion::{CompletionChannel, WakeEventfd};
 use crate::context::Element;
-use crate::engine::Look;
+use crate::engine::ReceiveAttempt;
 use crate::same_host::HostPeers;
 
 impl Nic {
-    /// Creates a completion channel. Peer processes can wake threads that wait on it, if a wakeup descriptor is free.
+    /// Creates a completion channel. If a wakeup descriptor is free, peer processes can wake threads that wait on the
+    /// channel.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let wake_eventfd =
             (self.host_peers.as_ref()).and_then(|host_peers| host_peers.wake_eventfd());
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next event of a channel. If none is queued, waits for one, unless the descriptor is non-blocking. While
-    /// this thread waits, peer processes on the same host wake this thread instead of the engine, and this thread receives
-    /// their messages.
+    /// Fetches the next event of a channel. If no event is queued, waits for one, unless the channel's descriptor is
+    /// non-blocking. While this thread waits, peer processes on the same host wake this thread instead of the engine,
+    /// and this thread receives their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -28,10 +29,10 @@ impl Nic {
             return channel.next_event();
         };
         if channel.is_non_blocking() {
-            return self.next_event_now(channel, host_peers, wake_eventfd);
+            return self.next_event_non_blocking(channel, host_peers, wake_eventfd);
         }
-        let Some(mut waiter) = host_peers.keep_wake_target(wake_eventfd) else {
-            return self.next_event_beside(channel);
+        let Some(mut waiter) = host_peers.become_wake_target(wake_eventfd) else {
+            return self.next_event_shared(channel);
         };
         let event = loop {
             if waiter.fall_asleep() {
@@ -43,7 +44,7 @@ impl Nic {
                     Err(error) => break Err(error),
                 }
             }
-            if self.look_after(self.now(), Care::Wake) == Look::Contended {
+            if self.receive_and_run_timers(self.now(), Caller::Wake) == ReceiveAttempt::Contended {
                 thread::yield_now();
             }
             if let Some(event) = channel.try_next_event() {
@@ -51,15 +52,15 @@ impl Nic {
             }
         };
         if waiter.leave() {
-            host_peers.ring();
+            host_peers.wake_engine();
         }
-        remind(host_peers);
+        schedule_wakeups(host_peers);
         event
     }
 
-    /// Prepares for a thread that waits for an event of `channel`, because a completion queue of the channel was armed. Packets
-    /// wake the engine from now on. If the channel is non-blocking and the only one, peer processes on the same host wake the
-    /// thread itself.
+    /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion queue of the
+    /// channel was armed. Packets wake the engine (background thread) from now on. If the channel is non-blocking and
+    /// the only one, peer processes on the same host wake the waiting thread instead.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -71,16 +72,16 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel. If a peer has made the descriptor readable, receives the messages of
-    /// peers in place of the engine.
-    fn next_event_now(
+    /// Fetches the next event of a non-blocking channel. If a peer has made the channel's descriptor readable, first
+    /// receives the peer's messages in place of the engine.
+    fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
         host_peers: &HostPeers,
         wake_eventfd: &WakeEventfd,
     ) -> io::Result<Arc<Element>> {
         let receive = || {
-            self.look_after(self.now(), Care::Wake);
+            self.receive_and_run_timers(self.now(), Caller::Wake);
             channel.try_next_event()
         };
         loop {
@@ -90,7 +91,7 @@ impl Nic {
             if let Some(event) = receive() {
                 // The engine sends the deferred wakeups if the thread does not, at the end of its interval at the latest.
                 if !host_peers.is_channel_armed() {
-                    remind(host_peers);
+                    schedule_wakeups(host_peers);
                 }
                 return Ok(event);
             }
@@ -102,25 +103,26 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine or another waiting thread receives messages.
-    /// A peer's wakeup for another thread that waits on the same channel may end the wait without an event. Then no thread
-    /// would receive the peer's message, so this function wakes the engine.
-    fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
+    /// Fetches the next event of a channel, or waits for it, while the engine (background thread) or another waiting
+    /// thread receives messages. If a peer's wakeup for another thread on the same channel ends this wait without an
+    /// event, wakes the engine, because otherwise no thread would receive the peer's message.
+    fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {
                 return Ok(event);
             }
             if let Some(host_peers) = &self.host_peers {
-                host_peers.ring();
+                host_peers.wake_engine();
             }
         }
     }
 }
 
-/// Makes the engine send the wakeups of peers that this thread has deferred, if the thread does not send them soon.
-fn remind(host_peers: &HostPeers) {
+/// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if the thread does not
+/// send them soon.
+fn schedule_wakeups(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
-    if links.any(|links| links.iter().any(|link| link.owes_waking())) {
-        host_peers.remind();
+    if links.any(|links| links.iter().any(|link| link.must_wake())) {
+        host_peers.schedule_wakeups();
     }
 }

@@ -11,24 +11,24 @@ use std::time::Duration;
 use ibverbs_sys::ibv_event_type;
 
 use super::Nic;
-use super::receiver::Care;
+use super::receiver::Caller;
 use crate::counters::Tally;
-use crate::engine::{self, Look};
-use crate::net::{self, Endpoints, Shares};
+use crate::engine::{self, ReceiveAttempt};
+use crate::net::{self, Endpoints, SharedVolume};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, HostPeer};
-use crate::same_host::{self, HostPeers, Link};
+use crate::same_host::{CHECK_INTERVAL, HostPeers, Link};
 use crate::{memory, receive};
 
-impl engine::Device for Nic {
-    fn look(&self) -> Look {
-        match self.look_after(self.now(), Care::Engine) {
-            Look::Contended => {
+impl engine::EngineTasks for Nic {
+    fn receive(&self) -> ReceiveAttempt {
+        match self.receive_and_run_timers(self.now(), Caller::Engine) {
+            ReceiveAttempt::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
                 // lock free.
                 fence(Ordering::SeqCst);
-                self.look_after(self.now(), Care::Engine)
+                self.receive_and_run_timers(self.now(), Caller::Engine)
             }
             done => done,
         }
@@ -43,9 +43,9 @@ impl engine::Device for Nic {
         self.network.endpoints()
     }
 
-    fn attend(&self) {
+    fn handle_events(&self) {
         if let Some(host_peers) = &self.host_peers {
-            host_peers.attend();
+            host_peers.handle_events();
         }
     }
 
@@ -54,15 +54,15 @@ impl engine::Device for Nic {
         if is_over {
             host_peers.end_check();
         }
-        host_peers.is_channel_armed().then_some(same_host::CHECK)
+        host_peers.is_channel_armed().then_some(CHECK_INTERVAL)
     }
 
     fn run_due(&self) {
         self.run_timers(self.now());
     }
 
-    fn heard(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.host_peers.as_ref()?.heard())
+    fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.host_peers.as_ref()?.events_descriptor())
     }
 
     fn fall_asleep(&self) -> bool {
@@ -91,12 +91,12 @@ impl engine::Device for Nic {
     }
 }
 
-impl queue_pair::Device for Nic {
+impl queue_pair::Adapter for Nic {
     fn memory(&self) -> &memory::Registry {
         &self.memory
     }
 
-    fn shared_queues(&self) -> &receive::Directory {
+    fn shared_queues(&self) -> &receive::SharedQueueDirectory {
         &self.shared_queues
     }
 
@@ -153,11 +153,11 @@ impl queue_pair::Device for Nic {
     }
 
     fn is_direct(&self) -> bool {
-        self.direct && self.faults.spare_packets()
+        self.direct && self.faults.allows_other_paths()
     }
 
     fn is_shared(&self) -> bool {
-        self.faults.spare_packets()
+        self.faults.allows_other_paths()
     }
 
     fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
@@ -196,8 +196,8 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.flush();
     }
 
-    fn is_quiet(&self) -> bool {
-        self.is_quiet()
+    fn defers_wakeups(&self) -> bool {
+        self.defers_wakeups()
     }
 
     fn share_datagrams(&mut self) {
@@ -208,7 +208,7 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.through(link, tag, queue_pair);
     }
 
-    fn take_shares(&mut self) -> Shares {
-        self.take_shares()
+    fn take_shared_volume(&mut self) -> SharedVolume {
+        self.take_shared_volume()
     }
 }

@@ -29,9 +29,9 @@ impl Nic {
              cannot be used again by this process"
         );
         if let Some(nic) = self.this.upgrade() {
-            let failing = engine::spawn("softroce-fatal", move || nic.tell_failure());
+            let failing = engine::spawn("softroce-fatal", move || nic.report_failure());
             if failing.is_err() {
-                self.tell_failure();
+                self.report_failure();
             }
         }
         true
@@ -53,7 +53,7 @@ impl Nic {
         self.faults.device_has_failed()
     }
 
-    fn tell_failure(&self) {
+    fn report_failure(&self) {
         for queue_pair in self.queue_pairs.all() {
             // A queue pair that a panic left inconsistent must not keep the others from failing.
             let _ = catch_unwind(AssertUnwindSafe(|| queue_pair.fail()));

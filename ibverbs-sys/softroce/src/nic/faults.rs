@@ -16,14 +16,14 @@ pub fn faults() -> &'static Faults {
     of_process()
 }
 
-/// Returns the fault injector of the process as the `Arc` that the NIC shares.
+/// Returns the fault injector of the process's device, as the `Arc` that the NIC shares.
 #[inline]
 pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// Gives a child of `fork` a new fault injector, configured from the environment. Does not change the parent's
-/// injector.
-pub(super) fn forget() {
-    FAULTS.forget();
+/// In a child of `fork`, replaces the fault injector by a new one, configured from the environment. The parent's
+/// injector does not change.
+pub(super) fn reset_in_child() {
+    FAULTS.reset_in_child();
 }

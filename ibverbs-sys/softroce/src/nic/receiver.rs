@@ -9,12 +9,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Nic;
-use super::sockets::Sockets;
+use super::socket_schedule::SocketSchedule;
 use super::unanswered::Unanswered;
 use crate::address;
 use crate::counters::{Counters, Tally};
 use crate::descriptor;
-use crate::engine::{Engine, Look};
+use crate::engine::{Engine, ReceiveAttempt};
 use crate::memory::Piece;
 use crate::multicast;
 use crate::net::{Delivery, Inbox};
@@ -28,14 +28,14 @@ use crate::wire::Run;
 /// State that only the receiving thread uses. A lock ensures that only one thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
-    /// Queue pairs that received packets and have not sent the responses yet.
+    /// Queue pairs that have received packets and not sent the responses yet.
     pub(super) touched: Vec<Arc<QueuePair>>,
     unanswered: Unanswered,
     /// Cache of the queue pair that received the last message through shared memory.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
-    host_peers: same_host::Known,
-    sockets: Sockets,
+    host_peers: same_host::CachedLinks,
+    sockets: SocketSchedule,
     /// Counters of messages that arrive through shared memory.
     tally: Tally,
 }
@@ -47,63 +47,63 @@ impl Receiver {
             touched: Vec::new(),
             unanswered: Unanswered::default(),
             recent: Recent::default(),
-            host_peers: same_host::Known::nobody(),
-            sockets: Sockets::default(),
+            host_peers: same_host::CachedLinks::empty(),
+            sockets: SocketSchedule::default(),
             tally: counters.tally(),
         }
     }
 }
 
-/// Kind of the thread that receives. The kind determines which responses the thread may delay.
+/// Kind of the thread that receives packets. The kind determines which responses the thread may delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Care {
-    /// A thread of the program that polls a completion queue, and will poll again.
+pub(super) enum Caller {
+    /// A thread of the program that polls a completion queue, and is expected to poll again.
     Poll,
-    /// A thread of the program that a peer woke from waiting for a completion event. It receives the messages for which it was
-    /// woken, and sends the responses itself.
+    /// A thread of the program that waited for a completion event until a peer woke it. The thread receives the
+    /// messages for which it was woken, and sends the responses itself.
     Wake,
-    /// The engine (background thread). No other thread can be relied on to receive.
+    /// The engine (background thread of the device). No other thread can be relied on to receive.
     Engine,
 }
 
-/// Number of consecutive polls of which exactly one checks the sockets. The other polls check only shared memory.
-const GLANCES: u32 = 8;
+/// A polling thread checks the sockets in one of this many consecutive polls. The other polls check only shared memory.
+const CHECK_INTERVAL: u32 = 8;
 
-/// Number of receive attempts that may find packets while timers are due and wait. After so many, the timers run even
-/// if more packets are waiting.
-const BACKLOG: u32 = 256;
+/// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the timers run even if
+/// more packets are waiting.
+const MAX_BACKLOG: u32 = 256;
 
-/// Maximum number of packets that one receive attempt may fetch from sockets for their acknowledgement to be delayed.
-/// If there are more, further packets are probably in flight, and the acknowledgement is sent at once.
-const FEW: usize = 4;
+/// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is delayed. After more
+/// packets, further packets are probably in flight, and the acknowledgement is sent immediately.
+const MAX_DELAYED: usize = 4;
 
-/// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window may be
-/// waiting for an acknowledgement.
-const ENOUGH: usize = 32;
+/// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window
+/// may be waiting for an acknowledgement.
+const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait until another thread has finished receiving, when an object is destroyed or the process ends.
-const MAX_WAIT: Duration = Duration::from_millis(10);
+/// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the process ends.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives in place of the engine, if the engine found the lock
-/// taken.
-pub(super) const OWED: usize = 4;
+/// Maximum number of batches of packets that a polling thread receives in place of the engine, after the engine
+/// (background thread) tried to receive while the polling thread held the lock.
+pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 impl Nic {
     /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the program calls this
-    /// function, in place of the engine, when it polls and finds no completion. Returns `false`, and does nothing, if
-    /// another thread is receiving.
+    /// function, in place of the engine, when a poll finds no completion. Returns `false`, and does nothing, if another
+    /// thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
             // A lost increment is harmless: two threads that poll at the same time may count as one.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
-            if !polls.is_multiple_of(GLANCES) && self.glance(host_peers) {
+            if !polls.is_multiple_of(CHECK_INTERVAL) && self.receive_shared_only(host_peers) {
                 return true;
             }
         }
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.look_after(now, Care::Poll) != Look::Contended;
+        let looked = self.receive_and_run_timers(now, Caller::Poll) != ReceiveAttempt::Contended;
         if !looked {
             // The thread that is receiving may have been descheduled; further polling would keep it off the processor.
             thread::yield_now();
@@ -111,18 +111,18 @@ impl Nic {
         looked
     }
 
-    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process was
-    /// not scheduled. So timers run only when no packets are left, or after [`BACKLOG`] attempts that found packets,
-    /// because a peer may send without end. If another thread is receiving, that thread runs the timers. The engine does
-    /// not sleep before the timers have run.
-    pub(super) fn look_after(&self, now: Time, care: Care) -> Look {
+    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process
+    /// was not scheduled. So timers run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found
+    /// packets, because a peer may send without end. If another thread is receiving, that thread runs the timers. The
+    /// engine (background thread) does not sleep before the timers have run.
+    pub(super) fn receive_and_run_timers(&self, now: Time, care: Caller) -> ReceiveAttempt {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
-        let look = self.fetch(now, if is_due { Care::Engine } else { care });
-        if let Look::Done { fetched } = look
+        let look = self.fetch(now, if is_due { Caller::Engine } else { care });
+        if let ReceiveAttempt::Done { fetched } = look
             && is_due
         {
             let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
-            if fetched == 0 || looks >= BACKLOG {
+            if fetched == 0 || looks >= MAX_BACKLOG {
                 self.backlog.store(0, Ordering::Relaxed);
                 self.run_timers(now);
             }
@@ -130,8 +130,9 @@ impl Nic {
         look
     }
 
-    /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from all sources.
-    fn glance(&self, host_peers: &HostPeers) -> bool {
+    /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from the
+    /// sockets as well.
+    fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
         };
@@ -140,8 +141,8 @@ impl Nic {
         if links.is_empty() {
             return false;
         }
-        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_quiet()) {
-            self.receive_shared(&mut receiver, None, Care::Poll);
+        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_idle()) {
+            self.receive_shared(&mut receiver, None, Caller::Poll);
         }
         drop(receiver);
         // This fence pairs with the engine's store of `refused`, as in `fetch`.
@@ -149,14 +150,15 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives packets, unless another thread is receiving. If the engine tried to receive meanwhile, receives more
-    /// batches, because the packet that woke the engine does not wake it again. If packets are left after [`OWED`] batches,
-    /// wakes the engine to receive them, because the polling thread has other work that the peer may be waiting for.
-    fn fetch(&self, now: Time, mut care: Care) -> Look {
+    /// Receives packets, unless another thread is receiving. If the engine (background thread) tried to receive
+    /// meanwhile, receives more batches, because the packet that woke the engine does not wake it again. If packets are
+    /// left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes the engine to receive them, because the polling thread has
+    /// other work that the peer may be waiting for.
+    fn fetch(&self, now: Time, mut care: Caller) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
-                return Look::Contended;
+                return ReceiveAttempt::Contended;
             };
             let received = self.receive(&mut receiver, now, care);
             drop(receiver);
@@ -170,26 +172,26 @@ impl Nic {
                 self.refused.store(false, Ordering::Relaxed);
                 // Packets that arrived before this fence, and that woke the engine in vain, are visible in the next iteration.
                 fence(Ordering::SeqCst);
-                (owed, care) = (true, Care::Engine);
+                (owed, care) = (true, Caller::Engine);
             }
             if !owed || received == 0 && !refused {
-                return Look::Done { fetched };
+                return ReceiveAttempt::Done { fetched };
             }
-            if batches > OWED {
-                self.timers.sleeper().ring();
-                return Look::Done { fetched };
+            if batches > MAX_BATCHES_FOR_ENGINE {
+                self.timers.sleeper().signal();
+                return ReceiveAttempt::Done { fetched };
             }
         }
     }
 
-    fn receive(&self, receiver: &mut Receiver, now: Time, care: Care) -> usize {
-        let is_quiet = care == Care::Wake;
+    fn receive(&self, receiver: &mut Receiver, now: Time, care: Caller) -> usize {
+        let is_quiet = care == Caller::Wake;
         if let Some(host_peers) = &self.host_peers {
             host_peers.refresh_links(&mut receiver.host_peers);
         }
         if receiver.host_peers.links().is_empty() {
             // Acknowledgements that were delayed are sent now, unless a message of the program has carried them.
-            receiver.touched.retain(|queue_pair| queue_pair.owes());
+            receiver.touched.retain(|pair| pair.must_acknowledge());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
         let shared = self.receive_shared(receiver, Some(now), care);
@@ -200,38 +202,38 @@ impl Nic {
             sockets,
             ..
         } = receiver;
-        let passes = !host_peers.links().is_empty() && sockets.rest(now, shared > 0);
-        let received = if passes && care != Care::Engine || descriptor::has_lost() {
+        let passes = !host_peers.links().is_empty() && sockets.may_omit(now, shared > 0);
+        let received = if passes && care != Caller::Engine || descriptor::has_lost() {
             0
         } else {
             let mut waiting = 0;
-            let is_thorough = care == Care::Engine;
+            let is_thorough = care == Caller::Engine;
             let received = self.network.receive(inbox, is_thorough, |packets| {
-                waiting += packets.count_together();
+                waiting += packets.datagrams();
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);
                 }
                 // The responses to this burst are sent while the peer sends more packets.
-                if waiting >= ENOUGH {
+                if waiting >= RESPONSE_BATCH {
                     waiting = 0;
                     self.answer(|| now, touched, is_quiet);
                 }
             });
-            if received > FEW || received > 0 && care != Care::Poll {
+            if received > MAX_DELAYED || received > 0 && care != Caller::Poll {
                 self.answer(|| now, touched, is_quiet);
             } else if received > 0 {
                 self.answer_later(now, touched);
             }
-            sockets.looked(now, received);
+            sockets.record_check(now, received);
             received
         };
         shared + received
     }
 
     /// Receives packets and messages from shared memory, and sends the responses that may not be delayed. Returns the
-    /// number of received packets and messages. If `now` is `None`, reads the exact time only if a packet arrives or is
-    /// sent; for messages without packet headers the coarse clock is enough.
-    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
+    /// number of received packets and messages. If `now` is `None`, reads the exact time only when a packet arrives or
+    /// is sent; for messages without packet headers the coarse clock is sufficient.
+    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Caller) -> usize {
         let Receiver {
             touched,
             host_peers,
@@ -240,7 +242,7 @@ impl Nic {
             tally,
             ..
         } = receiver;
-        let is_quiet = care == Care::Wake;
+        let is_quiet = care == Caller::Wake;
         let (mut present, mut about) = (now, now);
         let mut now = || *present.get_or_insert_with(|| self.now());
         let mut coarse = || *about.get_or_insert_with(|| self.timers.coarse_now());
@@ -252,7 +254,7 @@ impl Nic {
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
-                    self.deliver(now(), arrival, &Run::alone(*packet), touched);
+                    self.deliver(now(), arrival, &Run::of_packet(*packet), touched);
                 }
                 Delivery::RingMessage(ring_message, chunks) => {
                     let said = (*ring_message, *chunks);
@@ -266,32 +268,32 @@ impl Nic {
         for number in resumed {
             is_urgent = true;
             if let Some(queue_pair) = self.queue_pairs.find(number) {
-                queue_pair.room_came();
+                queue_pair.space_available();
                 touch(touched, queue_pair);
             }
         }
-        if is_urgent && care == Care::Poll {
+        if is_urgent && care == Caller::Poll {
             // Copying a long message may have taken so long that the engine would assume that no thread polls.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
         if !touched.is_empty() {
-            unanswered.looked(count);
-            let may_wait = !is_urgent && care == Care::Poll && unanswered.may_wait(touched.len());
+            unanswered.attempted(count);
+            let may_wait = !is_urgent && care == Caller::Poll && unanswered.may_wait(touched.len());
             if !may_wait || !self.may_answer_later() {
-                unanswered.answered();
+                unanswered.acknowledged();
                 self.answer(now, touched, is_quiet);
             }
         }
         if !is_quiet {
-            for link in host_peers.links().iter().filter(|link| link.owes_waking()) {
+            for link in host_peers.links().iter().filter(|link| link.must_wake()) {
                 link.flush();
             }
         }
         count
     }
 
-    /// Sends the responses of the queue pairs `touched`: each transmits once for all packets that it received.
+    /// Sends the responses of the queue pairs `touched`. Each queue pair responds once to all packets that it received.
     fn answer(
         &self,
         mut now: impl FnMut() -> Time,
@@ -302,7 +304,7 @@ impl Nic {
             self.owes_answers.store(false, Ordering::Relaxed);
         }
         for queue_pair in touched.drain(..) {
-            let mut outbox = self.network.outbox().quiet(is_quiet);
+            let mut outbox = self.network.outbox().deferring_wakeups(is_quiet);
             self.transmit_by(&queue_pair, &mut now, &mut outbox);
         }
     }
@@ -323,19 +325,20 @@ impl Nic {
         }
     }
 
-    /// Returns whether acknowledgements may be delayed to a later receive attempt. A program that polls for a message
-    /// handles the message at once, and often sends one itself, which then carries the acknowledgement. If no thread polls
-    /// again, the engine sends the acknowledgement.
+    /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling program handles a message
+    /// immediately, and often sends a message itself, which then includes the acknowledgement. If no thread polls
+    /// again, the engine (background thread) sends the acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
             // The engine first publishes that packets wake it, and then checks whether responses are delayed.
             fence(Ordering::SeqCst);
         }
-        self.engine.get().is_some_and(Engine::is_away)
+        self.engine.get().is_some_and(Engine::is_unwatched)
     }
 
-    /// Passes received packets to the queue pair with their destination number, or to all members of their multicast group.
+    /// Passes received packets to the queue pair with their destination number, or to all queue pairs of their
+    /// multicast group.
     fn deliver(
         &self,
         now: Time,
@@ -388,23 +391,23 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`MAX_WAIT`].
+    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`LOCK_TIMEOUT`].
     pub(super) fn answer_all(&self) {
-        if let Some(mut receiver) = self.receiver_soon() {
+        if let Some(mut receiver) = self.try_lock_receiver() {
             self.answer(|| self.now(), &mut receiver.touched, false);
         }
     }
 
     /// Clears the cache of the queue pair that received the last message, because a queue pair is being destroyed.
-    pub(super) fn forget_recent(&self) {
-        if let Some(mut receiver) = self.receiver_soon() {
+    pub(super) fn clear_recent(&self) {
+        if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`MAX_WAIT`].
-    fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
-        let deadline = self.now() + MAX_WAIT;
+    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`LOCK_TIMEOUT`].
+    fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
+        let deadline = self.now() + LOCK_TIMEOUT;
         loop {
             let receiver = self.receiver.try_lock();
             if receiver.is_some() || self.now() > deadline {

@@ -18,14 +18,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 mod withdrawal;
 
-use super::{Care, Nic, guid};
+use super::{Caller, Nic, guid};
 use crate::address;
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
 use crate::config::{Config, Scheduled};
 use crate::context::{Context, Element, ProtectionDomain};
-use crate::engine::Look;
+use crate::engine::ReceiveAttempt;
 use crate::fault::NetworkFaults;
 use crate::proto::{
     Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
@@ -33,8 +33,8 @@ use crate::proto::{
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
-/// Timeout that a test exceeds only if a packet, completion or wakeup is lost.
-const LOST: Duration = Duration::from_secs(60);
+/// Timeout of waits in tests. A wait exceeds it only if a packet, completion or wakeup was lost.
+const LOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 const QUEUE_KEY: u32 = 7;
 
@@ -66,7 +66,7 @@ impl Host {
             timestamps: true,
         };
         let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();
-        let device: Arc<dyn queue_pair::Device> = Arc::<Nic>::clone(nic);
+        let device: Arc<dyn queue_pair::Adapter> = Arc::<Nic>::clone(nic);
         let queue_pair = nic
             .queue_pairs
             .insert(|number| {
@@ -217,7 +217,7 @@ impl Host {
 
     /// Polls until `count` completions have arrived, and returns them. Calls `between` whenever a poll finds none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
-        let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
+        let (mut completions, end) = (Vec::new(), Instant::now() + LOST_TIMEOUT);
         while completions.len() < count {
             let before = completions.len();
             self.queue
@@ -257,7 +257,7 @@ fn nobody_polls() {
 }
 
 #[test]
-fn messages_go_over_both_gids_while_nobody_polls() {
+fn messages_are_transferred_over_both_gids_without_polling() {
     for gid in 0..2 {
         let (a, b) = connected(gid, Service::ReliableConnection);
         b.post_receives(100);
@@ -274,7 +274,7 @@ fn messages_go_over_both_gids_while_nobody_polls() {
 }
 
 #[test]
-fn messages_go_while_both_sides_poll() {
+fn messages_are_transferred_while_both_sides_poll() {
     let (a, b) = connected(0, Service::ReliableConnection);
     for number in 0..1000 {
         let (from, to) = if number % 2 == 0 { (&a, &b) } else { (&b, &a) };
@@ -290,7 +290,7 @@ fn messages_go_while_both_sides_poll() {
 }
 
 #[test]
-fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
+fn a_queue_pair_that_is_connected_to_itself_receives_its_messages() {
     let nic = open(Config::default());
     let host = Host::new(&nic, Service::ReliableConnection, 1);
     host.connect(&host);
@@ -306,7 +306,7 @@ fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
 }
 
 #[test]
-fn an_answer_that_waits_for_a_program_goes_without_it() {
+fn a_delayed_acknowledgement_is_sent_without_a_message_of_the_program() {
     let (a, b) = (open(Config::default()), open(Config::default()));
     let [a, b] = [&a, &b].map(|nic| Host::new(nic, Service::ReliableConnection, 0));
     // With timeout code 0, no packet is ever sent again.
@@ -314,7 +314,7 @@ fn an_answer_that_waits_for_a_program_goes_without_it() {
     b.connect_with(&a, 0);
     let engine_is_away = || {
         b.nic.progress();
-        b.nic.engine.get().is_some_and(|engine| engine.is_away())
+        b.nic.engine.get().is_some_and(|e| e.is_unwatched())
     };
     for number in 0..100 {
         b.post_receives(1);
@@ -331,13 +331,13 @@ fn an_answer_that_waits_for_a_program_goes_without_it() {
 }
 
 #[test]
-fn an_answer_goes_with_what_the_program_says() {
+fn an_acknowledgement_is_sent_with_the_next_message_of_the_program() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let poll = || {
         a.nic.progress();
         b.nic.progress();
     };
-    let (mut together, mut number, end) = (0, 0, Instant::now() + LOST);
+    let (mut together, mut number, end) = (0, 0, Instant::now() + LOST_TIMEOUT);
     while together < 3 {
         assert!(Instant::now() < end, "{together} of {number} answers");
         number += 1;
@@ -346,13 +346,13 @@ fn an_answer_goes_with_what_the_program_says() {
         from.send(number, None);
         assert_eq!(numbers(&to.completions(1, poll)), [number]);
         let waits = to.nic.receiver.lock().touched.len() == 1;
-        together += u32::from(waits && to.queue_pair.owes());
+        together += u32::from(waits && to.queue_pair.must_acknowledge());
         from.completions(1, poll);
     }
 }
 
 #[test]
-fn where_no_answer_is_left_none_is_owed() {
+fn the_due_flag_is_cleared_if_no_acknowledgement_is_left() {
     let (a, _b) = connected(0, Service::ReliableConnection);
     // This state arises if an earlier attempt delayed a response, which was then sent with a message of the program.
     let _receiver = a.nic.receiver.lock();
@@ -365,7 +365,7 @@ fn where_no_answer_is_left_none_is_owed() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_by_timers_alone() {
+fn timers_alone_send_lost_packets_again() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let faults = NetworkFaults {
         loss: 0.05,
@@ -389,10 +389,10 @@ fn what_is_lost_is_sent_again_by_timers_alone() {
 }
 
 #[test]
-fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
+fn timers_alone_retry_a_receiver_that_is_not_ready() {
     let (a, b) = connected(1, Service::ReliableConnection);
     a.send(5, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while b.nic.counters.value(Counter::SentRnr) < 3 {
         assert!(Instant::now() < end);
         nobody_polls();
@@ -403,7 +403,7 @@ fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
 }
 
 #[test]
-fn packets_that_are_held_back_come_by_timers_alone() {
+fn timers_alone_send_delayed_packets() {
     let (a, b) = connected(0, Service::ReliableConnection);
     let latency = Duration::from_millis(1);
     a.nic.faults.set_network(NetworkFaults {
@@ -423,7 +423,7 @@ fn packets_that_are_held_back_come_by_timers_alone() {
 }
 
 #[test]
-fn every_member_of_a_group_gets_its_datagrams() {
+fn every_member_of_a_group_receives_its_datagrams() {
     let group: Ipv6Addr = "ff0e::ffff:239.192.7.3".parse().unwrap();
     for gid in 0..2 {
         let (a, b) = connected(gid, Service::UnreliableDatagram);
@@ -456,7 +456,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
         );
         for member in [&b, &second] {
             // A receive for a datagram needs 40 bytes more for the GRH, which these receives lack.
-            let end = Instant::now() + LOST;
+            let end = Instant::now() + LOST_TIMEOUT;
             let mut ended = Vec::new();
             while ended.is_empty() {
                 assert!(Instant::now() < end);
@@ -477,7 +477,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
                 queue_key: QUEUE_KEY,
             }),
         );
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + LOST_TIMEOUT;
         while b.nic.counters.value(Counter::Unaddressed) == 0 {
             assert!(Instant::now() < end);
             nobody_polls();
@@ -486,7 +486,7 @@ fn every_member_of_a_group_gets_its_datagrams() {
 }
 
 #[test]
-fn the_schedule_takes_the_link_down_and_up() {
+fn scheduled_events_take_the_link_down_and_up() {
     let millisecond = Duration::from_millis(1);
     let schedule = vec![
         (millisecond * 2, Scheduled::Link { up: true }),
@@ -498,7 +498,7 @@ fn the_schedule_takes_the_link_down_and_up() {
         schedule,
         ..Config::default()
     });
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while nic.schedule.lock().len() > 1 {
         assert!(Instant::now() < end);
         nobody_polls();
@@ -508,7 +508,7 @@ fn the_schedule_takes_the_link_down_and_up() {
 }
 
 #[test]
-fn a_moderated_event_comes_in_time_while_nobody_polls() {
+fn a_moderated_event_is_raised_in_time_without_polling() {
     let nic = open(Config::default());
     let channel = CompletionChannel::new().unwrap();
     let attributes = CompletionQueueAttributes {
@@ -534,19 +534,19 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
     queue.push(entry).unwrap();
     let mut descriptors = [PollFd::new(&channel, PollFlags::IN)];
     let timeout = Timespec {
-        tv_sec: LOST.as_secs() as _,
+        tv_sec: LOST_TIMEOUT.as_secs() as _,
         tv_nsec: 0,
     };
     assert_eq!(poll(&mut descriptors, Some(&timeout)), Ok(1));
 }
 
 #[test]
-fn progress_waits_for_nobody() {
+fn progress_does_not_wait_for_other_threads() {
     let nic = open(Config::default());
     let receiver = nic.receiver.lock();
     assert!(!nic.progress());
     drop(receiver);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while !nic.progress() {
         assert!(Instant::now() < end);
     }
@@ -554,7 +554,7 @@ fn progress_waits_for_nobody() {
 
 /// Waits until `is_so` returns `true`. Fails with the message `what` if that takes too long.
 fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
         nobody_polls();
@@ -562,7 +562,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
+fn arrived_packets_are_handled_before_a_late_timer() {
     let (a, b) = connected(0, Service::ReliableConnection);
     // While the test holds the lock, the engine cannot receive.
     let receiver = a.nic.receiver.lock();
@@ -615,7 +615,7 @@ fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
 }
 
 #[test]
-fn what_came_while_the_engine_was_refused_is_fetched() {
+fn packets_that_arrive_while_the_engine_is_refused_are_fetched() {
     let (_a, b) = flooded(100, |_| {});
     b.nic.progress();
     let received = || b.nic.counters.value(Counter::ReceivedPackets);
@@ -623,21 +623,21 @@ fn what_came_while_the_engine_was_refused_is_fetched() {
 }
 
 #[test]
-fn who_polls_comes_back_however_much_there_is() {
+fn a_poll_returns_in_bounded_time_under_constant_load() {
     // The result must not depend on whether a timer has expired.
     for late in [false, true] {
         let (_a, b) = flooded(200, |nic| {
             if late {
                 nic.timers
-                    .note(super::DEADLINES, &nic.deadlines_alarm, nic.now());
+                    .schedule(super::MODERATION_TIMER, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.look_after(b.nic.now(), Care::Engine);
+        let looked = b.nic.receive_and_run_timers(b.nic.now(), Caller::Engine);
         // A batch has 8 messages, and the first batch does not count as received in place of the engine.
-        let most = 8 * (super::receiver::OWED + 1);
+        let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);
         assert!(
-            matches!(looked, Look::Contended)
-                || matches!(looked, Look::Done { fetched } if fetched <= most),
+            matches!(looked, ReceiveAttempt::Contended)
+                || matches!(looked, ReceiveAttempt::Done { fetched } if fetched <= most),
             "{looked:?}"
         );
         let received = || b.nic.counters.value(Counter::ReceivedPackets);
@@ -648,7 +648,7 @@ fn who_polls_comes_back_however_much_there_is() {
 }
 
 #[test]
-fn a_nic_says_who_it_is() {
+fn a_nic_reports_its_identity() {
     let nic = open(Config::default());
     assert_eq!(nic.gids().count(), 2);
     assert_eq!(nic.interface(2), 0);
@@ -658,11 +658,11 @@ fn a_nic_says_who_it_is() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_found_out_by_timers_alone() {
+fn timers_alone_detect_a_missing_peer() {
     let (a, b) = connected(0, Service::ReliableConnection);
     b.nic.faults.set_link(false);
     a.send(1, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     let mut ended = Vec::new();
     while ended.is_empty() {
         assert!(Instant::now() < end);

@@ -1,48 +1,48 @@
-/// Received messages whose acknowledgement is delayed, so that a message of the program can carry it.
+/// Received messages whose acknowledgement is delayed, so that a message of the program can include it.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
-    /// Number of receive attempts since the last message.
-    looks: u32,
+    /// Number of attempts to receive since the last message arrived.
+    attempts: u32,
 }
 
-/// Minimum number of received messages at which the acknowledgements are not delayed any more.
-const MESSAGES: u32 = 16;
+/// Minimum number of received messages at which acknowledgements are no longer delayed.
+const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages of a queue pair at which the acknowledgements are not delayed any more. With fewer, the
-/// messages of many queue pairs would need about as many acknowledgements.
-const OF_EACH: u32 = 4;
+/// Average number of received messages per queue pair at which acknowledgements are no longer delayed. If the average
+/// is lower, acknowledging the messages of many queue pairs takes about one acknowledgement for each message.
+const PER_QUEUE_PAIR: u32 = 4;
 
-/// Number of received messages at which the acknowledgements are not delayed any more, however many queue pairs received them.
-const MOST: u32 = 256;
+/// Maximum number of received messages whose acknowledgements are delayed, for any number of queue pairs.
+const MAX_MESSAGES: u32 = 256;
 
-/// Number of receive attempts without a message at which the acknowledgement is not delayed any more.
-const LOOKS: u32 = 4;
+/// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
+const MAX_EMPTY: u32 = 4;
 
 impl Unanswered {
-    /// Records a receive attempt in which `came` messages arrived.
+    /// Records an attempt to receive, in which `messages` messages arrived.
     #[inline]
-    pub(super) fn looked(&mut self, came: usize) {
-        if came == 0 {
-            self.looks += 1;
+    pub(super) fn attempted(&mut self, messages: usize) {
+        if messages == 0 {
+            self.attempts += 1;
         } else {
-            self.messages += came as u32;
-            self.looks = 0;
+            self.messages += messages as u32;
+            self.attempts = 0;
         }
     }
 
-    /// Returns whether the acknowledgements of the received messages may be delayed further. `queue_pairs` is the number of
-    /// queue pairs that received them.
+    /// Returns whether the acknowledgements of the received messages may be delayed further. `queue_pairs` is the
+    /// number of queue pairs that received the messages.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
-        let messages = (queue_pairs as u32).saturating_mul(OF_EACH);
-        self.messages < messages.clamp(MESSAGES, MOST) && self.looks < LOOKS
+        let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);
+        self.messages < messages.clamp(MIN_MESSAGES, MAX_MESSAGES) && self.attempts < MAX_EMPTY
     }
 
-    /// Records that all messages are acknowledged.
+    /// Records that all messages have been acknowledged.
     #[inline]
-    pub(super) fn answered(&mut self) {
+    pub(super) fn acknowledged(&mut self) {
         *self = Self::default();
     }
 }
@@ -52,32 +52,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_wait_for_a_few_looks_and_not_where_many_come() {
+    fn acknowledgements_are_delayed_for_a_few_attempts_and_messages() {
         let mut unanswered = Unanswered::default();
-        for _ in 1..MESSAGES {
-            unanswered.looked(1);
+        for _ in 1..MIN_MESSAGES {
+            unanswered.attempted(1);
             assert!(unanswered.may_wait(1));
         }
-        unanswered.looked(1);
+        unanswered.attempted(1);
         assert!(!unanswered.may_wait(1));
         assert!(unanswered.may_wait(5));
-        unanswered.looked(4);
+        unanswered.attempted(4);
         assert!(!unanswered.may_wait(5));
-        unanswered.looked(235);
+        unanswered.attempted(235);
         assert!(unanswered.may_wait(100));
-        unanswered.looked(1);
+        unanswered.attempted(1);
         assert!(!unanswered.may_wait(100));
-        unanswered.answered();
+        unanswered.acknowledged();
         assert!(unanswered.may_wait(1));
 
         for _ in 0..3 {
-            unanswered.looked(1);
-            for _ in 1..LOOKS {
-                unanswered.looked(0);
+            unanswered.attempted(1);
+            for _ in 1..MAX_EMPTY {
+                unanswered.attempted(0);
                 assert!(unanswered.may_wait(1));
             }
         }
-        unanswered.looked(0);
+        unanswered.attempted(0);
         assert!(!unanswered.may_wait(100));
     }
 }

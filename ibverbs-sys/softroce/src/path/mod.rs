@@ -40,7 +40,7 @@ pub fn way(queue_pair: u32) -> Option<Way> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_queue_pair_that_does_not_exist_goes_no_way() {
+    fn no_path_leads_to_a_missing_queue_pair() {
         assert_eq!(super::way(0), None);
     }
 }

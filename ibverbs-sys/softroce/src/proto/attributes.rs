@@ -19,7 +19,7 @@ pub enum Service {
     XrcTarget,
 }
 
-/// The states of a queue pair (IBTA 10.3.1).
+/// State of a queue pair (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum State {
@@ -32,7 +32,7 @@ pub enum State {
     Error,
 }
 
-/// Path MTU: the largest payload of a packet.
+/// Path MTU: the maximum payload of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "a name is its number of bytes")]
 pub enum Mtu {
@@ -60,27 +60,27 @@ bitflags! {
     /// Access rights to memory, with the bits of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
-        /// Local writes.
+        /// Allows local writes.
         const LOCAL_WRITE = 1;
-        /// RDMA writes by peers.
+        /// Allows RDMA writes by peers.
         const REMOTE_WRITE = 1 << 1;
-        /// RDMA reads by peers.
+        /// Allows RDMA reads by peers.
         const REMOTE_READ = 1 << 2;
-        /// Atomics by peers.
+        /// Allows atomics by peers.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Binding of memory windows to the region.
+        /// Allows binding memory windows to the region.
         const MW_BIND = 1 << 4;
-        /// The first byte of the region has the address zero in requests.
+        /// Makes addresses in requests relative: the first byte of the region has the address zero.
         const ZERO_BASED = 1 << 5;
-        /// On-demand paging of the memory.
+        /// Enables on-demand paging of the memory.
         const ON_DEMAND = 1 << 6;
-        /// Use of huge pages for the memory.
+        /// Uses huge pages for the memory.
         const HUGETLB = 1 << 7;
-        /// Flushes by peers that make earlier writes globally visible.
+        /// Allows peers to flush earlier writes until they are globally visible.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Flushes by peers that make earlier writes persistent.
+        /// Allows peers to flush earlier writes until they are persistent.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Relaxed ordering of accesses by the device.
+        /// Allows the device to reorder its accesses (relaxed ordering).
         const RELAXED_ORDERING = 1 << 20;
     }
 }
@@ -92,7 +92,7 @@ pub struct Attributes {
     pub destination: u32,
     /// Path to the peer.
     pub path: Option<Path>,
-    /// Largest payload of a packet.
+    /// Maximum payload of a packet.
     pub path_mtu: Mtu,
     /// Partition key in the packets of the queue pair.
     pub partition_key: u16,
@@ -102,24 +102,24 @@ pub struct Attributes {
     pub send_sequence: Sequence,
     /// Sequence number of the next packet expected.
     pub receive_sequence: Sequence,
-    /// Time to wait for an acknowledgement before packets are sent again. `None` means without limit.
+    /// Time to wait for an acknowledgement before packets are sent again. `None`: no limit.
     pub ack_timeout: Option<Duration>,
     /// Maximum number of consecutive retransmissions without a response, from 0 to 7.
     pub retry_count: u8,
-    /// Maximum number of retries after an RNR NAK, 0 to 6; 7 means without limit.
+    /// Maximum number of retries after RNR NAKs, from 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
-    /// Code of the waiting time in the RNR NAKs that this side sends when no receive is posted.
+    /// RNR timer code in the RNR NAKs that this side sends when no receive is posted: the time that the peer must wait.
     pub min_rnr_timer: u8,
     /// Maximum number of outstanding RDMA reads and atomics that this side sends as the requester.
     pub max_initiated: u8,
-    /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer. The responder remembers
+    /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer. The responder stores
     /// as many of them, to answer them again if a response is lost.
     pub max_accepted: u8,
-    /// Remote operations that the peer may do through this queue pair.
+    /// Remote operations that the peer may execute through this queue pair.
     pub access: AccessFlags,
-    /// Maximum number of packets that may be sent without being acknowledged, if nothing is known about the path.
+    /// Maximum number of unacknowledged packets on a path whose capacity is unknown.
     pub window: u32,
-    /// Maximum number of packets that may be sent without being acknowledged on a path that is known to hold as many.
+    /// Maximum number of unacknowledged packets on a path that was found to hold as many.
     pub max_window: u32,
     /// Set if every send request generates a completion, signaled or not.
     pub signal_all: bool,
@@ -128,7 +128,7 @@ pub struct Attributes {
 }
 
 impl Default for Attributes {
-    /// Returns the attributes of a queue pair in RESET.
+    /// Returns the attributes of a queue pair in the RESET state.
     fn default() -> Self {
         Self {
             destination: 0,

@@ -2,9 +2,9 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, NetworkHeader, Work};
 use crate::wire::Packet;
 
-/// Fields of a datagram's headers that the receiving queue pair checks or reports.
+/// Fields of a datagram's headers that the receiving queue pair checks, or reports in the completion.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
+pub(super) struct DatagramFields {
     pub(super) queue_key: u32,
     pub(super) source: u32,
     pub(super) immediate: Option<[u8; 4]>,
@@ -15,14 +15,14 @@ pub(super) struct Label {
 /// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
 ///
 /// # Errors
-/// Status of the receive, if it failed. Its completion has already been generated.
+/// The status of the receive, if the receive failed. Its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,
     packet: &Packet<'_>,
     host: &mut impl Host,
 ) -> Result<(), CompletionStatus> {
-    let label = packet.header.deth.map(|deth| Label {
+    let label = packet.header.deth.map(|deth| DatagramFields {
         queue_key: deth.queue_key,
         source: deth.source,
         immediate: packet.header.immediate,
@@ -31,13 +31,14 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH. The datagram
-/// arrived as a packet, or comes from a sender in this process. Drops the datagram if `label` is `None`, if the queue
-/// key is wrong, if the payload is longer than the MTU, or if no receive is posted.
+/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH, and `label`
+/// the checked header fields. The datagram has arrived as a packet, or comes from a sender in this process. Drops the
+/// datagram if `label` is `None`, if the queue key is wrong, if the payload is longer than the MTU, or if no receive is
+/// posted.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],
-    label: Option<Label>,
+    label: Option<DatagramFields>,
     payload: &[u8],
     host: &mut impl Host,
 ) -> Result<(), CompletionStatus> {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_arrives_behind_its_route() {
+    fn a_datagram_is_received_after_its_global_routing_header() {
         let mut pair = Pair::new(UD);
         let key = pair.b.machine.post_receive(1, 296);
         post(&mut pair.a, 1, 256, datagram(2, 0x1234));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_that_of_the_request() {
+    fn a_datagram_is_sent_to_the_address_of_the_request() {
         let mut node = Node::ready_to_send(1, UD);
         let other = Path {
             flow_label: 77,
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_and_a_missing_receive_drop_it() {
+    fn a_datagram_with_a_wrong_queue_key_or_without_a_receive_is_dropped() {
         let mut pair = Pair::new(UD);
         post(&mut pair.a, 1, 8, datagram(2, 0x1234));
         pair.run();
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_go_as_fast_as_their_receiver_takes_them() {
+    fn datagrams_are_sent_at_the_rate_of_their_receiver() {
         let mut pair = Pair::new(UD);
         for id in 0..1000 {
             pair.b.machine.post_receive(id, 100);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_strangers_are_asked_nothing_and_told_nothing() {
+    fn no_receipts_are_exchanged_with_groups_and_other_devices() {
         let mut node = Node::ready_to_send(1, UD);
         for id in 0..500 {
             post(&mut node, id, 8, datagram(0xff_ffff, 0x1234));
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_without_room_for_the_route_too_is_too_small() {
+    fn a_receive_must_have_space_for_the_global_routing_header() {
         for length in [39, 47] {
             let mut pair = Pair::new(UD);
             pair.b.machine.post_receive(1, length);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_one_packet() {
+    fn a_datagram_longer_than_the_mtu_is_refused() {
         let mut node = Node::ready_to_send(1, UD);
         post(&mut node, 1, 257, datagram(2, 0x1234));
         assert!(node.transmit(Time::default()).is_none());

@@ -1,8 +1,8 @@
 use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
-/// Maximum length of a message in bytes, which the device reports. It is half of what the specification allows, so that with
-/// the smallest MTU a message has fewer packets than a quarter of all sequence numbers.
+/// Maximum length of a message in bytes, which the device reports. This is half of what the specification allows, so
+/// that a message with the smallest MTU has fewer packets than a quarter of all sequence numbers.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether the service of the queue pair is reliable, so that packets are acknowledged.
+    /// Returns whether the service of the queue pair is reliable, which means that packets are acknowledged.
     pub(super) fn is_reliable(&self) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
@@ -35,7 +35,7 @@ impl Endpoint {
         }
     }
 
-    /// Creates the header of a packet to the peer.
+    /// Creates the header of a packet to the peer with the operation `operation` and the sequence number `sequence`.
     pub(super) fn header(&self, operation: Operation, sequence: Sequence) -> Header {
         let opcode = Opcode::new(self.transport(), operation);
         Header::new(Bth {
@@ -44,7 +44,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns whether a packet is addressed to this queue pair and belongs to its service (IBTA 9.6.1.1).
+    /// Returns whether a packet contains the number of this queue pair and belongs to its service (IBTA 9.6.1.1).
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;
@@ -65,7 +65,7 @@ impl Endpoint {
             && half
     }
 
-    /// Returns whether a packet with this partition key is in the partition of this queue pair.
+    /// Returns whether a packet with the partition key `partition_key` belongs to the partition of this queue pair.
     pub(super) fn is_of_partition(&self, partition_key: u16) -> bool {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
@@ -78,12 +78,12 @@ impl Endpoint {
         )
     }
 
-    /// Returns whether the peer may write to memory through this queue pair.
-    pub(super) fn may_be_written(&self) -> bool {
+    /// Returns whether the access rights of this queue pair allow RDMA writes by the peer.
+    pub(super) fn allows_remote_write(&self) -> bool {
         (self.attributes.access).contains(AccessFlags::REMOTE_WRITE)
     }
 
-    /// Returns the largest payload of a packet in bytes.
+    /// Returns the maximum payload of a packet in bytes.
     pub(super) fn mtu(&self) -> u32 {
         self.attributes.path_mtu.bytes() as u32
     }
@@ -100,7 +100,8 @@ impl Endpoint {
     }
 }
 
-/// Returns whether two partition keys match: the same key, with at least one full membership (IBTA 10.9.3).
+/// Returns whether two partition keys match: they have the same partition number, and at least one has full membership
+/// (IBTA 10.9.3).
 fn is_of_partition(own: u16, other: u16) -> bool {
     let (key, full) = (0x7fff, 0x8000);
     own & key == other & key && own & key != 0 && (own | other) & full != 0
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_the_same_with_one_full_member() {
+    fn partition_keys_match_if_at_least_one_is_a_full_member() {
         let mut endpoint = endpoint();
         let cases = [
             (0xffff, 0xffff, true),
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_is_a_packet() {
+    fn an_empty_message_has_one_packet() {
         let mut endpoint = endpoint();
         endpoint.attributes.path_mtu = Mtu::Mtu256;
         let lengths = [0, 1, 256, 257, 1 << 30];

@@ -10,24 +10,25 @@ use super::{
     WindowBinding,
 };
 use crate::fuzz::Input;
-use crate::sim::Watch;
+use crate::sim::PacketChecker;
 use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syndrome, Transport};
 
-/// Maximum number of steps of one input.
+/// Maximum number of steps for one input.
 const STEPS: usize = 200;
 
-/// Maximum number of packets that a queue pair may send at one moment. A queue pair that sends more would never stop.
+/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it is assumed to send
+/// forever.
 const BURST: usize = 10_000;
 
 /// Length of a region in bytes.
 const REGION: u32 = 2048;
 
-/// A queue pair, with the requests that were posted to it and are not complete.
-struct Side {
+/// A queue pair, with the requests that were posted to it and have not completed.
+struct Half {
     node: Node,
-    watch: Watch,
-    /// Set after this side or its peer got a forged or changed packet. Such a packet may have acknowledged requests that
-    /// the peer never received.
+    watch: PacketChecker,
+    /// Set after this side or its peer received a forged or changed packet. Such a packet may have acknowledged
+    /// requests that the peer never received.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -36,19 +37,19 @@ struct Side {
     next: u64,
 }
 
-/// Two connected queue pairs, and the packets between them.
-struct World {
-    sides: [Side; 2],
-    /// Packets on the way to each side.
+/// Two connected queue pairs, and the packets in flight between them.
+struct Connection {
+    sides: [Half; 2],
+    /// Packets in flight to each side.
     wires: [VecDeque<Vec<u8>>; 2],
     now: Time,
 }
 
-/// Runs two queue pairs as the input bytes choose: transitions, requests, timeouts, and packets that are delayed, duplicated,
-/// changed, dropped or forged.
+/// Runs two queue pairs. The input bytes determine the transitions, requests and timeouts, and which packets are
+/// delayed, duplicated, changed, dropped or forged.
 pub fn queue_pair(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let mut world = World::new(&mut input);
+    let mut world = Connection::new(&mut input);
     for _ in 0..STEPS {
         if input.is_empty() {
             break;
@@ -62,8 +63,8 @@ pub fn queue_pair(bytes: &[u8]) {
             9 | 10 => world.pass_time(),
             11 | 12 => world.enter(side, &mut input),
             13 => world.change(side, &mut input),
-            14 => world.forge(side, &mut input, None),
-            _ => world.sides[side].node.queue_pair.peer_is_gone(),
+            14 => world.inject(side, &mut input, None),
+            _ => world.sides[side].node.queue_pair.set_peer_gone(),
         }
         world.check();
     }
@@ -74,7 +75,7 @@ pub fn queue_pair(bytes: &[u8]) {
 /// no forged packet changes memory, completes a request or takes a receive.
 pub fn manufacturer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let mut world = World::new(&mut input);
+    let mut world = Connection::new(&mut input);
     for _ in 0..STEPS {
         if input.is_empty() {
             break;
@@ -86,9 +87,9 @@ pub fn manufacturer(bytes: &[u8]) {
             3 | 4 => world.deliver(side, &mut input),
             5 => world.pass_time(),
             _ => {
-                let before = world.sides.each_ref().map(Side::told);
-                world.forge(side, &mut input, Some(Transport::Manufacturer));
-                assert_eq!(world.sides.each_ref().map(Side::told), before);
+                let before = world.sides.each_ref().map(Half::observable_state);
+                world.inject(side, &mut input, Some(Transport::Manufacturer));
+                assert_eq!(world.sides.each_ref().map(Half::observable_state), before);
             }
         }
         world.check();
@@ -96,11 +97,11 @@ pub fn manufacturer(bytes: &[u8]) {
     world.end();
 }
 
-impl Side {
+impl Half {
     fn new(node: Node) -> Self {
         let mut side = Self {
             node,
-            watch: Watch::default(),
+            watch: PacketChecker::default(),
             is_deceived: false,
             posted: VecDeque::new(),
             receives: VecDeque::new(),
@@ -116,9 +117,9 @@ impl Side {
         side
     }
 
-    /// Returns the state of a side that a forged packet must not change: the bytes of its memory, the numbers of its send
+    /// Returns the state that a forged packet must not change: the bytes of the side's memory, the numbers of its send
     /// and receive completions, and the number of its posted receives.
-    fn told(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
+    fn observable_state(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
             machine.content(),
@@ -167,7 +168,7 @@ impl Side {
     }
 }
 
-impl World {
+impl Connection {
     fn new(input: &mut Input<'_>) -> Self {
         let service = input.one_of(&[
             Service::ReliableConnection,
@@ -181,7 +182,7 @@ impl World {
             node.enter(State::Init);
             node.enter(State::ReadyToReceive);
             node.enter(State::ReadyToSend);
-            Side::new(node)
+            Half::new(node)
         });
         Self {
             sides: nodes,
@@ -193,7 +194,7 @@ impl World {
     fn post(&mut self, side: usize, input: &mut Input<'_>) {
         let other = self.sides[1 - side].keys;
         let now = self.now;
-        let Side {
+        let Half {
             node,
             posted,
             keys,
@@ -298,7 +299,8 @@ impl World {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Delivers the oldest packet that is on the way to a side, or drops, duplicates, delays or changes the packet.
+    /// Delivers the oldest packet in flight to the queue pair `side`, or drops, duplicates, delays or changes it, as
+    /// the input determines.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -320,34 +322,34 @@ impl World {
             }
             _ => {}
         }
-        self.hand_in(side, &packet);
+        self.deliver_bytes(side, &packet);
     }
 
     fn deliver_all(&mut self) {
         for side in [0, 1] {
             for _ in 0..self.wires[side].len() {
                 if let Some(packet) = self.wires[side].pop_front() {
-                    self.hand_in(side, &packet);
+                    self.deliver_bytes(side, &packet);
                 }
             }
         }
     }
 
-    fn hand_in(&mut self, side: usize, packet: &[u8]) {
+    fn deliver_bytes(&mut self, side: usize, packet: &[u8]) {
         self.sides[side].receive(self.now, packet);
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition key, or it consists of
-    /// arbitrary bytes.
-    fn forge(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
+    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition key, or it consists
+    /// of arbitrary bytes. `only` limits the opcodes to those of one transport.
+    fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
             .for_each(|side| side.is_deceived = true);
         if only.is_none() && input.flag() {
             let length = input.below(120);
             let bytes = input.some(length).to_vec();
-            self.hand_in(side, &bytes);
+            self.deliver_bytes(side, &bytes);
             return;
         }
         let own = match self.sides[side].node.queue_pair.service() {
@@ -360,7 +362,7 @@ impl World {
             .filter(|opcode| opcode.transport == wanted)
             .collect();
         let opcode = input.one_of(&opcodes);
-        let Side { node, keys, .. } = &self.sides[side];
+        let Half { node, keys, .. } = &self.sides[side];
         let sequence = match input.below(4) {
             0 => input.word() & 0xff_ffff,
             1 => (node.queue_pair.send_sequence() + u32::from(input.byte())).value(),
@@ -419,17 +421,17 @@ impl World {
         match only {
             // Delivers this packet alone, so that its effect can be checked.
             Some(_) => self.sides[side].receive(self.now, &bytes),
-            None => self.hand_in(side, &bytes),
+            None => self.deliver_bytes(side, &bytes),
         }
     }
 
-    /// Advances the time to the next timeout of either side, and lets both sides handle it.
+    /// Advances the time to the next timeout of either side, and lets both sides handle timeouts.
     fn pass_time(&mut self) {
         let due = (self.sides.iter()).filter_map(|side| side.node.queue_pair.next_timeout());
         let Some(due) = due.min() else { return };
         self.now = self.now.max(due);
         for side in [0, 1] {
-            let Side { node, .. } = &mut self.sides[side];
+            let Half { node, .. } = &mut self.sides[side];
             node.queue_pair.handle_timeout(self.now, &mut node.machine);
             self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
         }
@@ -440,7 +442,7 @@ impl World {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
         };
-        let Side { node, watch, .. } = &mut self.sides[side];
+        let Half { node, watch, .. } = &mut self.sides[side];
         let next = match node.queue_pair.state() {
             Reset => input.one_of(&[Init, Init, Init, Error, Reset]),
             Init => input.one_of(&[ReadyToReceive, ReadyToReceive, ReadyToReceive, Error, Reset]),
@@ -472,9 +474,9 @@ impl World {
         self.sides[side].transmit(now, &mut self.wires[1 - side]);
     }
 
-    /// Changes the remote access rights and the RNR attributes of a queue pair in use.
+    /// Changes the remote access rights and the RNR attributes of a queue pair that is in use.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
-        let Side { node, .. } = &mut self.sides[side];
+        let Half { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();
         attributes.access = AccessFlags::from_bits_truncate(u32::from(input.byte()) & 0xe);
         attributes.rnr_retry = input.byte() % 8;
@@ -482,14 +484,14 @@ impl World {
     }
 
     fn check(&mut self) {
-        self.sides.iter_mut().for_each(Side::check);
+        self.sides.iter_mut().for_each(Half::check);
     }
 
     /// Moves both queue pairs to the error state. Checks that every request then completes, and that the queue pairs stop
     /// sending packets.
     fn end(&mut self) {
         for side in [0, 1] {
-            let Side { node, .. } = &mut self.sides[side];
+            let Half { node, .. } = &mut self.sides[side];
             if node.queue_pair.state() != State::Reset {
                 node.enter(State::Error);
             }

@@ -5,7 +5,7 @@ use super::{
     WindowBinding,
 };
 
-/// Reason why a queue pair could not use local memory.
+/// Reason why a queue pair could not access local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalFault {
     /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
@@ -14,7 +14,7 @@ pub enum LocalFault {
     Bind,
 }
 
-/// Reason why a request of a peer may not use memory.
+/// Reason why a request of a peer may not access memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
     /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
@@ -23,9 +23,9 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Progress of withdrawing a memory key from other processes of the host. When the withdrawal begins, another process
-/// may be copying bytes of the memory. The withdrawal is complete when no process does so any more. A thread that holds
-/// the lock of a queue pair does not wait for that, but tries again later.
+/// Progress of the withdrawal of a memory key from other processes of the host. When the withdrawal begins, another
+/// process may be copying bytes of the memory. The withdrawal is complete when all such copies have ended. A thread
+/// that holds the lock of a queue pair does not wait for these copies, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No other process accesses the memory by the withdrawn key any more.
@@ -35,13 +35,14 @@ pub enum Withdrawal {
         /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// Another process has been copying bytes of the memory for so long that it may have stopped. The key stays valid.
+    /// The withdrawal has failed: another process has been copying bytes of the memory for so long that it may have
+    /// stopped. The key stays valid.
     Refused,
 }
 
 /// Destination in the receiver's memory to which bytes of a message are copied.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum Sink<'a> {
     /// Memory that the sender's request names by an address and a remote key.
     Remote(Remote),
     /// The scatter/gather list of a receive, and the offset of the bytes within the message.
@@ -64,8 +65,8 @@ pub trait Memory {
     /// `out`.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message
-    /// on, to several buffers. The buffers together have `length` bytes.
+    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the
+    /// message on, to the buffers `parts`, which together have `length` bytes.
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
@@ -85,8 +86,8 @@ pub trait Memory {
     /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies several buffers, which together have `length` bytes, to the memory of the scatter/gather list `list`, from
-    /// byte `offset` of the message on.
+    /// Copies the buffers `parts`, which together have `length` bytes, to the memory of the scatter/gather list `list`,
+    /// from byte `offset` of the message on.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -103,8 +104,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Checks that a peer may access `length` bytes at `address` with the rights `access`. An access to zero bytes needs no
-    /// key (IBTA 9.7.4.1.5).
+    /// Checks that a peer may access `length` bytes at `address` by the remote key `key` with the rights `access`. An
+    /// access to zero bytes needs no key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,
         key: u32,
@@ -119,8 +120,8 @@ pub trait Memory {
     /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies several buffers, which together have `length` bytes, to memory at `address` that a peer may write, in
-    /// ascending order of addresses.
+    /// Copies the buffers `parts`, which together have `length` bytes, to memory at `address` that a peer may write by
+    /// the remote key `key`, in ascending order of addresses.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -138,8 +139,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they are equal. The operation
-    /// is atomic, and uses the byte order of this machine. Returns the previous value.
+    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they are equal. `key` is
+    /// the remote key. The operation is atomic, and uses the byte order of this machine. Returns the previous value.
     fn compare_swap(
         &self,
         key: u32,
@@ -148,7 +149,8 @@ pub trait Memory {
         swap: u64,
     ) -> Result<u64, RemoteFault>;
 
-    /// Adds `add` to eight bytes at `address`, atomically and in this machine's byte order. Returns the previous value.
+    /// Adds `add` to the eight bytes at `address`, atomically and in this machine's byte order. `key` is the remote
+    /// key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
     /// Writes eight bytes at `address`, which must be a multiple of eight, so that no access sees only a part of them.
@@ -163,15 +165,15 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Withdraws the present key of a memory window that is about to be bound again, so that no other process can start to use
-    /// the key. The caller repeats the call until the result is not [`Withdrawal::Pending`], and then [binds](Self::bind) the
-    /// window or [keeps](Self::keep) the key.
+    /// Withdraws the present key of a memory window that is about to be bound again, so that no other process can begin
+    /// to use the key. The caller repeats the call until the result is not [`Withdrawal::Pending`], and then
+    /// [binds](Self::bind) the window or [publishes the key again](Self::keep).
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other process can start to use the key.
-    /// The caller repeats the call until the result is not [`Withdrawal::Pending`].
+    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other process can begin to use
+    /// the key. The caller repeats the call until the result is not [`Withdrawal::Pending`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
@@ -183,28 +185,28 @@ pub trait Memory {
     /// Binds a memory window to a range of a memory region.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
 
-    /// Invalidates a key as a send request of this side demands (a local invalidate).
+    /// Invalidates a key, because a send request of this side demands it (a local invalidate).
     fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
 
-    /// Invalidates a key as a message of the peer demands (a send with invalidate).
+    /// Invalidates a key, because a message of the peer demands it (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that the memory of the scatter/gather list `list` permits reading `length` bytes, from byte `offset` of the
-    /// message on.
+    /// Checks that the memory of the scatter/gather list `list` may be read, for `length` bytes from byte `offset` of
+    /// the message on.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies `length` bytes of a local `message`, from byte `offset` on, to memory of `peer`, in ascending order of addresses.
-    /// All keys are checked before the first byte is copied, the local keys first.
-    fn carry(
+    /// Copies `length` bytes of the local message `message`, from byte `offset` on, to the memory `to` of `peer`, in
+    /// ascending order of addresses. All keys are checked before the first byte is copied, the local keys first.
+    fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &Self,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced>
     where
         Self: Sized,
@@ -221,17 +223,17 @@ pub trait Memory {
                 .map_err(|_| Misplaced::Here)?,
         }
         match to {
-            Place::Remote(Remote { address, key }) => peer
+            Sink::Remote(Remote { address, key }) => peer
                 .write_remote(key, address, &bytes)
                 .map_err(|_| Misplaced::There),
-            Place::Local(list, offset) => peer
+            Sink::Local(list, offset) => peer
                 .scatter(list, offset, &bytes)
                 .map_err(|_| Misplaced::There),
         }
     }
 
-    /// Copies `length` bytes of the memory `from` of `peer` to local memory: that of the scatter/gather list `list`, from byte
-    /// `offset` of the message on. All keys are checked before the first byte is copied, the peer's keys first.
+    /// Copies `length` bytes of the memory `from` of `peer` to the local memory of the scatter/gather list `list`, from
+    /// byte `offset` of the message on. All keys are checked before the first byte is copied, the peer's keys first.
     fn fetch(
         &self,
         list: &[Segment],
@@ -256,7 +258,7 @@ pub trait Memory {
 pub enum Event {
     /// A packet arrived while the queue pair was ready to receive, but not ready to send.
     CommunicationEstablished,
-    /// The send queue is drained: all requests that were started are complete.
+    /// The send queue is drained: all started requests have completed.
     SendQueueDrained,
     /// The queue pair failed because of a local error that no completion reports.
     Fatal,
@@ -334,7 +336,8 @@ impl Counter {
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
-/// Environment of a queue pair: memory, receives, completions, events and counters.
+/// Environment of a queue pair, through which the transport accesses memory and receive requests, and reports
+/// completions, events and counts.
 pub trait Host: Memory {
     /// Takes a receive from the queue pair's own or shared receive queue or, for an XRC target, from the shared receive queue
     /// with the number `xrc_srq`.
@@ -343,15 +346,15 @@ pub trait Host: Memory {
     /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's XRC domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
-    /// Reports the completion of a send request.
+    /// Reports the completion of a send request to the program.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Reports the completion of a receive. For an XRC target, the receive was taken from the shared receive queue
-    /// `xrc_srq`.
+    /// Reports the completion of a receive to the program. For an XRC target, the receive was taken from the shared
+    /// receive queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
-    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called once,
-    /// when the request starts. An implementation may return `false` if it makes no difference how the request is sent.
+    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called
+    /// once, when the request starts. The result may be `false` if it does not affect how the request is sent.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
@@ -362,13 +365,14 @@ pub trait Host: Memory {
         false
     }
 
-    /// Withdraws the descriptions of messages that this queue pair published to peers, because its requests are about to fail.
-    /// Called before the first of their completions: after a completion, the program may change the bytes of its message.
+    /// Withdraws the descriptions of messages that this queue pair published to peers, because its requests are about
+    /// to fail. Called before the first of these requests completes: after a completion, the program may change the
+    /// bytes of the message.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair.
     fn raise(&mut self, event: Event);
 
-    /// Adds `by` to a counter.
+    /// Adds `by` to the counter `counter`.
     fn count(&mut self, counter: Counter, by: u64);
 }

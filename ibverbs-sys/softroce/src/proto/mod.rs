@@ -38,7 +38,7 @@ mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
 pub use host::{
-    Counter, Event, Host, LocalFault, Memory, Misplaced, Place, RemoteFault, Withdrawal,
+    Counter, Event, Host, LocalFault, Memory, Misplaced, RemoteFault, Sink, Withdrawal,
 };
 pub use part::{Incoming, Kind, NotTaken, Outcome, Part, Posted, Prospect, Source, Step, Upcoming};
 pub use path::{Arrival, Path};

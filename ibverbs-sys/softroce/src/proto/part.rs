@@ -12,13 +12,14 @@
 
 use std::time::Duration;
 
-use super::datagram::{self, Label};
+use super::datagram::{self, DatagramFields};
 use super::{
     CompletionStatus, Data, Host, Misplaced, QueuePair, Remote, Segment, SendOperation,
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// Position of the next unsent bytes of a send queue, with the properties that determine in which way they can be transferred.
+/// Position of the next unsent bytes of a send queue, with the properties that determine by which path the bytes can be
+/// transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
     /// Sequence number of the message's first packet.
@@ -31,31 +32,33 @@ pub struct Upcoming {
     pub on_the_way: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
-    /// Set if sequence numbers were [skipped](QueuePair::skip) and a packet must announce them to the peer first.
+    /// Set if sequence numbers were [skipped](QueuePair::skip), and a packet must announce them to the peer before the
+    /// next message.
     pub is_gap_untold: bool,
-    /// Set if the peer could not copy the bytes of this message, or of several sends in a row, from this process's memory of the
-    /// same kind. Then this side must send the bytes.
+    /// Set if this side must send the bytes of the message, because the peer could not copy the bytes of this message,
+    /// or of several previous messages from the same kind of memory, from this process.
     pub is_declined: bool,
     /// Set if another process can map the memory of the request: the result of [`Host::is_mappable`].
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages.
     pub is_reliable: bool,
-    /// Set if earlier packets of an unreliable connection may still be on the way to the peer. Any other transfer would overtake
-    /// them. Never set for a reliable connection, which restores the order itself.
+    /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so that any other
+    /// transfer would overtake them. Never set for a reliable connection, which restores the order itself.
     pub has_packets_on_the_way: bool,
-    /// Set if the peer of an unreliable connection may not have received all earlier messages. One-sided work would overtake
-    /// them. Never set for a reliable connection.
+    /// Set if the peer of an unreliable connection may not have received all earlier messages, so that a one-sided
+    /// operation would overtake them. Never set for a reliable connection.
     pub awaits_receipt: bool,
 }
 
-/// A range of a message that is transferred without packets. It begins and ends where packets of the message would.
+/// A range of a message that is transferred without packets. Its beginning and end are packet boundaries of the
+/// message.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// Send request that the part belongs to.
     pub request: &'a SendRequest,
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
-    /// Number of sequence numbers of the part: the number of packets that it replaces.
+    /// Number of sequence numbers of the part: the number of packets that the part replaces.
     pub packets: u32,
     /// Number of bytes of the message before the part.
     pub offset: u32,
@@ -71,47 +74,48 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// Result of transferring a part of a message without packets.
+/// Result of an attempt to transfer a part of a message without packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The part was executed at the peer, and counts as acknowledged.
     Executed,
-    /// A whole message was executed in the peer's memory without its queue pair. Before the next packet, a packet must announce
-    /// the skipped sequence numbers to the peer.
+    /// A whole message was executed in the peer's memory without the peer's queue pair. Before the next packet, a
+    /// packet must announce the skipped sequence numbers to the peer.
     ExecutedAlone,
-    /// The part was sent, bytes included. The peer will acknowledge the part.
+    /// The part was sent, including its bytes. The peer will acknowledge the part.
     Sent,
-    /// A description of the part (the location of its bytes in this process's memory) was sent. The peer will copy the bytes
-    /// and acknowledge the part, or decline the message.
+    /// A description of the part (the location of its bytes in this process's memory) was sent. The peer will copy the
+    /// bytes and acknowledge the part, or decline the message.
     Offered,
-    /// Nothing was done. The message must be sent as packets.
+    /// The part was not transferred. The message must be sent as packets.
     Left,
-    /// Nothing was done, because the peer has no receive posted.
+    /// The part was not transferred, because the peer has no receive posted.
     NotReady {
         /// RNR timer code of the peer.
         timer: u8,
     },
-    /// Nothing was done. The caller must try again after a pause.
+    /// The part was not transferred. The caller must try again after a pause.
     Later {
         /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// The request fails, and the connection with it.
+    /// The request has failed, and with it the connection.
     Failed(CompletionStatus),
 }
 
-/// Next step in sending the requests of a send queue.
+/// Next step of the caller in sending the requests of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A part of a message was transferred. The caller may try to transfer the next one.
+    /// A part of a message was transferred. The caller may try to transfer the next part.
     Moved,
     /// Nothing can be sent now.
     Idle,
-    /// Only packets can be sent now; parts cannot.
+    /// Only packets can be sent now, and no parts.
     Packets,
 }
 
-/// A part of a message (a send, or a write with immediate data) at its receiver. The message consumes a receive.
+/// A part of a message, as its receiver gets it. The message is a send, or a write with immediate data, and consumes a
+/// receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
@@ -132,16 +136,16 @@ pub struct Incoming {
     pub solicited: bool,
 }
 
-/// Kind of a message that consumes a receive. It determines where the bytes go.
+/// Kind of a message that consumes a receive. The kind determines the memory to which the bytes are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A send: the bytes go to the memory of the receive.
     Send,
-    /// A write with immediate data whose bytes the [`Source`] copies to this memory, which the write names. The receiver checks
-    /// that the sender may write there.
+    /// A write with immediate data whose bytes the [`Source`] copies to this memory of the receiver. The receiver
+    /// checks that the sender may write there.
     Write(Remote),
-    /// A write with immediate data whose bytes are in the memory that the write names: the sender has checked its rights there
-    /// and written the bytes, or its [`Source`] does so.
+    /// A write with immediate data whose bytes the sender has written to the receiver's memory after checking its
+    /// access rights, or whose [`Source`] writes them.
     Written,
 }
 
@@ -155,7 +159,7 @@ pub trait Source<H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
 }
 
-/// Reason why a receiver did not accept a part of a message that the sender's thread passed in.
+/// Reason why a receiver did not accept a part of a message that the sender's thread passed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
     /// The queue pair has no receive posted.
@@ -183,7 +187,7 @@ impl Upcoming {
 }
 
 impl QueuePair {
-    /// Starts the next send request if the request may start, and returns the position of its next unsent bytes.
+    /// Starts the next send request, if this is possible now, and returns the position of its next unsent bytes.
     ///
     /// # Errors
     /// The next step of the caller, if nothing can be transferred without packets now.
@@ -192,28 +196,28 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) -> Result<Upcoming, Step> {
-        if !self.sends() {
+        if !self.may_send() {
             return Err(Step::Packets);
         }
         let upcoming = self.requester.upcoming(now, &self.endpoint, host);
         upcoming.unwrap_or_else(|failed| {
-            self.conclude(Err(failed), host);
+            self.handle_result(Err(failed), host);
             Err(Step::Moved)
         })
     }
 
-    /// Returns the next step in sending, without changing the state: [`Step::Moved`] if a part may be transferred and no packet
-    /// is unacknowledged.
+    /// Returns the next step in sending, without changing the state. The result is [`Step::Moved`] if a part may be
+    /// transferred now and no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
-        if self.sends() {
+        if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
         } else {
             Step::Packets
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because they will be transferred without
-    /// packets.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer
+    /// them without packets.
     pub fn is_held_back(&self, host: &impl Host) -> bool {
         self.requester.is_held_back(&self.endpoint, host)
     }
@@ -223,17 +227,19 @@ impl QueuePair {
         self.requester.next_request()
     }
 
-    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence numbers.
+    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence numbers. Returns
+    /// `None` if the request is not the next to be sent any more.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window allows `packets` more sequence numbers in flight.
+    /// Returns whether the window allows sending `packets` more sequence numbers after the unacknowledged ones.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.on_the_way, packets)
     }
 
-    /// Records the outcome of transferring a part: the `packets` sequence numbers from `upcoming` on. Returns the next step.
+    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets` sequence numbers.
+    /// Returns the next step.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -245,24 +251,26 @@ impl QueuePair {
         let endpoint = &self.endpoint;
         let done = (self.requester).conclude_part(upcoming, packets, outcome, now, endpoint, host);
         let step = done.unwrap_or(Step::Moved);
-        self.conclude(done.map(drop), host);
+        self.handle_result(done.map(drop), host);
         step
     }
 
-    /// Marks the next message as one whose bytes must be sent: the peer must not copy them from this process's memory, and this
-    /// side must not write them to the peer's memory.
-    pub fn leave_to_packets(&mut self) {
-        self.requester.leave_to_packets();
+    /// Requires that the bytes of the next message are sent: the peer must not copy them from this process's memory,
+    /// and this side must not write them to the peer's memory.
+    pub fn require_sent_bytes(&mut self) {
+        self.requester.require_sent_bytes();
     }
 
-    /// Returns whether all requests are complete and nothing is to be sent. A request that is posted now would be sent next.
+    /// Returns whether all requests have completed and nothing is to be sent. A request that is posted now would be
+    /// sent next.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages, so that one-sided work would
-    /// overtake them. If so, a receipt is requested from the peer after the next message that is sent as packets.
+    /// Returns whether the peer of an unreliable connection may not have received all messages, so that a one-sided
+    /// operation would overtake them. If so, a receipt is requested from the peer after the next message that is sent
+    /// as packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -279,14 +287,14 @@ impl QueuePair {
         self.endpoint.mtu()
     }
 
-    /// Advances the send sequence number by `packets`: messages of this queue pair were executed directly in the peer's memory,
-    /// without being posted here. The caller must have checked that [`is_idle`](Self::is_idle) returns `true`.
+    /// Advances the send sequence number by `packets`, because messages of this queue pair were executed directly in
+    /// the peer's memory without being posted here. [`is_idle`](Self::is_idle) must have returned `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
 
-    /// Returns whether a message with `packets` sequence numbers could be [posted as sent](Self::post_sent) now: all earlier
-    /// messages have been sent, and the window has room.
+    /// Returns whether a message with `packets` sequence numbers may be [posted as sent](Self::post_sent) now: all
+    /// earlier messages have been sent, and the window has room.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -295,23 +303,24 @@ impl QueuePair {
             && self.requester.may_post_sent(packets)
     }
 
-    /// Returns the number of unacknowledged sequence numbers.
+    /// Returns the number of sequence numbers that were sent and are not acknowledged.
     #[inline]
     pub fn on_the_way(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of all further sends from memory that the peer can map, or of all others,
-    /// because the peer failed to copy the bytes of several such messages in a row.
+    /// Returns whether this side must send the bytes of all further messages from one kind of memory, because the peer
+    /// failed to copy the bytes of several such messages in a row. `is_mappable` selects the kind: memory that the peer
+    /// can map, or all other memory.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
     }
 
     /// Posts a message that the caller has already sent with the [next sequence number](Self::send_sequence).
-    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `offered` is `Some` if only a description of the bytes
-    /// was sent, which the peer may decline; its value is the result of [`Host::is_mappable`]. The caller must then call
-    /// [`arm`](Self::arm).
+    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `data` has the bytes, and `length` is their
+    /// number. If only a description of the bytes was sent, which the peer may decline, `offered` is the result of
+    /// [`Host::is_mappable`], and otherwise `None`. The caller must then call [`arm`](Self::arm).
     #[inline(always)]
     pub fn post_sent(
         &mut self,
@@ -324,22 +333,23 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response without a timeout, so that
-    /// [`arm`](Self::arm) must be called.
+    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response without a timeout, so
+    /// that the caller must call [`arm`](Self::arm).
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
     /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent), if it is not set.
-    /// [`handle_timeout`](Self::handle_timeout) sets the timeout too, so a caller that will call it need not call `arm`. Until
-    /// then, [`next_timeout`](Self::next_timeout) does not include the timeout.
+    /// [`handle_timeout`](Self::handle_timeout) also sets this timeout, so a caller of that function need not call
+    /// `arm`. Until the timeout is set, [`next_timeout`](Self::next_timeout) does not include it.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams only the partition must match.
+    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams, returns whether they are
+    /// in the same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -349,20 +359,22 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether `part` is the next one that this queue pair expects, and no response must be transmitted first.
+    /// Returns whether `part` has the sequence number that this queue pair expects next, and no response must be
+    /// transmitted first.
     pub fn expects(&self, part: &Part<'_>) -> bool {
-        self.listens() && self.responder.expects(part)
+        self.may_receive() && self.responder.expects(part)
     }
 
-    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair. The
-    /// caller must have checked that the part is [expected](Self::expects).
+    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair.
+    /// [`expects`](Self::expects) must have returned `true` for the part.
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
-        self.tell_established(host);
+        self.report_established(host);
         self.responder.executed(part);
     }
 
-    /// Receives a part of a message from a sender in this process, on the sender's thread, and copies its bytes to the receive.
-    /// The caller must have checked that the part is [expected](Self::expects), and that the two queue pairs are connected.
+    /// Receives a part of a message from a sender in this process, on the sender's thread, and copies the bytes from
+    /// `source` to the receive. The caller must have checked that the part is [expected](Self::expects), and that the
+    /// two queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -371,14 +383,14 @@ impl QueuePair {
     ) -> Result<(), NotTaken> {
         let taken = (self.responder).take_part(part, source, &self.endpoint, host);
         if !matches!(taken, Err(NotTaken::Left)) {
-            self.tell_established(host);
+            self.report_established(host);
         }
         taken
     }
 
-    /// Receives a part of a message from another process. Returns whether its bytes were copied to a receive. As for
-    /// [`receive`](Self::receive), acknowledgements and NAKs are sent later. The caller must have checked that the part comes
-    /// from the connected peer.
+    /// Receives a part of a message from another process, and copies the bytes from `source`. Returns whether the bytes
+    /// were copied to a receive. Acknowledgements and NAKs are sent later, as for [`receive`](Self::receive). The
+    /// caller must have checked that the part comes from the connected peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
@@ -389,7 +401,7 @@ impl QueuePair {
         if self.endpoint.state == State::Error {
             return false;
         }
-        self.tell_established(host);
+        self.report_established(host);
         if self.endpoint.is_reliable() {
             let is_taken = (self.responder).receive_part(part, source, &self.endpoint, host);
             self.end_if_due(host);
@@ -398,13 +410,14 @@ impl QueuePair {
         let endpoint = &self.endpoint;
         let taken = (self.responder).receive_unreliable_part(part, source, endpoint, host);
         taken.unwrap_or_else(|status| {
-            self.fall_with_receive(status, host);
+            self.fail_receive(status, host);
             false
         })
     }
 
-    /// Receives an acknowledgement of all packets up to `sequence`. An unreliable connection ignores acknowledgements. `now` may return a time somewhat later than the present:
-    /// only the timeout of the next response depends on it.
+    /// Handles an acknowledgement of all packets up to `sequence`. An unreliable connection ignores acknowledgements.
+    /// `now` may return a time somewhat later than the present, because only the timeout of the next response depends
+    /// on it.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -412,56 +425,57 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
     ) {
-        if self.sends() && self.endpoint.is_reliable() {
+        if self.may_send() && self.endpoint.is_reliable() {
             let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
-            self.conclude(done, host);
+            self.handle_result(done, host);
         }
     }
 
-    /// Returns the sequence number of the acknowledgement that is due, and marks the acknowledgement as sent. Returns `None` if
-    /// no acknowledgement is due.
+    /// Returns the sequence number of the acknowledgement that must be sent, and records that it was sent. Returns
+    /// `None` if no acknowledgement must be sent.
     #[inline]
     pub fn take_acknowledgement(&mut self) -> Option<Sequence> {
         self.responder.take_acknowledgement()
     }
 
-    /// Returns the sequence number of the acknowledgement that is due, or `None`, and leaves the acknowledgement due.
+    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is none. Does not
+    /// change the state.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Sequence> {
         self.responder.acknowledgement()
     }
 
-    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one was due.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one had to be sent.
     #[inline]
     pub fn acknowledgement_sent(&mut self) {
         self.responder.acknowledgement_sent();
     }
 
-    /// Returns whether a message with the given queue pair number and partition key is accepted in the present state. If not,
-    /// counts the message as dropped.
+    /// Returns whether a message with the queue pair number `destination` and the partition key `partition_key` is
+    /// accepted in the present state. If not, counts the message as dropped.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         self.takes(destination, partition_key, host)
     }
 
-    /// Returns whether the responder has nothing to send except, possibly, an acknowledgement.
+    /// Returns whether the responder has nothing to send, or only an acknowledgement.
     #[inline]
-    pub fn responds_briefly(&self) -> bool {
+    pub fn has_no_response_packet(&self) -> bool {
         self.responder.has_no_packet()
     }
 
-    /// Returns whether the peer has sent nothing to which a response, not even an acknowledgement, has to be transmitted.
+    /// Returns whether no response to a request of the peer must be transmitted, not even an acknowledgement.
     #[inline]
-    pub fn owes_no_response(&self) -> bool {
+    pub fn has_no_response(&self) -> bool {
         self.responder.is_silent() && self.receipts.is_empty()
     }
 
-    /// Returns whether this queue pair has nothing, only an acknowledgement, or something urgent to transmit.
+    /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something urgent.
     #[inline]
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
             Prospect::Urgent
-        } else if self.owes_no_response() {
+        } else if self.has_no_response() {
             Prospect::Nothing
         } else if self.endpoint.service == Service::ReliableConnection
             && self.responder.has_no_packet()
@@ -478,8 +492,9 @@ impl QueuePair {
         self.prospect() == Prospect::Nothing
     }
 
-    /// Delivers a datagram to this queue pair without a packet. `sender` gives access to the memory of the sending queue pair;
-    /// `route` is the GRH for the first 40 bytes of the receive. Returns [`Outcome::Executed`] also if the datagram is dropped.
+    /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40 bytes of the
+    /// receive. `sender` gives access to the memory of the sending queue pair. Returns [`Outcome::Executed`] even if
+    /// the datagram is dropped.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -498,7 +513,7 @@ impl QueuePair {
         else {
             return Outcome::Left;
         };
-        if !self.listens() || self.endpoint.service != Service::UnreliableDatagram {
+        if !self.may_receive() || self.endpoint.service != Service::UnreliableDatagram {
             return Outcome::Left;
         }
         let mut room = [0; DATAGRAM];
@@ -515,7 +530,7 @@ impl QueuePair {
             }
         };
         let own = queue_key & 1 << 31 != 0;
-        let label = Label {
+        let label = DatagramFields {
             queue_key: if own { part.queue_key } else { queue_key },
             source: part.source,
             immediate,
@@ -523,22 +538,22 @@ impl QueuePair {
         };
         let done = datagram::deliver(&self.endpoint, route, Some(label), payload, host);
         if let Err(status) = done {
-            self.fall_with_receive(status, host);
+            self.fail_receive(status, host);
         }
         Outcome::Executed
     }
 
     /// Returns whether requests may be sent in the present state.
     #[inline]
-    fn sends(&self) -> bool {
+    fn may_send(&self) -> bool {
         matches!(
             self.endpoint.state,
             State::ReadyToSend | State::SendQueueDrained
         )
     }
 
-    /// Returns whether the queue pair receives anything in the present state.
-    fn listens(&self) -> bool {
+    /// Returns whether the queue pair receives packets in the present state.
+    fn may_receive(&self) -> bool {
         !matches!(
             self.endpoint.state,
             State::Reset | State::Init | State::Error
@@ -546,7 +561,7 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that was already sent and is now posted. Its bytes are passed separately.
+/// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed separately.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     /// Work request id.
@@ -555,19 +570,20 @@ pub struct Posted {
     pub immediate: Option<[u8; 4]>,
     /// Destination memory of a write with immediate data. `None` for a send.
     pub remote: Option<Remote>,
-    /// Set if a successful completion is reported too.
+    /// Set if a completion is generated after success, too.
     pub signaled: bool,
     /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,
 }
 
-/// Urgency of the packets that a queue pair has to transmit.
+/// Urgency of the transmission that a queue pair needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prospect {
-    /// Nothing is to be transmitted.
+    /// Nothing must be transmitted.
     Nothing,
-    /// Only an acknowledgement is to be transmitted. It may be delayed to be sent together with a message of the program.
+    /// Only an acknowledgement must be transmitted. It may be delayed to be sent together with a message of the
+    /// program.
     Acknowledgement,
-    /// A message, a packet or a NAK is to be transmitted now.
+    /// A message, a packet or a NAK must be transmitted now.
     Urgent,
 }

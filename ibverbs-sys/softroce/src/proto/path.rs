@@ -3,10 +3,10 @@ use std::net::Ipv6Addr;
 use super::Attributes;
 use crate::number;
 
-/// Path that packets take to a peer: the contents of an address handle.
+/// Path that packets take to a peer, as an address handle describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// Index of the local GID that packets are sent from.
+    /// Index of the local GID from which packets are sent.
     pub source: u8,
     /// GID of the peer. An IPv4-mapped GID stands for an IPv4 address.
     pub destination: Ipv6Addr,
@@ -14,24 +14,25 @@ pub struct Path {
     pub traffic_class: u8,
     /// Hop limit of the GRH, or time to live of IPv4.
     pub hop_limit: u8,
-    /// Flow label, 20 bits.
+    /// Flow label (20 bits).
     pub flow_label: u32,
 }
 
 /// Addresses of a received packet, as the layers below the transport report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Index of the local GID that the packet was sent to.
+    /// Index of the local GID at which the packet arrived.
     pub local: u8,
     /// GID of the sender, IPv4-mapped for an IPv4 address.
     pub source: Ipv6Addr,
-    /// GID that the packet was sent to: a local GID, or the GID of a multicast group.
+    /// Destination GID of the packet: a local GID, or the GID of a multicast group.
     pub destination: Ipv6Addr,
     /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the
     /// IPv4 header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The four high bits of all queue pair numbers of the sending NIC (its slot), known from the UDP source port. `None`
-    /// if the sender is on another host or is no softroce device: it may use any queue pair number.
+    /// The four high bits of all queue pair numbers of the sending NIC (its slot), which the UDP source port
+    /// determines. `None` if the sender is on another host or is not a softroce device, and so may use any queue pair
+    /// number.
     pub slot: Option<u8>,
     /// Set if the packet came through memory shared with the process that owns the sender's address. Then no other process can
     /// have forged the packet.
@@ -39,17 +40,18 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Returns whether the packet came from the connected peer that `attributes` describe, along the path of the connection.
+    /// Returns whether the packet came from the connected peer that `attributes` describe, along the path of the
+    /// connection.
     #[inline]
-    pub(crate) fn is_of(&self, attributes: &Attributes) -> bool {
+    pub(crate) fn is_from_peer(&self, attributes: &Attributes) -> bool {
         let path = attributes.path.as_ref();
         path.is_some_and(|path| path.destination == self.source && path.source == self.local)
-            && self.may_be_of(attributes.destination)
+            && self.may_own(attributes.destination)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` may belong to the sender of the packet.
+    /// Returns whether the sender of the packet may have a queue pair with the number `queue_pair`.
     #[inline]
-    pub(crate) fn may_be_of(&self, queue_pair: u32) -> bool {
+    pub(crate) fn may_own(&self, queue_pair: u32) -> bool {
         self.slot
             .is_none_or(|slot| slot == number::slot(queue_pair))
     }

@@ -1,6 +1,6 @@
 use super::endpoint::Endpoint;
 use super::receipt::Receipts;
-use super::requester::{Failed, Requester, skipped, sooner};
+use super::requester::{Failed, Requester, earlier, skipped};
 use super::responder::Responder;
 use super::{
     Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path, SendRequest,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::wire::{Opcode, Packet, Transport};
 
-/// Transport part of a queue pair: its requester, its responder and its state.
+/// The transport of a queue pair: requester, responder, attributes and state.
 ///
 /// The caller passes in the time, the packets and the [`Host`]. The caller also enforces the rules that this type cannot check:
 /// the order of state transitions, the limit on outstanding requests, and the source addresses of packets.
@@ -26,8 +26,8 @@ pub struct QueuePair {
     pub(super) passed: u32,
 }
 
-/// Maximum number of packets that may be sent before an acknowledgement that is delayed.
-const MAX_WAIT: u32 = 8;
+/// Maximum number of packets that may be sent while an acknowledgement is delayed.
+const MAX_DELAY_PACKETS: u32 = 8;
 
 impl QueuePair {
     /// Creates a queue pair in the RESET state.
@@ -49,7 +49,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the queue pair's number, 24 bits.
+    /// Returns the number of the queue pair (24 bits).
     pub fn number(&self) -> u32 {
         self.endpoint.number
     }
@@ -69,9 +69,9 @@ impl QueuePair {
         &self.endpoint.attributes
     }
 
-    /// Returns the attributes for modification. They must be set before the [transition](Self::enter) to a state that uses
-    /// them. The sequence numbers are initial values, which take effect at the transitions to ready to receive and ready to
-    /// send. The window takes effect at the transition to ready to send.
+    /// Returns a mutable reference to the attributes. They must be set before the [transition](Self::enter) to a state
+    /// that uses them. The sequence numbers are initial values, which take effect at the transitions to ready to
+    /// receive and ready to send. The window takes effect at the transition to ready to send.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
@@ -92,7 +92,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the sequence number of the next new packet expected from the peer.
+    /// Returns the sequence number of the next new packet that is expected from the peer.
     pub fn receive_sequence(&self) -> Sequence {
         match self.endpoint.state {
             State::Reset | State::Init => self.endpoint.attributes.receive_sequence,
@@ -100,8 +100,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is in the send queue drained state, and requests that were started before are still
-    /// in progress.
+    /// Returns whether the queue pair is in the state "send queue drained" and still has started requests in progress.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -127,8 +126,8 @@ impl QueuePair {
                     shared_receive: attributes.shared_receive,
                     ..Attributes::default()
                 };
-                self.requester.give_up(host);
-                self.responder.give_up(host);
+                self.requester.publish_withdrawn(host);
+                self.responder.publish_held(host);
                 self.requester = Requester::new(attributes.send_sequence, &*attributes);
                 self.responder = Responder::new(attributes.receive_sequence);
                 self.receipts = Receipts::default();
@@ -147,12 +146,12 @@ impl QueuePair {
             State::SendQueueDrained => self.drained &= before == state,
             State::SendQueueError => self.requester.flush(&self.endpoint, host),
             State::Error => {
-                self.fall(host);
+                self.enter_error(host);
                 return;
             }
         }
         self.endpoint.state = state;
-        self.tell_drained(host);
+        self.report_drained(host);
     }
 
     /// Queues a send request. In an error state the request is flushed at once. The caller must have checked that the service
@@ -171,38 +170,40 @@ impl QueuePair {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may be delayed, to be sent together with others. If so,
-    /// [`poll_transmit`](Self::poll_transmit) need not be called until the next response of the peer, which is due soon.
+    /// Returns whether the request that was posted last may be delayed, to be sent together with others. If so, the
+    /// caller need not call [`poll_transmit`](Self::poll_transmit) until the next response of the peer, which is
+    /// expected soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// Records that the peer no longer exists. Requests that wait for a response then fail after the configured timeouts
-    /// and retries, and the timeouts are not extended.
-    pub fn peer_is_gone(&mut self) {
-        self.requester.peer_is_gone();
+    /// Records that the peer no longer exists. Requests that wait for a response then fail after the configured
+    /// timeouts and retries, without extensions of the timeouts.
+    pub fn set_peer_gone(&mut self) {
+        self.requester.set_peer_gone();
     }
 
-    /// Returns whether transmission may be delayed: nothing has to be transmitted except the acknowledgement of a message
-    /// that the program has got. If the program soon sends a message in response, the acknowledgement is sent together with
-    /// it.
+    /// Returns whether transmission may be delayed, because the only transmission is the acknowledgement of a message
+    /// that the program has received. If the program soon sends a message in response, the acknowledgement is sent
+    /// together with it.
     pub fn may_rest(&self) -> bool {
-        self.is_patient() && self.requester.is_silent()
+        self.may_delay() && self.requester.is_silent()
     }
 
     /// Returns whether an acknowledgement must be sent, now or later.
-    pub fn owes(&self) -> bool {
-        self.responder.owes()
+    pub fn must_acknowledge(&self) -> bool {
+        self.responder.must_acknowledge()
     }
 
-    fn is_patient(&self) -> bool {
+    fn may_delay(&self) -> bool {
         self.endpoint.is_reliable()
             && self.endpoint.state == State::ReadyToSend
-            && self.responder.is_patient()
+            && self.responder.may_delay()
     }
 
-    /// Receives a packet. [`poll_transmit`](Self::poll_transmit) returns the response. It should be called after all
-    /// packets that arrived together, so that a single acknowledgement covers all of them.
+    /// Receives a packet. The caller must then call [`poll_transmit`](Self::poll_transmit), which returns the
+    /// responses, but only after all packets that arrived together, so that a single acknowledgement covers all of
+    /// them.
     ///
     /// The caller must have checked the ICRC, and that the packet came from the peer's address.
     pub fn receive(
@@ -242,11 +243,11 @@ impl QueuePair {
             );
             if sends {
                 let done = self.requester.receive(now, &self.endpoint, packet, host);
-                self.conclude(done, host);
+                self.handle_result(done, host);
             }
             return;
         }
-        self.tell_established(host);
+        self.report_established(host);
         let done = match self.endpoint.service {
             Service::UnreliableDatagram => datagram::receive(&self.endpoint, arrival, packet, host),
             Service::UnreliableConnection => {
@@ -260,12 +261,12 @@ impl QueuePair {
             }
         };
         if let Err(status) = done {
-            self.fall_with_receive(status, host);
+            self.fail_receive(status, host);
         }
     }
 
-    /// Returns whether the queue pair accepts a packet with this queue pair number and partition key. If not, counts the
-    /// packet as dropped.
+    /// Returns whether the queue pair accepts a packet with the queue pair number `destination` and the partition key
+    /// `partition_key`. If not, counts the packet as dropped.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -283,7 +284,7 @@ impl QueuePair {
     }
 
     /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet.
-    /// Returns `None` if nothing can be sent now. The caller repeats the call until the result is `None`.
+    /// Returns `None` if nothing can be sent now. The caller must repeat the call until the result is `None`.
     ///
     /// Responses are sent first; then retransmissions and new packets, as far as the window allows; then an acknowledgement
     /// that [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet
@@ -299,19 +300,19 @@ impl QueuePair {
             State::Reset | State::Init => return None,
             State::Error => {
                 let path = path?;
-                let said = self.responder.transmit_farewell(&self.endpoint, out);
+                let said = self.responder.transmit_final_nak(&self.endpoint, out);
                 return said.then_some(path);
             }
             _ => {}
         }
-        let patient = self.is_patient() && self.passed < MAX_WAIT;
+        let patient = self.may_delay() && self.passed < MAX_DELAY_PACKETS;
         if let (true, Some(path)) = (self.endpoint.is_reliable() && !patient, path) {
             if self.responder.poll_transmit(now, &self.endpoint, host, out) {
                 self.passed = 0;
                 return Some(path);
             }
             if self.end_if_due(host) {
-                let said = self.responder.transmit_farewell(&self.endpoint, out);
+                let said = self.responder.transmit_final_nak(&self.endpoint, out);
                 return said.then_some(path);
             }
         }
@@ -328,43 +329,43 @@ impl QueuePair {
         let mut sent = done.ok().flatten();
         if sent.is_some() {
             self.passed = if patient { self.passed + 1 } else { 0 };
-        } else if self.is_patient() {
+        } else if self.may_delay() {
             // The acknowledgement is also sent before the queue pair fails.
             self.passed = 0;
             let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
             sent = path.filter(|_| said);
         }
-        self.conclude(done.map(|_| ()), host);
+        self.handle_result(done.map(|_| ()), host);
         sent
     }
 
-    /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout), and then
-    /// [`poll_transmit`](Self::poll_transmit), must be called.
+    /// Returns the earliest time at which the caller must call [`handle_timeout`](Self::handle_timeout) and then
+    /// [`poll_transmit`](Self::poll_transmit), or `None` if there is none.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
-        sooner(self.requester.next_timeout(), self.responder.next_timeout())
+        earlier(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Records that packets cannot be sent, because the ring in shared memory from which the peer receives packets is full. The
-    /// wait is limited by the same timeout and retries as the wait for a response.
-    pub fn expect_room(&mut self, now: Time) {
+    /// Records that packets cannot be sent, because the ring (queue in shared memory) from which the peer receives
+    /// packets is full. The wait for free space is limited by the same timeout and retries as the wait for a response.
+    pub fn wait_for_space(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
-            self.requester.expect_room(now, &self.endpoint);
+            self.requester.wait_for_space(now, &self.endpoint);
         }
     }
 
-    /// Records that the peer has removed packets from its ring in shared memory. The wait that
-    /// [`expect_room`](Self::expect_room) began starts again, because other senders may have filled the ring first.
-    pub fn room_came(&mut self) {
-        self.requester.room_came();
+    /// Records that the peer has removed packets from its ring (queue in shared memory). Restarts the wait that
+    /// [`wait_for_space`](Self::wait_for_space) began, because other senders may have filled the ring first.
+    pub fn space_available(&mut self) {
+        self.requester.space_available();
     }
 
-    /// Handles expired timeouts: schedules unanswered packets for retransmission. If no retry is left, fails the oldest
-    /// request.
+    /// Handles expired timeouts: schedules unanswered packets for retransmission, or fails the oldest request if no
+    /// retry is left.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
-        self.conclude(done, host);
+        self.handle_result(done, host);
     }
 
     /// Returns the number of timeouts since the last response of the peer.
@@ -372,11 +373,11 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a call of the requester. If it failed, moves the queue pair to an error state.
+    /// Handles the result of a call of the requester. After an error, moves the queue pair to an error state.
     #[inline]
-    pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
+    pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
-            Ok(()) => self.tell_drained(host),
+            Ok(()) => self.report_drained(host),
             Err(Failed(status)) => self.fail(status, host),
         }
     }
@@ -387,7 +388,7 @@ impl QueuePair {
         host.fails();
         self.requester.fail(status, host);
         if self.endpoint.is_reliable() {
-            self.fall(host);
+            self.enter_error(host);
         } else {
             // The queue pair continues to receive (IBTA 10.3.1.6).
             self.requester.flush(&self.endpoint, host);
@@ -395,27 +396,27 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if the peer sent an invalid request and all earlier requests are answered.
-    /// Returns whether it did so.
+    /// Moves the queue pair to the error state if the peer has sent an invalid request and all earlier requests are
+    /// answered. Returns whether the state was changed.
     #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let due = self.responder.due_end();
         if let Some(end) = due {
             self.responder.finish(end, host);
-            self.fall(host);
+            self.enter_error(host);
         }
         due.is_some()
     }
 
-    /// Completes the receive of the message in progress with a local error, and moves the queue pair to the error state: an
-    /// error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
-    pub(super) fn fall_with_receive(&mut self, status: CompletionStatus, host: &mut impl Host) {
+    /// Completes the receive of the message in progress with the error `status`, and moves the queue pair to the error
+    /// state, because an error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
+    pub(super) fn fail_receive(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.responder.abort(status, host);
-        self.fall(host);
+        self.enter_error(host);
     }
 
     /// Moves the queue pair to the error state, and flushes its requests.
-    pub(super) fn fall(&mut self, host: &mut impl Host) {
+    pub(super) fn enter_error(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         host.fails();
         self.endpoint.state = State::Error;
@@ -439,7 +440,7 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(super) fn tell_established(&mut self, host: &mut impl Host) {
+    pub(super) fn report_established(&mut self, host: &mut impl Host) {
         let connected = self.endpoint.service != Service::UnreliableDatagram;
         if connected && self.endpoint.state == State::ReadyToReceive && !self.established {
             self.established = true;
@@ -448,7 +449,7 @@ impl QueuePair {
     }
 
     #[inline]
-    fn tell_drained(&mut self, host: &mut impl Host) {
+    fn report_drained(&mut self, host: &mut impl Host) {
         let draining = self.endpoint.state == State::SendQueueDrained && !self.drained;
         if draining && self.requester.is_drained() {
             self.drained = true;

@@ -23,9 +23,9 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of receipts that may be due at the same time. Receipt requests of further senders are dropped; these
+/// Maximum number of receipts that are waiting to be sent. Receipt requests of further senders are dropped; these
 /// senders continue after a timeout.
-const MOST: usize = 32;
+const MAX_WAITING: usize = 32;
 
 impl Receipts {
     /// Records that the sender of `packet` has requested a receipt, unless the packet is invalid.
@@ -58,18 +58,18 @@ impl Receipts {
         };
         if let Some(owed) = self.owed.iter_mut().find(same) {
             owed.sequence = receipt.sequence;
-        } else if self.owed.len() < MOST {
+        } else if self.owed.len() < MAX_WAITING {
             self.owed.push(receipt);
         }
     }
 
-    /// Returns whether no receipt is due.
+    /// Returns whether no receipt must be sent.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.owed.is_empty()
     }
 
-    /// Appends a receipt packet to `out`, if a receipt is due, and returns its path.
+    /// Appends a receipt packet to `out`, if a receipt must be sent, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let receipt = self.owed.pop()?;
         let mut header = header(endpoint, Operation::Acknowledge, receipt.sequence);
@@ -83,7 +83,7 @@ impl Receipts {
     }
 }
 
-/// Returns a packet header with an opcode that is reserved for manufacturers.
+/// Returns a header of a packet to the peer, with an opcode for `operation` that is reserved for manufacturers.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use super::{AccessFlags, Path};
 
-/// A range of local memory: one scatter/gather element (`ibv_sge`).
+/// Range of local memory: one scatter/gather element (`ibv_sge`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
@@ -15,14 +15,14 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment without bytes.
+    /// A segment of length zero.
     pub(crate) const EMPTY: Self = Self {
         address: 0,
         length: 0,
         key: 0,
     };
 
-    /// Returns segments that together are the `length` bytes of the message in `list` from byte `offset` on.
+    /// Returns the segments of the memory that contains `length` bytes of the message in `list`, from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -42,31 +42,31 @@ impl Segment {
 /// Scatter/gather list: the local memory of a message.
 pub type GatherList = SmallVec<[Segment; 4]>;
 
-/// Returns a list of one segment.
+/// Creates a scatter/gather list of one segment.
 #[inline(always)]
 fn one(segment: Segment) -> GatherList {
     let unused = Segment::EMPTY;
     GatherList::from_buf_and_len([segment, unused, unused, unused], 1)
 }
 
-/// Inline data: bytes of a message that were copied into the request when it was posted.
+/// Inline data: bytes of a message that were copied into the request when the request was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
-/// Bytes of a posted message: inline, or a scatter/gather list of memory that contains them.
+/// Bytes of a posted message: inline data, or a scatter/gather list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// The bytes are in memory regions.
+    /// Scatter/gather list of the memory that contains the bytes.
     Gathered(GatherList),
-    /// The bytes are in the request itself.
+    /// Bytes that are stored in the request itself.
     Inline(Inline),
 }
 
-/// Bytes of a message, as [`Payload`], but borrowed from the caller or from a queued request.
+/// Bytes of a message that are borrowed from the caller or from a queued request; the borrowed form of [`Payload`].
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// The bytes are in memory regions.
+    /// Scatter/gather list of the memory that contains the bytes.
     Gathered(&'a [Segment]),
-    /// The bytes are inline data.
+    /// Inline data.
     Inline(&'a [u8]),
 }
 
@@ -82,7 +82,7 @@ impl Payload {
 }
 
 impl Data<'_> {
-    /// Returns the length of the message in bytes, or `None` if it exceeds 32 bits.
+    /// Returns the length of the message in bytes, or `None` if it is 2^32 or more.
     #[inline(always)]
     pub(crate) fn length(&self) -> Option<u32> {
         match self {
@@ -106,7 +106,7 @@ impl Data<'_> {
     }
 }
 
-/// Memory of the peer, named by address and remote key.
+/// Address and remote key of memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Address of the first byte. In a zero-based region, the distance from the region's first byte.
@@ -152,10 +152,10 @@ impl Flush {
     }
 }
 
-/// Parameters for binding a memory window to a range of a memory region.
+/// Parameters of binding a memory window to a range of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
-    /// Key that the window has before the binding.
+    /// Key of the window before the binding.
     pub window: u32,
     /// Key of the window after the binding. The caller chooses the low byte of a type 2 window's key.
     pub key: u32,
@@ -165,7 +165,7 @@ pub struct WindowBinding {
     pub address: u64,
     /// Length of the window in bytes.
     pub length: u64,
-    /// Operations that peers may do through the window.
+    /// Operations that peers may execute through the window.
     pub access: AccessFlags,
 }
 
@@ -190,19 +190,19 @@ pub enum SendOperation {
         /// Queue key in the packet. If the top bit is set, the queue pair's own key is sent instead (IBTA 10.2.5).
         queue_key: u32,
     },
-    /// Writes to memory of the peer.
+    /// Writes to memory of the peer (RDMA write).
     Write {
         /// Memory of the peer to which the bytes are written.
         remote: Remote,
         /// Immediate data. If it is given, the write consumes a receive of the peer.
         immediate: Option<[u8; 4]>,
     },
-    /// Reads memory of the peer.
+    /// Reads memory of the peer (RDMA read).
     Read {
         /// Memory of the peer from which the bytes are read.
         remote: Remote,
     },
-    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal.
+    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal (atomic).
     CompareSwap {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
@@ -211,7 +211,7 @@ pub enum SendOperation {
         /// Value that replaces the eight bytes.
         swap: u64,
     },
-    /// Adds to eight bytes of the peer's memory.
+    /// Adds a number to eight bytes of the peer's memory (atomic).
     FetchAdd {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
@@ -249,7 +249,7 @@ pub struct SendRequest {
     pub length: u32,
     /// Number of the XRC shared receive queue at the peer that receives the message. `None` for other services.
     pub xrc_srq: Option<u32>,
-    /// Set if a completion is also reported after success.
+    /// Set if a completion is generated after success, too.
     pub signaled: bool,
     /// Set if the completion at the peer raises a solicited event.
     pub solicited: bool,
@@ -269,7 +269,7 @@ pub struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Creates a receive with the work request id `id`. The received message is written to `segments`.
+    /// Creates a receive request with the work request ID `id`. The received message is written to `segments`.
     #[inline]
     pub fn new(id: u64, segments: &[Segment]) -> Self {
         // Most lists have one segment.
@@ -339,29 +339,29 @@ pub struct Completion {
     pub work: Work,
     /// Length in bytes of the message that was received, sent, read or written.
     pub length: u32,
-    /// Immediate data that the message of the peer carried.
+    /// Immediate data in the message of the peer.
     pub immediate: Option<[u8; 4]>,
     /// Key that the message of the peer invalidated.
     pub invalidated: Option<u32>,
     /// Number of the queue pair that sent the message. Valid only for datagrams.
     pub source: u32,
-    /// Network header in front of a received datagram; `None` for all other completions.
+    /// Kind of the network header before a received datagram; `None` for all other completions.
     pub network: Option<NetworkHeader>,
     /// Set if the peer requested a solicited event.
     pub solicited: bool,
 }
 
-/// Header of the network layer in front of a datagram in the receive's memory.
+/// Kind of the network header that precedes a datagram in the memory of the receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkHeader {
-    /// An IPv6 header, which is a GRH.
+    /// An IPv6 header, which has the form of a GRH.
     Ipv6,
     /// An IPv4 header in the last 20 of 40 bytes (IBTA annex A17.4.5.1).
     Ipv4,
 }
 
 impl NetworkHeader {
-    /// Returns the kind of the header in the 40 bytes that precede a datagram of this device.
+    /// Returns the kind of the header in `route`, the 40 bytes that precede a datagram.
     pub(super) fn of(route: &[u8; 40]) -> Self {
         if route[0] >> 4 == 6 {
             Self::Ipv6
@@ -372,7 +372,7 @@ impl NetworkHeader {
 }
 
 impl Completion {
-    /// Creates the completion of the request `id`, with a length of zero and no immediate data.
+    /// Creates the completion of the request with the ID `id`, with length zero and without immediate data.
     #[inline]
     pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
         Self {

@@ -4,7 +4,7 @@
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
 
-/// Packets from the middle of a message (a run) that can be sent next, all with the same length and path.
+/// Run that can be sent next: packets from the middle of a message, with the same length and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Path of the packets.
@@ -18,8 +18,8 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the packets from the middle of a message (a run) that [`poll_transmit`](Self::poll_transmit) would send next.
-    /// Returns `None` if the next packets cannot be sent in one step.
+    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next: packets from the middle of a
+    /// message. Returns `None` if the next packets cannot be sent in one step.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -33,8 +33,8 @@ impl QueuePair {
         self.requester.next_run(&self.endpoint, path, host)
     }
 
-    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. Each packet is written to the
-    /// beginning of one of the `count` equal parts of `out`. Returns `false` if the run cannot be written;
+    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. Divides `out` into `count`
+    /// equal parts, and writes each packet to the beginning of a part. Returns `false` if the run cannot be written;
     /// [`poll_transmit`](Self::poll_transmit) then reports the reason.
     pub fn write_run(
         &mut self,
@@ -47,7 +47,8 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Receives the packets of a run. The effect is the same as if [`receive`](Self::receive) were called for each packet.
+    /// Receives the packets of a run (packets of equal length from the middle of a message). Has the same effect as a
+    /// call of [`receive`](Self::receive) for each packet.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -62,8 +63,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives all packets of a run in one step, if they arrived in order and only carry bytes of a message. Returns
-    /// `false`, and does nothing, if the packets must be received one by one.
+    /// Receives all packets of a run in one step, if they have arrived in order and only contain bytes of a message.
+    /// Returns `false`, and does nothing, if the packets must be received one by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

@@ -16,7 +16,8 @@ impl Sequence {
         self.0
     }
 
-    /// Returns the distance from `other` to this number, between -2^23 and 2^23 - 1: negative if this number is before `other`.
+    /// Returns the signed distance from `other` to this number, from -2^23 to 2^23 - 1. The distance is negative if
+    /// this number precedes `other`.
     pub const fn distance(self, other: Self) -> i32 {
         // Shifts bit 23 to the sign bit, and back with sign extension.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
@@ -47,7 +48,7 @@ mod tests {
     use super::Sequence;
 
     #[test]
-    fn wraps_and_is_compared_within_a_half_circle() {
+    fn sequence_numbers_wrap_and_are_compared_within_half_of_their_range() {
         let last = Sequence::new(0xff_ffff);
         assert_eq!(last.next(), Sequence::new(0));
         assert_eq!(last.next().distance(last), 1);

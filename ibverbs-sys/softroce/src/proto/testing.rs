@@ -13,7 +13,7 @@ use super::{
     LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
     Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming, WindowBinding,
 };
-use crate::transfer::{Carrier, Kind, Peer, Transfer, Work, choose, depends_on_memory};
+use crate::transfer::{Kind, Peer, Transfer, TransferHost, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
 /// A simulated machine: memory, receives, and a record of all completions and events of a queue pair.
@@ -27,7 +27,7 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory of this machine.
     pub(crate) is_mappable: bool,
-    /// Location of the peer, as the transport is told: in this process, on this host, or elsewhere.
+    /// Location of the peer that the transport is given: in this process, on this host, or elsewhere.
     pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
@@ -41,8 +41,8 @@ struct Region {
     window: Option<u32>,
 }
 
-/// Address of the first memory region. The addresses of two regions differ by a multiple of this number (1 TiB).
-const BASE: u64 = 1 << 40;
+/// Address of the first memory region. The addresses of consecutive regions differ by the same number (1 TiB).
+const REGION_STRIDE: u64 = 1 << 40;
 
 impl Default for Machine {
     fn default() -> Self {
@@ -77,7 +77,7 @@ impl Machine {
         let mut regions = self.regions.borrow_mut();
         let key = regions.len() as u32 + 1;
         regions.push(Region {
-            base: BASE * u64::from(key),
+            base: REGION_STRIDE * u64::from(key),
             access,
             bytes,
             valid: true,
@@ -105,30 +105,30 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
-    /// Returns the contents of all regions.
+    /// Returns the contents of all memory regions.
     pub(crate) fn content(&self) -> Vec<Vec<u8>> {
         let regions = self.regions.borrow();
         regions.iter().map(|region| region.bytes.clone()).collect()
     }
 
-    /// Returns `length` bytes of a region from `offset` on, as a local segment.
+    /// Returns the `length` bytes of the region `key` from `offset` on, as a scatter/gather element.
     pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
         Segment {
-            address: BASE * u64::from(key) + offset,
+            address: REGION_STRIDE * u64::from(key) + offset,
             length,
             key,
         }
     }
 
-    /// Returns the remote address and key of the byte at `offset` of a region.
+    /// Returns the address and the remote key of the byte at `offset` of the region `key`.
     pub(crate) fn remote(&self, key: u32, offset: u64) -> Remote {
         Remote {
-            address: BASE * u64::from(key) + offset,
+            address: REGION_STRIDE * u64::from(key) + offset,
             key,
         }
     }
 
-    /// Posts a receive of `length` bytes, for which it registers a new region. Returns the key of the region.
+    /// Posts a receive with the work request ID `id` and a new region of `length` bytes. Returns the key of the region.
     pub(crate) fn post_receive(&mut self, id: u64, length: u32) -> u32 {
         let (key, request) = self.receive_request(id, length);
         self.receives.push_back(request);
@@ -149,12 +149,12 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// Returns the ids and statuses of the send completions.
+    /// Returns the work request IDs and the statuses of all send completions.
     pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
         self.sends.iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// Returns the ids and statuses of the receive completions.
+    /// Returns the work request IDs and the statuses of all receive completions.
     pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
         let ends = self.received.iter();
         ends.map(|(c, _)| (c.id, c.status)).collect()
@@ -188,8 +188,8 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the memory ranges that contain the `length` bytes of a message from byte `offset` on. Each has an address, a
-    /// key, the distance from the first of these bytes, and a length.
+    /// Returns the memory ranges that contain `length` bytes of the message in `list`, from byte `offset` on. Each has
+    /// an address, a key, the distance from the first of these bytes, and a length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -366,7 +366,7 @@ impl Memory for Machine {
     }
 }
 
-impl Carrier for Machine {
+impl TransferHost for Machine {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         choose(&Work::of(request, upcoming), self.peer)
     }
@@ -417,7 +417,7 @@ pub(crate) struct Node {
     pub(crate) sent: usize,
 }
 
-/// The node that sends a packet.
+/// Direction of a packet: the node that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     A,
@@ -440,8 +440,8 @@ pub(crate) struct Pair {
     pub(crate) b: Node,
 }
 
-/// Returns connection attributes for the node whose peer is node `destination`. The nodes of a pair have the numbers 1
-/// and 2.
+/// Returns attributes of a connection whose peer is the queue pair with the number `destination`. The two nodes of a
+/// pair have the numbers 1 and 2.
 pub(crate) fn attributes(destination: u32) -> Attributes {
     Attributes {
         destination,
@@ -485,7 +485,7 @@ pub(crate) fn arrival() -> Arrival {
     }
 }
 
-/// Creates a signaled request whose data is in the segments `list`.
+/// Creates a signaled request with the work request ID `id`, whose data is in the segments `list`.
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -507,7 +507,7 @@ pub(crate) fn send() -> SendOperation {
     }
 }
 
-/// Returns `length` bytes of a pattern that does not repeat itself.
+/// Returns `length` bytes of a pattern that does not repeat.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -523,7 +523,7 @@ impl Node {
         }
     }
 
-    /// Creates a node whose queue pair is ready to receive.
+    /// Creates a node whose queue pair has the number `number` and is in the state RTR (ready to receive).
     pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
         let mut node = Self::new(number, service);
         *node.queue_pair.attributes_mut() = attributes(3 - number);
@@ -532,7 +532,7 @@ impl Node {
         node
     }
 
-    /// Creates a node whose queue pair is ready to send.
+    /// Creates a node whose queue pair has the number `number` and is in the state RTS (ready to send).
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);
@@ -548,7 +548,7 @@ impl Node {
         self.queue_pair.post(request, &mut self.machine);
     }
 
-    /// Posts a send of `bytes` from a new region.
+    /// Posts a send of `bytes`, for which it registers a new region. `id` is the work request ID.
     pub(crate) fn post_send(&mut self, id: u64, bytes: Vec<u8>) {
         let length = bytes.len() as u32;
         let key = self.machine.register(bytes);
@@ -556,7 +556,7 @@ impl Node {
         self.post(request(id, send(), &list));
     }
 
-    /// Sends the next packet, if one may be sent, and returns its bytes.
+    /// Sends the next packet, if a packet may be sent, and returns its bytes.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let path = self
@@ -579,7 +579,7 @@ impl Node {
             .receive(now, &arrival(), &packet, &mut self.machine);
     }
 
-    /// Delivers a packet with the given header and payload to the node.
+    /// Delivers a packet with the header `header` and the payload `payload` to the node.
     pub(crate) fn receive_made(&mut self, header: Header, payload: &[u8]) {
         let packet = Packet { header, payload };
         self.queue_pair
@@ -588,7 +588,7 @@ impl Node {
 }
 
 impl Pair {
-    /// Creates two nodes, 1 and 2, that are ready to send.
+    /// Creates two connected nodes, with the numbers 1 and 2, in the state RTS (ready to send).
     pub(crate) fn new(service: Service) -> Self {
         Self::of(
             Node::ready_to_send(1, service),
@@ -604,13 +604,13 @@ impl Pair {
         }
     }
 
-    /// Delivers all packets and timeouts until nothing is left to do.
+    /// Delivers packets and advances the time to timeouts until nothing is left to do.
     pub(crate) fn run(&mut self) {
         self.run_with(|_, _| Fate::Deliver);
     }
 
-    /// Delivers packets and handles timeouts like [`run`](Self::run). `fate` decides for each packet what the wire does
-    /// with it.
+    /// Delivers packets and advances the time like [`run`](Self::run). `fate` determines the effect of the wire on each
+    /// packet.
     pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
         for _ in 0..100_000 {
             let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);
@@ -629,7 +629,7 @@ impl Pair {
         panic!("it does not end");
     }
 
-    /// Delivers the packets that one node can send now. Does not deliver the responses.
+    /// Delivers the packets that one node can send now. Does not deliver the responses to them.
     pub(crate) fn deliver(&mut self, from: From) {
         self.turn(from, &mut |_, _| Fate::Deliver);
     }

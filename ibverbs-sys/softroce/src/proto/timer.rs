@@ -2,19 +2,19 @@ use std::time::Duration;
 
 use super::Time;
 
-/// Waiting times in units of ten microseconds, indexed by the timer field of an RNR NAK (IBTA 9.7.5.2.8, table 45).
+/// Waiting times in units of ten microseconds, indexed by the timer code of an RNR NAK (IBTA 9.7.5.2.8, table 45).
 const RECEIVER_NOT_READY: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// Returns how long a requester waits after an RNR NAK with the timer field `code`.
-pub(super) fn receiver_not_ready(code: u8) -> Duration {
+/// Returns the time for which a requester waits after an RNR NAK with the timer code `code`.
+pub(super) fn rnr_wait(code: u8) -> Duration {
     let units = RECEIVER_NOT_READY[usize::from(code & 31)];
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Rate limiter that divides packets into bursts with pauses between them. Used where no window limits the packets in
+/// Rate limiter for packets: it divides them into bursts with pauses. Used where no window limits the packets in
 /// flight: for unreliable services, and for responses that are longer than the window. Without pauses, the buffer of
 /// the receiving socket would drop most of a large message.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +26,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets. The next
-    /// burst begins when `interval` has passed for each packet of this one.
+    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets, and the
+    /// pause after it makes `interval` the average time per packet.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -41,13 +41,13 @@ impl Pacer {
         true
     }
 
-    /// Records that no packet is waiting for the next burst any more.
-    pub(super) fn forget(&mut self) {
+    /// Records that no packet waits for the next burst any more.
+    pub(super) fn clear_waiting(&mut self) {
         self.paused = false;
     }
 
-    /// Returns the time of the next burst, or `None` if no packet is waiting for the burst.
-    pub(super) fn again(&self) -> Option<Time> {
+    /// Returns the time of the next burst, or `None` if no packet waits for it.
+    pub(super) fn resume_at(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }
 }
@@ -56,19 +56,19 @@ impl Pacer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     /// Length of a requested pause that has not begun.
-    wished: Option<Duration>,
+    requested: Option<Duration>,
     end: Option<Time>,
 }
 
 impl Pause {
-    /// Requests a pause of the given length. [`begin`](Self::begin) starts the pause, once the caller knows the time.
-    pub(super) fn wish(&mut self, length: Duration) {
-        self.wished = Some(length);
+    /// Requests a pause of length `length`. [`begin`](Self::begin) starts the pause when the caller knows the time.
+    pub(super) fn request(&mut self, length: Duration) {
+        self.requested = Some(length);
     }
 
-    /// Begins the pause that was requested, if one was. Calls `now` only in that case.
+    /// Begins the requested pause, if there is one. Calls `now` only in that case.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
-        if let Some(length) = self.wished.take() {
+        if let Some(length) = self.requested.take() {
             self.end = Some(now() + length);
         }
     }
@@ -79,7 +79,7 @@ impl Pause {
         self.end
     }
 
-    /// Ends the present pause if its time is over at `now`.
+    /// Ends the present pause if its end has been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;
@@ -91,21 +91,21 @@ impl Pause {
 mod tests {
     use std::time::Duration;
 
-    use super::{Pacer, RECEIVER_NOT_READY, receiver_not_ready};
+    use super::{Pacer, RECEIVER_NOT_READY, rnr_wait};
     use crate::proto::Time;
 
     #[test]
-    fn the_table_is_the_specification_s() {
-        assert_eq!(receiver_not_ready(0), Duration::from_micros(655_360));
-        assert_eq!(receiver_not_ready(1), Duration::from_micros(10));
-        assert_eq!(receiver_not_ready(14), Duration::from_micros(1_280));
-        assert_eq!(receiver_not_ready(31), Duration::from_micros(491_520));
-        assert_eq!(receiver_not_ready(33), receiver_not_ready(1));
+    fn timer_values_agree_with_the_table_of_the_specification() {
+        assert_eq!(rnr_wait(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_wait(1), Duration::from_micros(10));
+        assert_eq!(rnr_wait(14), Duration::from_micros(1_280));
+        assert_eq!(rnr_wait(31), Duration::from_micros(491_520));
+        assert_eq!(rnr_wait(33), rnr_wait(1));
         assert!(RECEIVER_NOT_READY[1..].is_sorted());
     }
 
     #[test]
-    fn bursts_keep_to_their_rate() {
+    fn bursts_do_not_exceed_the_configured_rate() {
         let mut pacer = Pacer::default();
         let interval = Duration::from_micros(1);
         let mut now = Time::from_nanos(0);
@@ -114,7 +114,7 @@ mod tests {
             while pacer.take(now, 10, interval) {
                 sent += 1;
             }
-            now = pacer.again().expect("the burst is over");
+            now = pacer.resume_at().expect("the burst is over");
         }
         assert_eq!(sent, 1000);
     }

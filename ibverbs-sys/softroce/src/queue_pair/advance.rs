@@ -8,17 +8,17 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring shared with a peer
-    /// process): requests within this process, and one-sided requests in shared memory. Returns the next step for the send
-    /// queue.
-    pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
+    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring, a queue in
+    /// memory shared with a peer process): requests within this process, and one-sided requests in shared memory.
+    /// Returns the next step for the send queue.
+    pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
             if step != Step::Moved {
                 return step;
             }
             let step = match self.link(mine) {
-                Some(link) => self.move_to(mine, link),
+                Some(link) => self.execute(mine, link),
                 None => self.execute_queued(mine),
             };
             if step != Step::Moved {
@@ -28,8 +28,9 @@ impl QueuePair {
         }
     }
 
-    /// Passes to `outgoing` all packets and ring messages (short messages in the ring shared with a peer process) that may
-    /// be sent now. They are sent before the queue pair is unlocked, so messages of another thread cannot overtake them.
+    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a peer process) that
+    /// may be sent now. They are sent before the queue pair is unlocked, so that messages of another thread cannot
+    /// overtake them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -49,10 +50,10 @@ impl QueuePair {
         }
     }
 
-    /// Passes packets to `outgoing`. Returns `true` if packets were sent, and the next message needs no packets: it is sent
-    /// as a ring message (short message in the ring shared with a peer process) or executed directly.
+    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message needs no packets, because
+    /// it is executed directly or sent as a ring message (short message in memory shared with a peer process).
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
-        self.choose_packets_way(inner, outgoing);
+        self.select_packet_path(inner, outgoing);
         let mut has_sent = false;
         let is_held_back = self.with(inner, |transport, host| {
             host.answering = true;
@@ -72,9 +73,9 @@ impl QueuePair {
         if let Some(partner) = &inner.partner
             && partner.link.has_waiting(self.number())
         {
-            inner.transport.expect_room(now);
+            inner.transport.wait_for_space(now);
         }
-        let shares = outgoing.take_shares();
+        let shares = outgoing.take_shared_volume();
         if shares.packets > 0 {
             inner.tally.count(Counter::SentPackets, shares.packets);
             (inner.tally).count(Counter::SharedSentPackets, shares.packets);

@@ -20,7 +20,7 @@ struct Content {
     /// Set from `ibv_wr_start` until `ibv_wr_complete` or `ibv_wr_abort`.
     started: bool,
     requests: Vec<SendRequest>,
-    /// The last request of the batch, which is not finished: its data and address may still be set.
+    /// The last request of the batch, which is incomplete: its data and address may still be set.
     draft: Option<Draft>,
     error: Option<PostError>,
 }
@@ -35,7 +35,8 @@ impl Batch {
         content.started = true;
     }
 
-    /// Finishes the previous request of the batch, and begins a request with `operation`.
+    /// Completes the previous request of the batch, and begins a request with the work request ID `id`, the flags
+    /// `flags` and the operation `operation`.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -44,15 +45,15 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Records that the program wanted a request that the device does not support, so that the batch fails.
-    pub(crate) fn refuse(&self, rules: &Rules) {
+    /// Records that the program has begun a request that the device does not support, so that the batch fails.
+    pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));
     }
 
-    /// Records an error, so that the batch fails. An earlier error takes precedence.
-    pub(crate) fn poison(&self, error: PostError) {
+    /// Records an error, so that the batch fails. If an earlier error is recorded, keeps that error.
+    pub(crate) fn record_error(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
     }
 
@@ -66,18 +67,18 @@ impl Batch {
         self.set(|draft| draft.inline(data));
     }
 
-    /// Sets the destination of the last request of the batch, which is a datagram.
+    /// Sets the destination of the last request of the batch, which must be a datagram.
     pub(crate) fn address(&self, address: Address) {
         self.set(|draft| draft.address(address));
     }
 
-    /// Sets the number of the XRC shared receive queue to which the last request of the batch is addressed.
+    /// Sets the number of the XRC shared receive queue that receives the last request of the batch.
     pub(crate) fn xrc_srq(&self, number: u32) {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch. If no error was recorded, passes the requests of the batch to `post`. Another thread may then begin
-    /// a batch.
+    /// Ends the batch, so that another thread may begin a batch. If no error was recorded, passes the requests of the
+    /// batch to `post`.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -95,7 +96,7 @@ impl Batch {
         result
     }
 
-    /// Ends the batch without posting its requests. Another thread may then begin a batch.
+    /// Ends the batch without posting its requests, so that another thread may begin a batch.
     pub(crate) fn abort(&self) {
         self.content.lock().end();
         self.free.notify_one();
@@ -112,7 +113,7 @@ impl Batch {
 }
 
 impl Content {
-    /// Finishes the last request of the batch, if it is not finished.
+    /// Checks the last request of the batch and adds it to the complete ones, if there is one.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {
             return;
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_in_order_with_what_was_set() {
+    fn requests_are_posted_in_order_with_their_attributes() {
         let rules = rules(Service::ReliableConnection);
         let batch = Batch::default();
         batch.start();
@@ -185,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn one_error_fails_all_and_the_next_batch_is_clean() {
+    fn an_error_fails_the_whole_batch_and_not_the_next_batch() {
         let rules = rules(Service::UnreliableDatagram);
         let batch = Batch::default();
         batch.start();
         batch.begin(&rules, 1, 0, SEND); // without an address
         batch.begin(&rules, 2, 0, SEND);
         batch.address(address());
-        batch.poison(PostError::Operation);
+        batch.record_error(PostError::Operation);
         let first = completed(&batch, Service::UnreliableDatagram);
         assert_eq!(first, Err(PostError::Address));
 
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_batch_leaves_nothing() {
+    fn an_aborted_batch_posts_no_request() {
         let rules = rules(Service::ReliableConnection);
         let batch = Batch::default();
         batch.start();
         batch.begin(&rules, 1, 0, SEND);
-        batch.poison(PostError::Inline);
+        batch.record_error(PostError::Inline);
         batch.abort();
         batch.start();
         assert_eq!(completed(&batch, Service::ReliableConnection), Ok(vec![]));
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_at_a_time() {
+    fn only_one_thread_builds_a_batch_at_a_time() {
         let batch = Arc::new(Batch::default());
         let inside = Arc::new(AtomicBool::new(false));
         let threads: Vec<_> = (0..4)

@@ -11,7 +11,7 @@ use crate::proto::Service;
 use crate::receive::SharedReceiveQueue;
 use crate::xrc::XrcDomain;
 
-/// Attributes with which a queue pair is created.
+/// Attributes of a queue pair that is created.
 #[derive(Debug)]
 pub(crate) struct Creation<'a> {
     /// The open device that creates the queue pair.
@@ -27,7 +27,8 @@ pub(crate) struct Creation<'a> {
     pub(crate) signal_all: bool,
 }
 
-/// Returns the transport service for a queue pair type of the C ABI. Fails if the device does not support the type.
+/// Returns the transport service of the queue pair type `kind` of the C ABI. Fails if the device does not support the
+/// type.
 pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
     Ok(match kind {
         ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,
@@ -43,7 +44,7 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 }
 
 impl Creation<'_> {
-    /// Checks that the objects that the service requires are present, and that the requested capabilities are within the
+    /// Checks that the objects that the service requires are given, and that the requested capabilities are within the
     /// limits of the device. Returns the capabilities that the queue pair gets.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {

@@ -6,37 +6,37 @@ use std::sync::Arc;
 use super::QueuePair;
 use crate::counters::Tally;
 use crate::memory;
-use crate::net::Shares;
+use crate::net::SharedVolume;
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{HostPeers, Link};
 
-/// Functions of the NIC that a queue pair calls: memory, GIDs, time, counters, and the paths to other queue pairs.
-pub trait Device: fmt::Debug + Send + Sync {
+/// The NIC, as its queue pairs use it: memory, GIDs, time, counters, and paths to other queue pairs.
+pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
     /// Returns the shared receive queues of the NIC, found by number. XRC requests name these queues by their numbers.
-    fn shared_queues(&self) -> &receive::Directory;
+    fn shared_queues(&self) -> &receive::SharedQueueDirectory;
 
     /// Returns the active MTU of the port, the maximum path MTU of queue pairs.
     fn mtu(&self) -> Mtu;
 
-    /// Returns an entry of the GID table, or `None` if the entry is empty or does not exist.
+    /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
-    /// Returns whether the NIC can send packets on a path: the local GID exists, and both GIDs are of the same kind (IPv4 or
-    /// IPv6).
+    /// Returns whether the NIC can send packets on `path`: the local GID exists, and both GIDs are of the same kind
+    /// (IPv4 or IPv6).
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Begins to accept packets from the queue pair with the number `_number` to which `_path` leads. Called once for each
-    /// local queue pair that is connected to that queue pair.
+    /// Accepts packets from the queue pair with the number `_number` at the end of `_path` from now on. Called once for
+    /// each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the largest path MTU for packets of the GID with the index `_gid`, at most [`mtu`](Self::mtu).
+    /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most [`mtu`](Self::mtu).
     fn mtu_of(&self, _gid: u8) -> Mtu {
         self.mtu()
     }
@@ -45,22 +45,24 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// `_number`, with the path MTU `_mtu`.
     fn check_sizes(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
-    /// Begins to accept datagrams at all GIDs.
+    /// Accepts datagrams at all GIDs from now on.
     fn receive_everywhere(&self) {}
 
-    /// Returns the maximum number of unacknowledged packets with the path MTU `mtu` that may be in flight from the GID with the
-    /// index `gid` to a peer: if nothing is known about the path, and on a path that is known to hold as many.
+    /// Returns the limits of unacknowledged packets with the path MTU `mtu` from the GID with the index `gid`. The
+    /// start of the range applies to a path of unknown capacity, and the end to a path that was found to hold as many
+    /// packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for timeouts that are much longer.
+    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for timeouts that are much
+    /// longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
 
-    /// Adds `by` to a counter of the device.
+    /// Adds `by` to the counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
     /// Creates counters for an owner that counts often. The owner's counts are included in the totals of the device.
@@ -71,8 +73,8 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the queue pair of this NIC that packets on `_path` to the queue pair number `_number` would reach, or `None`
-    /// if they would not reach a queue pair of this NIC.
+    /// Returns the queue pair of this NIC at which packets on `_path` to the queue pair number `_number` would arrive,
+    /// or `None` if they would arrive elsewhere.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -82,8 +84,8 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the link (shared memory) to the process that packets on `_path` to the queue pair number `_number` would
-    /// reach. Returns `None` if no memory is shared with that process.
+    /// Returns the link (shared memory) to the process at which packets on `_path` to the queue pair number `_number`
+    /// would arrive. Returns `None` if no memory is shared with that process.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
@@ -94,32 +96,32 @@ pub trait Device: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number` would see. `_length` is
-    /// the number of bytes after the UDP header.
+    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number` would get. `_length`
+    /// is the number of bytes after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
 }
 
-/// A queue pair of the same NIC to which a path leads.
+/// A queue pair of the same NIC as the sending queue pair, at the end of a path.
 #[derive(Debug)]
 pub struct HostPeer {
-    /// Queue pair to which the path leads.
+    /// The queue pair at the end of the path.
     pub queue_pair: Arc<QueuePair>,
     /// Index of the local GID at which the packets arrive.
     pub local: u8,
-    /// GID that the packets come from.
+    /// GID from which the packets come.
     pub source: Ipv6Addr,
 }
 
-/// Receiver of the packets that a queue pair produces, which sends them.
+/// Receiver of the packets that a queue pair produces. It sends the packets.
 pub(crate) trait Outgoing {
-    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the packet's path, or
-    /// `None` if there is no packet. Returns whether a packet was added.
+    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the path of the
+    /// packet, or `None` if there is no packet. Returns whether a packet was added.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds a run of packets (consecutive packets of one size). `write` gets the number of packets and a buffer with an equal
-    /// part for each packet. Returns whether packets were added.
+    /// Adds a run of packets (consecutive packets of equal size). Calls `write` with the number of packets and a buffer
+    /// that has a part of equal length for each packet. Returns whether packets were added.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
@@ -129,23 +131,23 @@ pub(crate) trait Outgoing {
     fn flush(&mut self);
 
     /// Returns whether wakeups of peer processes that share memory are deferred.
-    fn is_quiet(&self) -> bool {
+    fn defers_wakeups(&self) -> bool {
         false
     }
 
-    /// Makes datagrams that are added from now on use memory that is shared with their receivers, where there is such memory.
+    /// Sends datagrams that are added from now on through memory that is shared with their receivers, if there is such
+    /// memory.
     fn share_datagrams(&mut self) {}
 
-    /// Makes packets that are added from now on use a link (shared memory with another process). All of them must be sent
-    /// by the queue pair with the number `queue_pair`. From `tag`, the peer process gets the GIDs of the packets.
+    /// Sends packets that are added from now on through the shared memory of `link`. All of them must be sent by the
+    /// queue pair with the number `queue_pair`. `tag` encodes the GIDs of the packets for the peer process.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the last call of this
-    /// function.
-    fn take_shares(&mut self) -> Shares {
-        Shares::default()
+    /// Returns the number and the length of packets that were sent through shared memory since the last call.
+    fn take_shared_volume(&mut self) -> SharedVolume {
+        SharedVolume::default()
     }
 }
 
@@ -155,25 +157,25 @@ pub(super) mod tests {
     use std::ops::RangeInclusive;
     use std::sync::Arc;
 
-    use super::Device;
+    use super::Adapter;
     use crate::counters::{Counters, Tally};
     use crate::memory::Registry;
     use crate::proto::{Counter, Mtu, Path, Time};
-    use crate::receive::Directory;
+    use crate::receive::SharedQueueDirectory;
 
     /// A test device with two GIDs, an MTU of 2048 bytes, and no network.
     #[derive(Debug, Default)]
     pub(in crate::queue_pair) struct TestDevice {
         pub(in crate::queue_pair) memory: Registry,
-        pub(in crate::queue_pair) shared_queues: Directory,
+        pub(in crate::queue_pair) shared_queues: SharedQueueDirectory,
     }
 
-    impl Device for TestDevice {
+    impl Adapter for TestDevice {
         fn memory(&self) -> &Registry {
             &self.memory
         }
 
-        fn shared_queues(&self) -> &Directory {
+        fn shared_queues(&self) -> &SharedQueueDirectory {
             &self.shared_queues
         }
 

@@ -11,7 +11,7 @@ use crate::limits::MAX_QP;
 use crate::number;
 use crate::random::Permutation;
 
-/// The queue pairs of a NIC, found by their numbers.
+/// Table of the queue pairs of a NIC, by number.
 ///
 /// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the number. The low 20
 /// bits are assigned in a random order that contains each value once. So other processes cannot predict them, and a
@@ -20,40 +20,40 @@ use crate::random::Permutation;
 ///
 /// The low bits of consecutively assigned numbers differ, because they determine the words in which threads mark their
 /// accesses to shared data.
-pub struct Directory<T = QueuePair> {
+pub struct QueuePairDirectory<T = QueuePair> {
     slot: u32,
     order: Order,
     next: AtomicU32,
     queue_pairs: RwLock<Listed<T>>,
-    /// Number that changes whenever a queue pair is inserted or removed.
+    /// Number that changes with each insertion and removal of a queue pair.
     version: AtomicU64,
 }
 
-/// Queue pairs by the indices of their records, each with its number.
-type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
+/// Queue pairs by the indices of their published records, each with its number.
+type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<NumberHasher>>;
 
-/// Cache of the results of the last lookups by a caller.
+/// Cache of the last results of a caller's lookups.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     version: u64,
-    /// Queue pairs with their numbers. The low bits of a number determine its place.
+    /// Queue pairs with their numbers. The low bits of a number determine the index in this list.
     found: Vec<Option<(u32, Arc<T>)>>,
 }
 
-/// Number of queue pairs that a [`Recent`] can contain.
-const RECENT: usize = 256;
+/// Number of queue pairs that a [`Recent`] cache can contain.
+const CACHE_SIZE: usize = 256;
 
-/// Error: the maximum number of queue pairs exists.
+/// Error: the NIC has the maximum number of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// A fast hash function for queue pair numbers. It need not resist attacks, because the directory itself assigns the
-/// numbers.
+/// A fast hash function for queue pair numbers. Other processes cannot choose the numbers, so it need not resist
+/// attacks.
 #[derive(Debug, Default)]
-struct Spread(u64);
+struct NumberHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
     }
@@ -68,11 +68,11 @@ impl Hasher for Spread {
     }
 }
 
-/// Reserved numbers, which are not assigned: the numbers of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
+/// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
-impl<T> Directory<T> {
-    /// Creates an empty directory. `slot` identifies the NIC's UDP port, and forms the four high bits of all numbers.
+impl<T> QueuePairDirectory<T> {
+    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the four high bits of all numbers.
     pub fn new(slot: u8) -> Self {
         Self {
             slot: u32::from(slot & 0xf) << number::BITS,
@@ -83,7 +83,7 @@ impl<T> Directory<T> {
         }
     }
 
-    /// Assigns a free number, calls `make` to create the queue pair with this number, and inserts the queue pair.
+    /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and returns it.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -104,32 +104,32 @@ impl<T> Directory<T> {
         Ok(queue_pair)
     }
 
-    /// Returns the queue pair with the number `number`, or `None` if there is none.
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist.
     pub fn find(&self, number: u32) -> Option<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let (found, queue_pair) = queue_pairs.get(&key(number))?;
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with the number `number`. If `recent` holds the result of an earlier lookup of this number
-    /// that is still valid, takes no lock and changes no reference count.
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist. Takes no lock and changes no
+    /// reference count if `recent` contains the valid result of an earlier lookup of this number.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
         if recent.version != version || recent.found.is_empty() {
             recent.version = version;
             recent.found.clear();
-            recent.found.resize_with(RECENT, || None);
+            recent.found.resize_with(CACHE_SIZE, || None);
         }
-        let place = &mut recent.found[number as usize % RECENT];
+        let place = &mut recent.found[number as usize % CACHE_SIZE];
         if (place.as_ref()).is_none_or(|(known, _)| *known != number) {
             *place = self.find(number).map(|found| (number, found));
         }
         place.as_ref().map(|(_, found)| found)
     }
 
-    /// Removes the queue pair with the number `number`, so that packets no longer find it, and returns it. Returns `None`
-    /// if there is none.
+    /// Removes the queue pair with the number `number`, so that packets no longer reach it, and returns it. Returns
+    /// `None` if it does not exist.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
@@ -145,12 +145,12 @@ impl<T> Directory<T> {
         self.queue_pairs.read().len()
     }
 
-    /// Returns whether the directory is empty.
+    /// Returns whether there are no queue pairs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns all current queue pairs, in no particular order.
+    /// Returns all queue pairs, in no particular order.
     pub fn all(&self) -> Vec<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let all = queue_pairs.values();
@@ -158,34 +158,34 @@ impl<T> Directory<T> {
     }
 }
 
-/// The random order in which the low 20 bits of numbers are assigned.
+/// Random order in which the low 20 bits of queue pair numbers are assigned.
 #[derive(Debug)]
 struct Order {
     high: Permutation,
     low: Permutation,
 }
 
-/// Number of low bits that are different in 2^`LOW` consecutively assigned numbers.
-const LOW: u32 = 5;
+/// Number of low bits that differ among 2^`DISTINCT_BITS` consecutively assigned numbers.
+const DISTINCT_BITS: u32 = 5;
 
 impl Order {
     fn new() -> Self {
         Self {
-            high: Permutation::new(number::BITS - LOW),
-            low: Permutation::new(LOW),
+            high: Permutation::new(number::BITS - DISTINCT_BITS),
+            low: Permutation::new(DISTINCT_BITS),
         }
     }
 
-    /// Returns the low 20 bits of the `turn`th number that is assigned.
+    /// Returns the low 20 bits of the number that is assigned in the turn `turn`, counted from 0.
     fn number(&self, turn: u32) -> u32 {
-        let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
+        let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
         // Each half of the number selects the permutation of the other half, so the whole mapping is a permutation.
         let low = self.low.apply(high, low);
-        self.high.apply(low, high) << LOW | low
+        self.high.apply(low, high) << DISTINCT_BITS | low
     }
 }
 
-/// Returns the key of a queue pair in the map: the index of its published record.
+/// Returns the key of a queue pair in the map, which is the index of its published record.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }
@@ -199,9 +199,9 @@ impl<T> Default for Recent<T> {
     }
 }
 
-impl<T> fmt::Debug for Directory<T> {
+impl<T> fmt::Debug for QueuePairDirectory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Directory")
+        f.debug_struct("QueuePairDirectory")
             .field("slot", &number::slot(self.slot))
             .field("queue_pairs", &self.len())
             .finish_non_exhaustive()
@@ -213,18 +213,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use super::{Directory, Exhausted, RESERVED, Recent};
+    use super::{Exhausted, QueuePairDirectory, RESERVED, Recent};
     use crate::limits::MAX_QP;
     use crate::number;
 
-    fn insert(directory: &Directory<u32>) -> Result<u32, Exhausted> {
+    fn insert(directory: &QueuePairDirectory<u32>) -> Result<u32, Exhausted> {
         directory
             .insert(|number| Ok(Arc::new(number)))
             .map(|number| *number)
     }
 
-    /// Returns the numbers of `count` queue pairs that are created and destroyed one after the other.
-    fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
+    /// Creates and destroys `count` queue pairs one after the other. Returns their numbers.
+    fn one_by_one(directory: &QueuePairDirectory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();
             assert!(directory.remove(number).is_some());
@@ -233,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_of_the_slot_and_never_reserved() {
+    fn numbers_contain_the_slot_and_are_never_reserved_numbers() {
         for (slot, reserved) in [(0, 2), (15, 1), (7, 0)] {
-            let directory = Directory::new(slot);
+            let directory = QueuePairDirectory::new(slot);
             let mut seen = vec![false; number::COUNT as usize];
             for number in one_by_one(&directory, number::COUNT - reserved) {
                 assert_eq!(number::slot(number), slot);
@@ -247,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_again_only_after_all_others() {
-        let directory = Directory::new(2);
+    fn a_number_is_reused_only_after_all_other_numbers() {
+        let directory = QueuePairDirectory::new(2);
         let first = insert(&directory).unwrap();
         assert_eq!(directory.find(first).as_deref(), Some(&first));
         assert!(directory.remove(first).is_some());
@@ -263,9 +263,9 @@ mod tests {
     /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a probability below
     /// 2^-60.
     #[test]
-    fn numbers_cannot_be_foreseen() {
+    fn numbers_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {
-            let directory = Directory::new(3);
+            let directory = QueuePairDirectory::new(3);
             one_by_one(&directory, 4096).collect::<Vec<_>>()
         });
         let same = one.iter().zip(&other).filter(|(one, other)| one == other);
@@ -276,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_differ_in_their_low_bits() {
-        let directory = Directory::new(5);
+    fn successive_numbers_differ_in_their_low_bits() {
+        let directory = QueuePairDirectory::new(5);
         for _ in 0..100 {
             let mut low: Vec<u32> = one_by_one(&directory, 32)
                 .map(|number| number % 32)
@@ -288,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_that_are_there_have_records_of_their_own() {
-        let directory = Directory::new(4);
+    fn each_existing_queue_pair_has_its_own_record() {
+        let directory = QueuePairDirectory::new(4);
         let kept: Vec<u32> = (0..100).map(|_| insert(&directory).unwrap()).collect();
         for number in one_by_one(&directory, number::COUNT) {
             let other = kept
@@ -307,8 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_last_is_found_again_until_something_changes() {
-        let directory = Directory::new(3);
+    fn the_last_found_queue_pair_is_cached_until_the_directory_changes() {
+        let directory = QueuePairDirectory::new(3);
         let (one, other) = (insert(&directory).unwrap(), insert(&directory).unwrap());
         let mut recent = Recent::default();
         for number in [one, one, other, one] {
@@ -329,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit_and_what_was_not_made_is_not_listed() {
-        let directory = Directory::new(1);
+    fn the_number_of_queue_pairs_is_limited_and_a_failed_creation_is_not_listed() {
+        let directory = QueuePairDirectory::new(1);
         assert!(directory.insert(|_| Err::<Arc<u32>, _>(Exhausted)).is_err());
         assert!(directory.is_empty());
         let numbers: Vec<u32> = (0..MAX_QP).map(|_| insert(&directory).unwrap()).collect();

@@ -7,7 +7,7 @@ use crate::proto::{
 };
 
 bitflags! {
-    /// Flags of a send request: the bits of `ibv_send_flags`.
+    /// Flags of a send request, with the bits of `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         const FENCE = 1;
@@ -18,8 +18,8 @@ bitflags! {
     }
 }
 
-/// Properties of a queue pair that determine which requests the program may post. They are fixed when the queue
-/// pair is created.
+/// Properties of a queue pair that determine which requests the program may post. They are fixed when the queue pair is
+/// created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,
@@ -27,17 +27,17 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Returns `number`, the number of segments of a send request. Fails if it exceeds `max_send_sge`.
+    /// Checks that a send request may have `number` segments, at most `max_send_sge`. Returns `number`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// Returns `number`, the number of segments of a receive request. Fails if it exceeds `max_recv_sge`.
+    /// Checks that a receive request may have `number` segments, at most `max_recv_sge`. Returns `number`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
 
-    /// Returns `bytes`, the length of inline data. Fails if it exceeds `max_inline_data`.
+    /// Checks that inline data may have `bytes` bytes, at most `max_inline_data`. Returns `bytes`.
     pub(crate) fn inline(&self, bytes: u64) -> Result<u32, PostError> {
         u32::try_from(bytes)
             .ok()
@@ -85,7 +85,7 @@ pub(crate) struct Address {
     pub(crate) queue_key: u32,
 }
 
-/// A send request that is being built and has not been checked.
+/// A send request that is under construction and has not been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     id: u64,
@@ -98,7 +98,8 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates a send request without data. For a datagram, `operation` is a send, and an [`Address`] is set later.
+    /// Creates a send request without data. For a datagram, `operation` is a send, and the caller sets an [`Address`]
+    /// later.
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -112,7 +113,7 @@ impl Draft {
         }
     }
 
-    /// Sets the data of the request to segments of memory regions, which the operation reads or writes.
+    /// Sets the data of the request to segments of memory regions.
     #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
         let mut list = GatherList::new();
@@ -138,7 +139,7 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks the request against the rules of a queue pair, and returns the request that can be posted.
+    /// Checks the request against the rules of a queue pair. Returns the request that can be posted.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
@@ -346,8 +347,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Returns a request whose fields are all set, so that it is valid for each queue pair type that supports the
-    /// operation.
+    /// Returns a request with all fields set, so that it is valid for each queue pair type that supports the operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
@@ -361,7 +361,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_type_has_the_operations_of_the_manual() {
+    fn each_queue_pair_type_accepts_the_operations_of_the_manual_page() {
         //              s  si w  wi r  cs fa aw fl li b  sinv
         let table = [
             [true; 12], // RC
@@ -410,7 +410,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_xrc_request_needs_the_queue_at_the_target() {
+    fn an_xrc_request_needs_the_receive_queue_of_the_target() {
         let rules = rules(Service::XrcInitiator);
         let bare = Draft::new(1, 0, send());
         assert_eq!(bare.finish(&rules), Err(PostError::Order));
@@ -420,7 +420,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn atomics_are_eight_bytes() {
+    fn atomic_operations_have_eight_bytes() {
         let rules = rules(Service::ReliableConnection);
         let operation = SendOperation::FetchAdd {
             remote: REMOTE,
@@ -493,7 +493,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pieces_have_a_limit_and_their_sum_is_told() {
+    fn the_number_of_segments_is_limited_and_their_total_length_is_returned() {
         let rules = rules(Service::ReliableConnection);
         for (lengths, sum) in [([1, 2], 3), ([u32::MAX, 1], u32::MAX)] {
             let mut draft = Draft::new(1, 0, send());
@@ -506,7 +506,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flags_are_taken_where_they_mean_something() {
+    fn flags_are_accepted_only_for_operations_that_define_them() {
         let rules = rules(Service::ReliableConnection);
         let all = SendFlags::FENCE | SendFlags::SIGNALED | SendFlags::SOLICITED;
         for (name, operation) in operations() {

@@ -6,16 +6,16 @@ use smallvec::SmallVec;
 
 use crate::context::{Context, Element};
 
-/// A reference from an open device to a queue pair.
+/// A reference from an open device of the program to a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    /// Open device of the program that refers to the queue pair.
+    /// Context of the open device.
     pub(crate) context: Arc<Context>,
     /// Subject of asynchronous events: the C object of the queue pair in this open device.
     pub(crate) element: Arc<Element>,
 }
 
-/// The open devices that refer to a queue pair: usually one, and several for a shared XRC target (`ibv_open_qp(3)`).
+/// References from open devices to a queue pair: usually one, and several for a shared XRC target (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -24,8 +24,8 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference of an open device. Returns `false` if the last reference was removed before, so that the queue
-    /// pair is being destroyed.
+    /// Adds the reference `handle`. Returns `false` if the last reference was removed before, so that the queue pair is
+    /// being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -42,7 +42,8 @@ impl Handles {
         handles.is_empty()
     }
 
-    /// Removes all references of the open device `context`. Returns `true` if at least one was removed and none is left.
+    /// Removes all references from the open device `context`. Returns `true` if at least one was removed and none is
+    /// left.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();
@@ -50,7 +51,7 @@ impl Handles {
         handles.len() < before && handles.is_empty()
     }
 
-    /// Raises an asynchronous event on all open devices that refer to the queue pair.
+    /// Raises an asynchronous event in all open devices that refer to the queue pair.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {
             handle.context.raise(kind, &handle.element);

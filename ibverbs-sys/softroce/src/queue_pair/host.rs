@@ -3,24 +3,26 @@ use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
 
-use super::device::Device;
+use super::device::Adapter;
 use super::handles::Handles;
 use crate::completion::{CompletionQueue, Entry};
 use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::{Piece, View};
 use crate::proto::{
     AccessFlags, Completion, Counter, Data, Event, Host, LocalFault, Memory, Misplaced, Payload,
-    Place, ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
+    ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Sink, Upcoming, WindowBinding,
     Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
-use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
+use crate::transfer::{
+    Kind, Peer, Portion, Transfer, TransferHost, Work, choose, depends_on_memory,
+};
 use crate::xrc::XrcDomain;
 
-/// The objects that a queue pair uses, and keeps in use until it is destroyed.
+/// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with domains of their own.
+    /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with their own domains.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
@@ -30,34 +32,35 @@ pub(super) struct Attached {
     pub(super) named: Cell<Option<DomainId>>,
 }
 
-/// Queue from which the transport takes the receive requests of a queue pair.
+/// Source of the receive requests of a queue pair.
 #[derive(Debug)]
 pub(super) enum Receives {
     /// Receive queue of the queue pair itself, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
     Shared(Held<SharedReceiveQueue>),
-    /// Shared receive queues that XRC requests name. An XRC initiator takes no receives.
+    /// Shared receive queues that XRC requests name. An XRC initiator receives no requests.
     Named,
 }
 
-/// Results of transport events that the queue pair must handle, or that the transport asks for.
+/// Results of transport events that the queue pair must handle, and information that the transport requests from the
+/// queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
-    /// Set while requests are in progress in the send queue drained state.
+    /// Set while started requests are in progress in the state SQD (send queue drained).
     pub(super) draining: bool,
-    /// Set if the program wants an event when the send queue has drained.
+    /// Set if the program has requested an event for the end of the draining of the send queue.
     pub(super) notify_drained: bool,
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
-    /// Location of the queue pair to which the next request goes: in this process, on this host, or elsewhere.
+    /// Location of the queue pair that receives the next request: in this process, on this host, or elsewhere.
     pub(super) peer: Peer,
     /// Set if the last one-sided request could not be executed in the memory of the peer process.
     pub(super) is_out_of_reach: bool,
 }
 
 impl Notes {
-    /// Returns the way in which the next bytes of a request of this queue pair are transferred. Every request is decided here,
-    /// whether the thread that posts it or the send queue transfers it.
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred. All decisions are made
+    /// here, both for requests that the posting thread transfers and for those in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, work: &Work) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && work.kind == Kind::OneSided;
@@ -70,9 +73,9 @@ impl Notes {
 }
 
 /// Parts of the queue pair and the device that the transport uses during one call.
-pub(super) struct Surroundings<'a> {
+pub(super) struct Environment<'a> {
     pub(super) number: u32,
-    pub(super) device: &'a dyn Device,
+    pub(super) device: &'a dyn Adapter,
     pub(super) handles: &'a Handles,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
@@ -80,7 +83,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) answering: bool,
 }
 
-impl Surroundings<'_> {
+impl Environment<'_> {
     /// Returns the memory that requests of this queue pair may access with local keys.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
@@ -91,7 +94,7 @@ impl Surroundings<'_> {
         Ok(self.device.memory().view(domain, self.number))
     }
 
-    /// Calls `access` with the memory that requests of the peer may access.
+    /// Calls `access` with the memory that requests of the peer may access, and returns the result.
     ///
     /// An XRC target has no protection domain: the keys in a request belong to the domain of the shared receive queue that
     /// the request names (IBTA annex A14). When the response to a read is sent, the peer may have named other queues. So
@@ -125,8 +128,9 @@ impl Surroundings<'_> {
         result
     }
 
-    /// Calls `act` with the memory of the `length` bytes at `offset` of a local message, which is spread over the segments
-    /// of `list`. Returns `None` if the queue pair may not access the bytes.
+    /// Calls `act` with the memory of `length` bytes of a local message, from byte `offset` on. The message is in the
+    /// segments of `list`. Returns `None` if the queue pair may not access the bytes. `write` is set if `act` writes to
+    /// the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,
@@ -140,7 +144,8 @@ impl Surroundings<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if the bytes cannot be read.
+    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if the bytes cannot be
+    /// read.
     #[inline]
     pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -159,23 +164,24 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to a place in the memory of this process. Returns `None` if the place
-    /// cannot be written.
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to` of this process. Returns `None` if that
+    /// memory cannot be written.
     #[inline]
-    pub(super) fn copy_in(&self, to: Place<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
+    pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
         match to {
-            Place::Local(list, offset) => {
+            Sink::Local(list, offset) => {
                 let memory = self.local().ok()?;
                 memory.copy_in(list, offset, length, from).ok()
             }
-            Place::Remote(remote) => self
+            Sink::Remote(remote) => self
                 .remote(|memory| memory.copy_in_remote(remote, length, from))
                 .ok(),
         }
     }
 
-    /// Returns whether a peer process that shares memory with this one can map the memory of all segments.
+    /// Returns whether a peer process that shares memory with this process can map the memory of all segments in
+    /// `list`.
     pub(super) fn can_map(&self, list: &[Segment]) -> bool {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }
@@ -188,7 +194,8 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Returns the shared receive queue with the number `number`, if it belongs to the XRC domain of the queue pair.
+    /// Returns the shared receive queue with the number `number`, or `None` if no such queue belongs to the XRC domain
+    /// of the queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
         self.device
@@ -198,13 +205,14 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds completions to a completion queue. If the queue is full, records that a completion was lost.
+/// Adds completions to a completion queue. If the completion queue is full, records in `notes` that a completion was
+/// lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,
     completions: impl Iterator<Item = Completion>,
     queue_pair: u32,
-    device: &dyn Device,
+    device: &dyn Adapter,
     notes: &mut Notes,
 ) {
     let timestamp = timestamp(queue, device);
@@ -219,13 +227,13 @@ fn complete(
     }
 }
 
-/// Adds a completion to a completion queue, as [`complete`] adds several.
+/// Adds a single completion to a completion queue, as [`complete`] does for several.
 #[inline]
 fn complete_one(
     queue: &CompletionQueue,
     completion: &Completion,
     queue_pair: u32,
-    device: &dyn Device,
+    device: &dyn Adapter,
     notes: &mut Notes,
 ) {
     let entry = Entry {
@@ -239,9 +247,9 @@ fn complete_one(
     }
 }
 
-/// Returns the timestamp of a new entry of a completion queue, or 0 if the program does not read timestamps.
+/// Returns the timestamp of a new entry of the completion queue `queue`, or 0 if the program does not read timestamps.
 #[inline]
-fn timestamp(queue: &CompletionQueue, device: &dyn Device) -> u64 {
+fn timestamp(queue: &CompletionQueue, device: &dyn Adapter) -> u64 {
     if queue.is_timed() {
         device.now().as_nanos()
     } else {
@@ -249,7 +257,7 @@ fn timestamp(queue: &CompletionQueue, device: &dyn Device) -> u64 {
     }
 }
 
-impl Memory for Surroundings<'_> {
+impl Memory for Environment<'_> {
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         self.local()?.gather(list, offset, out)
     }
@@ -365,17 +373,17 @@ impl Memory for Surroundings<'_> {
         self.local()?.check_local(list, offset, length)
     }
 
-    fn carry(
+    fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &Self,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced> {
         let here = self.local().map_err(|_| Misplaced::Here)?;
         let there = peer.local().map_err(|_| Misplaced::There)?;
-        here.carry(message, offset, length, &there, to)
+        here.copy_message(message, offset, length, &there, to)
     }
 
     fn fetch(
@@ -392,13 +400,13 @@ impl Memory for Surroundings<'_> {
     }
 }
 
-impl Carrier for Surroundings<'_> {
+impl TransferHost for Environment<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         self.notes.transfer(&Work::of(request, upcoming))
     }
 }
 
-impl Host for Surroundings<'_> {
+impl Host for Environment<'_> {
     fn is_mappable(&self, request: &SendRequest) -> bool {
         let Payload::Gathered(list) = &request.payload else {
             return false;

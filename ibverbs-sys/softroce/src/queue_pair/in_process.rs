@@ -16,45 +16,46 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::QueuePair;
-use super::host::Surroundings;
+use super::host::Environment;
 use super::object::Inner;
 use crate::counters::Flow;
 use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step};
 use crate::spin::MutexGuard;
-use crate::transfer::{Carrier, Peer, Transfer, Volume, in_process};
+use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
 /// A destination queue pair in the same NIC, in which messages are executed directly.
-pub(super) struct Link {
+pub(super) struct LocalPeer {
     peer: Arc<QueuePair>,
     /// The path to the destination queue pair.
     path: Path,
     number: u32,
-    /// Index of the destination's GID to which packets from this queue pair would be addressed.
+    /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
     /// Version of the sending queue pair. The cached destination is valid while the queue pair has this version.
     own: u64,
-    /// Version that the destination queue pair had when the two were found to be connected to each other. `None` before the
+    /// Version of the destination queue pair when the two were found to be connected to each other. `None` before the
     /// first check.
     theirs: Option<u64>,
 }
 
 /// Maximum number of messages that are executed directly before both queue pairs are unlocked for other threads.
-const MESSAGES: u64 = 64;
+const MAX_DIRECT_MESSAGES: u64 = 64;
+/// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked for other threads.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are executed directly in a queue pair of this process, by the destination that was found
-    /// last.
+    /// Returns whether messages are executed directly in a queue pair of this process, according to the destination
+    /// that was found last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Takes the cached destination of the next message, or looks the destination up. Returns `None` if it is not in this
-    /// process. The caller stores the destination in the cache again.
-    pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
+    /// Removes and returns the cached destination of the next message, or finds the destination. Returns `None` if it
+    /// is not in this process. The caller must store the destination in the cache again.
+    pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one =
-            mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
+            mine.partner.is_none() && self.device().is_direct() && supports_direct(self.service());
         if !may_have_one {
             return None;
         }
@@ -82,7 +83,7 @@ impl QueuePair {
         let found = self.device().host_peer(&path, number)?;
         // A queue pair that is connected to itself uses packets, because it has only one lock.
         (!ptr::eq(&*found.queue_pair, self)).then(|| {
-            Box::new(Link {
+            Box::new(LocalPeer {
                 peer: found.queue_pair,
                 path,
                 number,
@@ -94,9 +95,13 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages, or ranges of long ones, directly in the destination queue pair of this process. Returns the next
-    /// step for the send queue.
-    pub(super) fn move_to(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
+    /// Executes messages, or ranges of long messages, directly in the destination queue pair `link` of this process.
+    /// Returns the next step for the send queue.
+    pub(super) fn execute(
+        &self,
+        mine: &mut MutexGuard<'_, Inner>,
+        mut link: Box<LocalPeer>,
+    ) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Another thread has modified this queue pair while it was unlocked, so the destination must be found again.
@@ -106,14 +111,14 @@ impl QueuePair {
         if link.theirs != Some(version) && !connected(mine, &theirs, &link) {
             return Step::Packets;
         }
-        let step = self.move_parts(mine, &link, &mut theirs);
+        let step = self.execute_parts(mine, &link, &mut theirs);
         drop(theirs);
         link.theirs = Some(version);
         mine.link = Some(link);
         step
     }
 
-    /// Locks the destination queue pair in addition to this one. This queue pair may be unlocked temporarily.
+    /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be unlocked temporarily.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -128,19 +133,19 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long ones, until none is left or until other threads should get the locks. Returns
+    /// Executes messages, or ranges of long messages, until none is left or other threads must get the locks. Returns
     /// the next step for the send queue.
-    fn move_parts(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
+    fn execute_parts(&self, mine: &mut Inner, link: &LocalPeer, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
             return Step::Packets;
         };
         mine.notes.peer = Peer::SameProcess;
-        let mut host = self.surroundings(attached, &mut mine.notes);
-        let mut end = End {
+        let mut host = self.environment(attached, &mut mine.notes);
+        let mut end = LockedDestination {
             link,
             transport: &mut theirs.transport,
-            host: peer.surroundings(their_attached, &mut theirs.notes),
+            host: peer.environment(their_attached, &mut theirs.notes),
             volume: Volume::default(),
         };
         let now = || self.device().now();
@@ -156,12 +161,12 @@ impl QueuePair {
             let Some(part) = in_process::next_part(transport, &upcoming) else {
                 break Step::Packets;
             };
-            if !end.is_for(&part) {
+            if !end.is_destination_of(&part) {
                 break Step::Moved;
             }
             let packets = part.packets;
             let transfer = host.transfer(part.request, &upcoming);
-            let outcome = end.carry(&part, transfer, &host);
+            let outcome = end.transfer_part(&part, transfer, &host);
             let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
             if host.notes.overrun || end.host.notes.overrun {
                 break Step::Moved;
@@ -169,7 +174,7 @@ impl QueuePair {
             let Volume {
                 messages, bytes, ..
             } = end.volume;
-            if step != Step::Moved || messages >= MESSAGES || bytes >= BYTES {
+            if step != Step::Moved || messages >= MAX_DIRECT_MESSAGES || bytes >= BYTES {
                 break step;
             }
         };
@@ -183,18 +188,18 @@ impl QueuePair {
     }
 }
 
-/// The destination queue pair of a direct transfer, while both queue pairs are locked.
-struct End<'a, 'h> {
-    link: &'a Link,
+/// Destination queue pair of a direct transfer, while both queue pairs are locked.
+struct LockedDestination<'a, 'h> {
+    link: &'a LocalPeer,
     transport: &'a mut proto::QueuePair,
-    host: Surroundings<'h>,
+    host: Environment<'h>,
     /// Number of messages, bytes and copy operations that were executed.
     volume: Volume,
 }
 
-impl<'h> End<'_, 'h> {
-    /// Returns whether a range of a message goes to this destination.
-    fn is_for(&self, part: &Part<'_>) -> bool {
+impl<'h> LockedDestination<'_, 'h> {
+    /// Returns whether this is the destination of a range of a message.
+    fn is_destination_of(&self, part: &Part<'_>) -> bool {
         match part.request.operation {
             SendOperation::Datagram {
                 path, destination, ..
@@ -203,7 +208,12 @@ impl<'h> End<'_, 'h> {
         }
     }
 
-    fn carry(&mut self, part: &Part<'_>, transfer: Transfer, sender: &Surroundings<'h>) -> Outcome {
+    fn transfer_part(
+        &mut self,
+        part: &Part<'_>,
+        transfer: Transfer,
+        sender: &Environment<'h>,
+    ) -> Outcome {
         let mut copies = 1;
         let outcome = match part.request.operation {
             SendOperation::Datagram {
@@ -223,7 +233,7 @@ impl<'h> End<'_, 'h> {
                 let host = &mut self.host;
                 self.transport.take_datagram(part, &route, host, sender)
             }
-            _ => in_process::carry(part, transfer, self.transport, &mut self.host, sender),
+            _ => in_process::transfer_part(part, transfer, self.transport, &mut self.host, sender),
         };
         if outcome == Outcome::Executed {
             self.volume.add_part(part.length, part.ends, copies);
@@ -232,8 +242,8 @@ impl<'h> End<'_, 'h> {
     }
 }
 
-/// Returns whether messages of `service` can be executed directly between two queue pairs of this process.
-fn has_direct(service: Service) -> bool {
+/// Returns whether messages of the service `service` can be executed directly between two queue pairs of this process.
+fn supports_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
         | Service::UnreliableConnection
@@ -244,7 +254,7 @@ fn has_direct(service: Service) -> bool {
 }
 
 /// Returns whether the two queue pairs are connected to each other, so that each would accept packets from the other.
-fn connected(mine: &Inner, theirs: &Inner, link: &Link) -> bool {
+fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;
     // IBTA 9.6.1.4: a connection accepts only packets of its own path.

@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use ibverbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-use super::device::Device;
+use super::device::Adapter;
 use super::error::ModifyError;
 use super::transition::{self, Mask};
 use crate::limits::{MAX_PKEYS, MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM, PORTS};
 use crate::multicast::canonical;
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
 
-/// The arguments of `ibv_modify_qp`.
+/// Arguments of `ibv_modify_qp`.
 #[derive(Clone, Copy)]
 pub(crate) struct Modification<'a> {
     /// The attribute mask that the program has passed.
@@ -21,9 +21,9 @@ pub(crate) struct Modification<'a> {
     pub(crate) destination: Ipv6Addr,
 }
 
-/// Properties of a queue pair before a modification that the checks use.
+/// Properties of a queue pair before a modification, which the checks use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Present {
+pub(super) struct PresentState {
     pub(super) service: Service,
     pub(super) state: State,
     /// Set if the queue pair is in SQD and requests that were started before are still in progress.
@@ -35,7 +35,7 @@ pub(super) struct Present {
 /// A checked modification, which can be applied without failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// State to enter; `None` if the state does not change.
+    /// State to enter, or `None` if the state does not change.
     pub(super) enter: Option<State>,
     /// Attributes to set besides the state.
     pub(super) set: Mask,
@@ -43,13 +43,14 @@ pub(super) struct Plan {
     path: Option<Path>,
 }
 
-/// Checks a modification completely, before the queue pair is changed. Returns the changes that must then be applied.
+/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes that must then be
+/// applied.
 pub(super) fn check(
-    present: Present,
+    present: PresentState,
     wanted: &Modification<'_>,
-    device: &dyn Device,
+    device: &dyn Adapter,
 ) -> Result<Plan, ModifyError> {
-    let Present { service, state, .. } = present;
+    let PresentState { service, state, .. } = present;
     let values = wanted.values;
     let mask = Mask::from_bits(wanted.mask)
         .ok_or(ModifyError::Unknown(wanted.mask & !Mask::all().bits()))?
@@ -97,7 +98,7 @@ pub(super) fn check(
     })
 }
 
-fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<(), ModifyError> {
+fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Adapter) -> Result<(), ModifyError> {
     let range = |attribute, fits: bool| {
         if fits || !set.contains(attribute) {
             Ok(())
@@ -136,7 +137,7 @@ fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Device) -> Result<
     Ok(())
 }
 
-fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyError> {
+fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyError> {
     let address = &wanted.values.ah_attr;
     if address.is_global == 0 {
         // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
@@ -165,7 +166,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyErr
 }
 
 impl Plan {
-    /// Sets the attributes of the transport to the new values.
+    /// Sets the attributes of the transport that the modification changes to the values in `values`.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -211,8 +212,8 @@ impl Plan {
         }
     }
 
-    /// Stores the attribute values of the program, which `ibv_query_qp` returns.
-    pub(super) fn remember(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
+    /// Stores the attribute values that the program has set, for `ibv_query_qp`.
+    pub(super) fn store(&self, values: &ibv_qp_attr, as_set: &mut ibv_qp_attr) {
         macro_rules! remember {
             ($($attribute:ident => $($field:ident),+;)+) => {
                 $(if self.set.contains(Mask::$attribute) {
@@ -239,13 +240,13 @@ impl Plan {
     }
 }
 
-/// Returns the duration for a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for
-/// 0 (IBTA 9.9.2.1.1).
+/// Returns the duration of a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for 0
+/// (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
 
-/// Converts a state of the C ABI. Fails if the number is no state.
+/// Converts a queue pair state of the C ABI. Fails if the number is not a state.
 pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     Ok(match state {
         ibv_qp_state::IBV_QPS_RESET => State::Reset,
@@ -259,7 +260,7 @@ pub(super) fn state_of(state: ibv_qp_state) -> Result<State, ModifyError> {
     })
 }
 
-/// Returns the number of a state in the C ABI.
+/// Returns the value of a queue pair state in the C ABI.
 pub(crate) fn number_of(state: State) -> ibv_qp_state {
     match state {
         State::Reset => ibv_qp_state::IBV_QPS_RESET,
@@ -272,7 +273,7 @@ pub(crate) fn number_of(state: State) -> ibv_qp_state {
     }
 }
 
-/// Returns the number of an MTU in the C ABI.
+/// Returns the value of an MTU in the C ABI.
 pub(super) fn mtu_number(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::Mtu256 => ibv_mtu::IBV_MTU_256,
@@ -302,7 +303,7 @@ mod tests {
 
     use ibverbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-    use super::{Modification, ModifyError, Plan, Present, check, number_of, state_of};
+    use super::{Modification, ModifyError, Plan, PresentState, check, number_of, state_of};
     use crate::limits::{MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM};
     use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
     use crate::queue_pair::device::tests::TestDevice;
@@ -339,8 +340,8 @@ mod tests {
         values
     }
 
-    fn present(service: Service, state: State) -> Present {
-        Present {
+    fn present(service: Service, state: State) -> PresentState {
+        PresentState {
             service,
             state,
             draining: false,
@@ -349,7 +350,7 @@ mod tests {
     }
 
     fn checked(
-        present: Present,
+        present: PresentState,
         to: State,
         mask: Mask,
         change: impl FnOnce(&mut ibv_qp_attr),
@@ -384,8 +385,8 @@ mod tests {
         assert_eq!(cases, 3 * all(21) + 2 * all(22));
     }
 
-    fn each_attribute(present: Present, to: State) -> usize {
-        let Present { service, state, .. } = present;
+    fn each_attribute(present: PresentState, to: State) -> usize {
+        let PresentState { service, state, .. } = present;
         let Some(rule) = rule(service, state, to) else {
             for mask in [Mask::STATE, Mask::STATE | Mask::PORT, Mask::all()] {
                 let result = checked(present, to, mask, |_| ());
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_and_states_that_are_none() {
+    fn unknown_mask_bits_and_states_are_refused() {
         let rts = present(Service::ReliableConnection, State::ReadyToSend);
         let error = checked(
             rts,
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_current_state_has_to_be_right() {
+    fn a_wrong_current_state_is_refused() {
         for service in SERVICES {
             for state in [State::ReadyToSend, State::SendQueueDrained] {
                 for told in STATES {
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_ranges() {
+    fn values_outside_their_ranges_are_refused() {
         type Change = fn(&mut ibv_qp_attr);
         let init = (State::Reset, State::Init);
         let receive = (State::Init, State::ReadyToReceive);
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_route_to_one_peer() {
+    fn an_address_without_a_route_to_one_peer_is_refused() {
         let service = Service::UnreliableConnection;
         let (from, to) = (State::Init, State::ReadyToReceive);
         let mask = Mask::STATE | rule(service, from, to).unwrap().required;
@@ -563,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_do_not_migrate() {
+    fn path_migration_is_refused() {
         let rts = present(Service::ReliableConnection, State::ReadyToSend);
         let state = State::ReadyToSend;
         for (migration, right) in [
@@ -579,9 +580,9 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_queue_is_left_alone_or_given_up() {
+    fn a_draining_send_queue_accepts_only_the_error_and_reset_transitions() {
         for service in SERVICES {
-            let draining = Present {
+            let draining = PresentState {
                 draining: true,
                 ..present(service, State::SendQueueDrained)
             };
@@ -598,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_checked_is_applied_and_remembered() {
+    fn checked_attributes_are_applied_and_returned_by_a_query() {
         let service = Service::ReliableConnection;
         let given = values();
         let (mut attributes, mut as_set) = (Attributes::default(), ibv_qp_attr::default());
@@ -612,7 +613,7 @@ mod tests {
             let mask = Mask::STATE | rule(service, pair[0], pair[1]).unwrap().required;
             let plan = checked(present(service, pair[0]), pair[1], mask, |_| ()).unwrap();
             plan.apply(&given, &mut attributes);
-            plan.remember(&given, &mut as_set);
+            plan.store(&given, &mut as_set);
         }
         assert_eq!(attributes.destination, 0xff_ffff);
         assert_eq!(attributes.path.map(|path| path.destination), Some(PEER));

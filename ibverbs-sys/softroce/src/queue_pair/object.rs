@@ -5,17 +5,17 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 
 use super::create::Creation;
-use super::device::{Device, Outgoing};
+use super::device::{Adapter, Outgoing};
 use super::draft::Rules;
 use super::error::{CreateError, ModifyError};
 use super::handles::{Handle, Handles};
-use super::host::{Attached, Notes, Receives, Surroundings};
-use super::in_process::Link;
-use super::modify::{Modification, Present, check, mtu_number, number_of};
+use super::host::{Attached, Environment, Notes, Receives};
+use super::in_process::LocalPeer;
+use super::modify::{Modification, PresentState, check, mtu_number, number_of};
 use super::publication::Publication;
 use super::same_host::Partner;
 use super::transition::Mask;
-use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::context::{Context, DomainId, Element, HasUsage, Held, Refusal, Usage};
 use crate::counters::Tally;
 use crate::proto::{self, Arrival, Attributes, Counter, Event, Host, Path, Service, State, Time};
 use crate::receive::ReceiveQueue;
@@ -29,13 +29,13 @@ use crate::wire::Run;
 /// a thread that moves messages between two queue pairs of this process holds the locks of both; module `in_process`
 /// defines the order.
 ///
-/// When the queue pair is destroyed, it releases the objects that it uses at once. Functions that are called later
+/// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions that are called later
 /// through remaining references do nothing.
 pub struct QueuePair {
     number: u32,
     rules: Rules,
     signal_all: bool,
-    device: Arc<dyn Device>,
+    device: Arc<dyn Adapter>,
     handles: Handles,
     usage: Usage,
     alarm: Alarm,
@@ -51,11 +51,12 @@ pub(super) struct Inner {
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
-    /// Number that changes with each modification by the program. The cached `link` and `partner` are valid for one version.
+    /// Number that changes with each modification by the program. The cached `link` and `partner` are valid for one
+    /// version only.
     pub(super) version: u64,
     /// Cached destination in this process, in which messages are executed directly.
-    pub(super) link: Option<Box<Link>>,
-    /// Cached peer in another process that shares memory with this one.
+    pub(super) link: Option<Box<LocalPeer>>,
+    /// Cached peer in another process that shares memory with this process.
     pub(super) partner: Option<Partner>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
@@ -67,7 +68,7 @@ impl QueuePair {
     /// Creates a queue pair with the number `number`, in the RESET state.
     pub(crate) fn new(
         number: u32,
-        device: &Arc<dyn Device>,
+        device: &Arc<dyn Adapter>,
         creation: Creation<'_>,
     ) -> Result<Arc<Self>, CreateError> {
         let capabilities = creation.check()?;
@@ -129,11 +130,11 @@ impl QueuePair {
                 tally: device.tally(),
             }),
         };
-        this.forget(&mut this.inner.lock());
+        this.reset(&mut this.inner.lock());
         Ok(Arc::new(this))
     }
 
-    /// Returns the queue pair's number.
+    /// Returns the number of the queue pair.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -143,7 +144,7 @@ impl QueuePair {
         self.rules.service
     }
 
-    /// Returns the current state. The device may change it without an action of the program.
+    /// Returns the current state, which may also change without a call by the program.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
     }
@@ -154,12 +155,12 @@ impl QueuePair {
         self.peer_of(&self.inner.lock())
     }
 
-    /// Returns the rules that determine which requests can be posted to the queue pair.
+    /// Returns the rules that determine which requests the program may post to the queue pair.
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Returns the capabilities that the queue pair was created with.
+    /// Returns the capabilities of the queue pair, which were set at its creation.
     pub(crate) fn capabilities(&self) -> ibv_qp_cap {
         self.rules.capabilities
     }
@@ -202,12 +203,12 @@ impl QueuePair {
         let windows = self.device.windows(source, attributes.path_mtu);
         (attributes.window, attributes.max_window) = (*windows.start(), *windows.end());
         let path_mtu = attributes.path_mtu;
-        plan.remember(wanted.values, &mut inner.as_set);
+        plan.store(wanted.values, &mut inner.as_set);
         inner.as_set.path_mtu = mtu_number(path_mtu);
         match plan.enter {
             Some(State::Reset) => {
                 self.enter(&mut inner, State::Reset);
-                self.forget(&mut inner);
+                self.reset(&mut inner);
             }
             Some(State::SendQueueDrained) if state != State::SendQueueDrained => {
                 inner.notes.draining = true;
@@ -238,9 +239,9 @@ impl QueuePair {
         Ok(now)
     }
 
-    fn present(&self, inner: &Inner) -> Present {
+    fn present(&self, inner: &Inner) -> PresentState {
         let state = inner.transport.state();
-        Present {
+        PresentState {
             service: self.rules.service,
             state,
             draining: inner.notes.draining && state == State::SendQueueDrained,
@@ -275,10 +276,10 @@ impl QueuePair {
             // IBTA 9.6.1.4: a connection accepts only packets of its own path. A datagram is only checked against its source
             // queue pair number.
             let is_theirs = if connected {
-                arrival.is_of(transport.attributes())
+                arrival.is_from_peer(transport.attributes())
             } else {
                 let deth = run.first().header.deth;
-                deth.is_none_or(|deth| arrival.may_be_of(deth.source))
+                deth.is_none_or(|deth| arrival.may_own(deth.source))
             };
             if !is_theirs {
                 host.count(Counter::Unaddressed, run.count() as u64);
@@ -288,9 +289,9 @@ impl QueuePair {
         });
     }
 
-    /// Executes queued requests that need no packets, and passes all packets that may be sent now to `outgoing`. The packets
-    /// are sent before the queue pair is unlocked, so packets of another thread cannot overtake them. Returns the time of the
-    /// next timeout.
+    /// Executes queued requests that need no packets, and passes all packets that may be sent now to `outgoing`. The
+    /// packets are sent before the queue pair is unlocked, so that packets of another thread cannot overtake them.
+    /// Returns the time of the next timeout.
     pub(crate) fn transmit(
         &self,
         now: impl FnOnce() -> Time,
@@ -298,30 +299,30 @@ impl QueuePair {
     ) -> Option<Time> {
         let mut inner = self.inner.lock();
         if !self.transmit_acknowledgement(&mut inner, outgoing) {
-            self.move_queued(&mut inner);
+            self.execute_all_queued(&mut inner);
             self.transmit_queued(&mut inner, now, outgoing);
         }
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again. Another
-    /// queue pair may have used the space already. Does nothing if the link (shared memory) to the peer has ended.
-    pub(crate) fn room_came(&self) {
+    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again, unless
+    /// another queue pair has used the space. Does nothing if the link (shared memory) to the peer has ended.
+    pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
-            inner.transport.room_came();
+            inner.transport.space_available();
         }
     }
 
-    /// Returns whether nothing has to be transmitted except an acknowledgement that may be delayed, so that a message of
-    /// the program carries it.
+    /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent together with a
+    /// message of the program.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
 
-    /// Returns whether an acknowledgement has to be transmitted, now or later.
-    pub(crate) fn owes(&self) -> bool {
-        self.inner.lock().transport.owes()
+    /// Returns whether an acknowledgement must be transmitted, now or later.
+    pub(crate) fn must_acknowledge(&self) -> bool {
+        self.inner.lock().transport.must_acknowledge()
     }
 
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.
@@ -329,7 +330,7 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// Returns the entry that represents the queue pair in the NIC's timers.
+    /// Returns the state of the queue pair's timer in the NIC.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -364,19 +365,21 @@ impl QueuePair {
         }
     }
 
-    /// Adds a reference of an open device to the queue pair. Returns `false` if the queue pair is being destroyed.
+    /// Adds the reference `handle` of an open device to the queue pair. Returns `false` if the queue pair is being
+    /// destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
 
-    /// Removes the reference of an open device, whose C object is `element`. Returns whether it was the last reference.
+    /// Removes the reference of an open device whose C object is `element`. Returns whether the reference was the last
+    /// one.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes all references of an open device that is being closed. Returns `true` if references were removed and none is
-    /// left.
-    pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
+    /// Removes all references of an open device that is being closed. Returns `true` if at least one was removed and
+    /// none is left.
+    pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
@@ -387,7 +390,7 @@ impl QueuePair {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
         self.enter(&mut inner, State::Reset);
-        self.forget(&mut inner);
+        self.reset(&mut inner);
         inner.attached = None;
         self.publish(&mut inner);
         drop(inner);
@@ -401,8 +404,8 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Makes the device accept packets of the new peer, and no longer those of the old peer. The queue pair must not be
-    /// locked, because the device makes system calls.
+    /// Makes the device accept packets of the peer `new`, and no longer those of the peer `old`. The queue pair must
+    /// not be locked, because the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -417,8 +420,8 @@ impl QueuePair {
         self.with(inner, |transport, host| transport.enter(state, now, host));
     }
 
-    /// Sets the attributes, the caches and the notes to their initial values, as for a new queue pair.
-    fn forget(&self, inner: &mut Inner) {
+    /// Sets the attributes, the caches and the notes to the initial values of a new queue pair.
+    fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
         inner.partner = None;
@@ -453,11 +456,12 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and its environment. Returns `None` if the queue pair was destroyed.
+    /// Calls `act` with the transport and its environment, and returns the result. Returns `None` if the queue pair was
+    /// destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
-        act: impl FnOnce(&mut proto::QueuePair, &mut Surroundings<'_>) -> T,
+        act: impl FnOnce(&mut proto::QueuePair, &mut Environment<'_>) -> T,
     ) -> Option<T> {
         let Inner {
             transport,
@@ -465,7 +469,7 @@ impl QueuePair {
             notes,
             ..
         } = inner;
-        let mut host = self.surroundings(attached.as_ref()?, notes);
+        let mut host = self.environment(attached.as_ref()?, notes);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
@@ -476,12 +480,12 @@ impl QueuePair {
     }
 
     /// Returns the environment that the transport needs for one call.
-    pub(super) fn surroundings<'a>(
+    pub(super) fn environment<'a>(
         &'a self,
         attached: &'a Attached,
         notes: &'a mut Notes,
-    ) -> Surroundings<'a> {
-        Surroundings {
+    ) -> Environment<'a> {
+        Environment {
             number: self.number,
             device: &*self.device,
             handles: &self.handles,
@@ -491,12 +495,12 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if a completion was lost because its completion queue was full: the program
-    /// would never learn that the request has completed (IBTA 11.6.3.2).
+    /// Moves the queue pair to the error state if a completion was lost because its completion queue was full: the
+    /// program would never learn that the request has completed (IBTA 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,
-        host: &mut Surroundings<'_>,
+        host: &mut Environment<'_>,
     ) {
         if std::mem::take(&mut host.notes.overrun)
             && !matches!(transport.state(), State::Reset | State::Error)
@@ -508,12 +512,12 @@ impl QueuePair {
     }
 
     /// Returns the NIC to which the queue pair belongs.
-    pub(super) fn device(&self) -> &dyn Device {
+    pub(super) fn device(&self) -> &dyn Adapter {
         &*self.device
     }
 }
 
-impl Shared for QueuePair {
+impl HasUsage for QueuePair {
     fn usage(&self) -> &Usage {
         &self.usage
     }

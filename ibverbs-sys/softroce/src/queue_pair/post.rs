@@ -5,22 +5,22 @@ use super::draft::Draft;
 use super::error::PostError;
 use super::host::Receives;
 use super::object::{Inner, QueuePair};
-use super::posted::List;
+use super::posted::PostedList;
 use crate::proto::{
     Completion, CompletionStatus, Data, Host, Posted, ReceiveRequest, SendOperation, SendRequest,
     State, Step, Time, WindowBinding, Work,
 };
 use crate::spin::MutexGuard;
 
-/// The locked send queue of a queue pair, for posting requests.
+/// The locked send queue of a queue pair, to which requests are posted.
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// Set if ring messages were sent and the peer process must still be woken.
+    /// Set if ring messages were sent for which the peer process has not been woken yet.
     has_sent: bool,
-    /// Set if a request was added to the queue instead of being executed or sent at once.
+    /// Set if a request was added to the queue instead of being executed or sent immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. They count against the queue's capacity until the sender
+    /// Number of requests that were executed while they were posted. They occupy capacity of the queue until the sender
     /// is dropped.
     done: usize,
 }
@@ -46,7 +46,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request to bind a type 1 window (`ibv_bind_mw`). The caller must then transmit the request.
+    /// Posts a request to bind a type 1 window (`ibv_bind_mw`), with the work request ID `id`. The caller must then
+    /// transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -59,8 +60,9 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message, and sends it at once as a ring message (short message in the ring shared with a peer process).
-    /// Returns `false`, and posts nothing, if the message is not suitable or an earlier request must be sent first.
+    /// Posts a message, and immediately sends it as a ring message (short message in memory shared with a peer
+    /// process). Returns `false`, and posts nothing, if the message is not suitable or an earlier request must be sent
+    /// first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &Posted, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -71,13 +73,13 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether this sender has nothing left to do: it has neither queued a request nor sent a ring message (short
-    /// message in the ring shared with a peer process) for which the peer must still be woken.
+    /// Returns whether this sender has neither queued a request nor sent a ring message (short message in memory shared
+    /// with a peer process) for which the peer must still be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in the shared ring). Returns `true`
+    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in shared memory). Returns `true`
     /// if ring messages were sent and the queue pair has no other message to send.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
@@ -89,10 +91,10 @@ impl Sender<'_> {
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly, up to the first request that must be queued. Returns the number of executed
-    /// requests.
+    /// Executes requests of `list` directly, up to the first request that must be queued. Returns the number of
+    /// executed requests.
     #[inline]
-    pub(crate) fn execute<'l>(&mut self, list: &mut impl List<'l>) -> usize {
+    pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
         let before = self.done;
         loop {
@@ -126,7 +128,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests in order. If the send queue has too little space for all of them, posts none and fails.
+    /// Posts all requests in order. Posts none, and fails, if the send queue has too little space for all of them.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -140,38 +142,39 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring shared with a peer
-    /// process). Returns the next step for the send queue.
-    pub(crate) fn move_queued(&mut self) -> Step {
-        self.queue_pair.move_queued(&mut self.inner)
+    /// Executes queued requests that need neither packets nor ring messages (short messages in memory shared with a
+    /// peer process). Returns the next step for the send queue.
+    pub(crate) fn execute_all_queued(&mut self) -> Step {
+        self.queue_pair.execute_all_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may wait until a response arrives, to be sent together with later requests. If the
-    /// peer shares memory with this process, waiting has no advantage, and the result is `false`.
+    /// Returns whether posted requests may wait for the next response, to be sent together with later requests. Returns
+    /// `false` if the peer shares memory with this process, because waiting then has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Passes to `outgoing` all packets and ring messages (short messages in the ring shared with a peer process) that may
-    /// be sent now. They are sent before the queue pair is unlocked.
+    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a peer process) that
+    /// may be sent now. They are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout, if nothing but ring messages (short messages in the ring shared with a peer process) was
-    /// sent. Returns the time for which the queue pair must be added to the NIC's timers. Returns `None` if no response is
-    /// awaited, or if the timers contain the queue pair already. In the second case the timeout starts when that earlier
-    /// timer expires, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Sets the response timeout, if only ring messages (short messages in memory shared with a peer process) were
+    /// sent. Returns the time for which the caller must set the queue pair's timer in the NIC. Returns `None` if no
+    /// response is awaited, or if the timer is set already. In the second case the timeout starts when the timer
+    /// expires, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
-        if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_noted() {
+        if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {
             return None;
         }
         self.inner.transport.arm(now());
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the queue pair has to be added to the NIC's timers, or `None` if no timer is needed.
+    /// Returns the time for which the caller must set the queue pair's timer in the NIC, or `None` if no timer is
+    /// needed.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())
@@ -193,7 +196,7 @@ impl Sender<'_> {
     }
 }
 
-/// The locked receive queue of a queue pair, for posting requests.
+/// The locked receive queue of a queue pair, to which requests are posted.
 pub(crate) struct Receiver<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
@@ -203,9 +206,7 @@ impl Receiver<'_> {
     /// Posts a receive request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
-        let Some(attached) = &self.inner.attached else {
-            return Err(PostError::NoQueue);
-        };
+        let attached = (self.inner.attached.as_ref()).ok_or(PostError::NoQueue)?;
         let Receives::Own(queue) = &attached.receives else {
             return Err(PostError::NoQueue);
         };

@@ -14,14 +14,14 @@ use smallvec::SmallVec;
 
 use super::QueuePair;
 use super::object::Inner;
-use super::same_host::{Across, Near, Partner};
+use super::same_host::{BothMemories, DirectPost, Partner};
 use crate::counters::Flow;
 use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
-use crate::transfer::{self, Kind, OneSided, STRIDE, Transfer, Undone, Volume};
+use crate::transfer::{self, Kind, MAX_COPY, OneSided, Transfer, Undone, Volume};
 
 /// A list of requests that are posted together, in order.
-pub(crate) trait List<'a> {
-    /// Returns the current request. Returns `None` after the last one, or if the request may not be posted or is not
+pub(crate) trait PostedList<'a> {
+    /// Returns the current request, or `None` after the last one, or if the request may not be posted or is not
     /// one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
@@ -29,8 +29,8 @@ pub(crate) trait List<'a> {
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
-/// A request that was executed, and whose completion is still to be reported.
-struct Ended {
+/// A request that was executed and whose completion has not been reported yet.
+struct ExecutedRequest {
     id: u64,
     work: Work,
     length: u32,
@@ -47,19 +47,19 @@ impl QueuePair {
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,
-        list: &mut impl List<'a>,
+        list: &mut impl PostedList<'a>,
         max_requests: usize,
     ) -> usize {
         let Some(mut request) = list.peek() else {
             return 0;
         };
-        let Some(Near {
+        let Some(DirectPost {
             transport,
             attached,
             notes,
             partner,
             tally,
-        }) = self.near(mine)
+        }) = self.direct_post(mine)
         else {
             return 0;
         };
@@ -73,7 +73,7 @@ impl QueuePair {
         let signals_all = attributes.signal_all;
         let (mut done, mut packets, mut lost) = (0, 0, None);
         let mut volume = Volume::default();
-        let mut ended = SmallVec::<[Ended; MAX_REQUESTS]>::new();
+        let mut ended = SmallVec::<[ExecutedRequest; MAX_REQUESTS]>::new();
         {
             let Partner {
                 link,
@@ -85,13 +85,13 @@ impl QueuePair {
             let Some(visit) = link.visit(target, generation, known) else {
                 return 0;
             };
-            let mut across = Across {
+            let mut across = BothMemories {
                 domain,
                 regions,
                 visit,
             };
             while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
-                let length = request.data.length().filter(|&length| length <= STRIDE);
+                let length = request.data.length().filter(|&length| length <= MAX_COPY);
                 let Some(length) = length else {
                     break;
                 };
@@ -113,7 +113,7 @@ impl QueuePair {
                 volume.add_part(length, true, 1);
                 packets += transport.packets(length);
                 if request.signaled || signals_all {
-                    ended.push(Ended {
+                    ended.push(ExecutedRequest {
                         id: request.id,
                         work: request.action.work(),
                         length,
@@ -133,8 +133,8 @@ impl QueuePair {
         volume.messages = done as u64;
         tally.add(Flow::OneSided, &volume);
         if !ended.is_empty() || lost.is_some() {
-            let mut host = self.surroundings(attached, notes);
-            host.complete_sends(ended.iter().map(Ended::completion));
+            let mut host = self.environment(attached, notes);
+            host.complete_sends(ended.iter().map(ExecutedRequest::completion));
             if let Some((id, work)) = lost {
                 let status = CompletionStatus::LocalProtection;
                 host.complete_sends(iter::once(Completion::new(id, status, work)));
@@ -149,7 +149,7 @@ impl QueuePair {
     }
 }
 
-impl Ended {
+impl ExecutedRequest {
     fn completion(&self) -> Completion {
         Completion {
             length: self.length,
@@ -159,7 +159,7 @@ impl Ended {
 }
 
 /// A list of requests that have already been converted to [`SendRequest`]s.
-impl<'a> List<'a> for &'a [SendRequest] {
+impl<'a> PostedList<'a> for &'a [SendRequest] {
     fn peek(&self) -> Option<OneSided<'a>> {
         let request = self.first()?;
         OneSided::of(request).filter(|_| Kind::of(request) == Kind::OneSided)

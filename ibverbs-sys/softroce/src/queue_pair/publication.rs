@@ -9,7 +9,7 @@ use crate::same_host;
 /// State of the published record of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publication {
-    /// Content of the published record at present; `None` if the queue pair is not published.
+    /// Present content of the published record; `None` if the queue pair is not published.
     record: Option<same_host::QueuePair>,
     /// Set if other processes may be using a record that is published now or was published before.
     may_be_used: bool,
@@ -20,7 +20,7 @@ pub(super) struct Publication {
 }
 
 impl QueuePair {
-    /// Returns whether the queue pair is of a connected service, so that other processes may access memory through it.
+    /// Returns whether the queue pair has a connected service, so that other processes may access memory through it.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -28,7 +28,7 @@ impl QueuePair {
         )
     }
 
-    /// Publishes, replaces or retracts the record of the queue pair, as a change of the queue pair requires.
+    /// Publishes, replaces or retracts the record of the queue pair, as the present state of the queue pair requires.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(host_peers) = self.device().host_peers() else {
             return;
@@ -68,13 +68,13 @@ impl QueuePair {
         }
         let result = host_peers.wait_for_copying_peers();
         if result.is_err() {
-            self.stay();
+            self.republish();
         }
         result
     }
 
     /// Publishes the record again, because the queue pair will be neither reset nor destroyed.
-    pub(crate) fn stay(&self) {
+    pub(crate) fn republish(&self) {
         let mut inner = self.inner.lock();
         inner.publication.may_be_used = true;
         self.publish(&mut inner);
@@ -109,7 +109,7 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records that the queue pair has become ready to receive, and the sequence number `first` that it expects.
+    /// Records that the queue pair has become ready to receive, and expects the sequence number `first`.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

@@ -12,42 +12,44 @@ use smallvec::SmallVec;
 
 use super::QueuePair;
 use super::device::Outgoing;
-use super::host::{Attached, Notes, Surroundings};
+use super::host::{Attached, Environment, Notes};
 use super::object::Inner;
 use crate::context::DomainId;
 use crate::counters::{Flow, Tally};
 use crate::memory::{Piece, Regions};
 use crate::net;
 use crate::proto::{
-    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Place, Posted,
-    Prospect, Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
+    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
+    Remote, Segment, SendRequest, Sequence, Service, Sink, State, Step, Time,
 };
-use crate::same_host::{Access, Connection, Knowledge, Link, Target, Visit};
+use crate::same_host::{Access, CachedRecords, Connection, Link, Target, Visit};
 use crate::transfer::ring_message::{
     self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
 };
 use crate::transfer::{
-    Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
-    STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, depends_on_memory, may_offer,
+    Atomic, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MemoryAccess, NotSent, OneSided,
+    Peer, Polled, Portion, SHORT, Sent, Transfer, TransferHost, Undone, Volume, Work,
+    depends_on_memory, may_offer,
 };
 
 /// The connected queue pair in another process of the host, and the link (shared memory) to that process.
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
-    pub(super) known: Knowledge,
-    /// Number that identifies the GIDs of this connection's packets to the peer process.
+    pub(super) known: CachedRecords,
+    /// Tag from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
     /// Generation number of the peer's connection; `None` until the peer was found to be connected to this queue pair.
     pub(super) generation: Option<u32>,
-    /// The peer's connection, as it was found last.
+    /// State of the peer's connection when it was found last.
     found: Option<Connection>,
-    /// Version of this queue pair for which the cached peer is valid.
+    /// Version of this queue pair for which this cached peer is valid.
     own: u64,
 }
 
-/// The parts of a queue pair that are needed to post a request directly to a peer in another process of the host.
-pub(super) struct Near<'a> {
+/// The transport, the state and the peer of a queue pair, as far as posting a request directly to a peer in another
+/// process of the host needs them.
+pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
@@ -55,12 +57,12 @@ pub(super) struct Near<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Maximum messages that are executed before other threads may lock the queue pair.
-const MESSAGES: u64 = 64;
+/// Maximum number of messages that are executed before the queue pair is unlocked for other threads.
+const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's memory, if the peer is in
-    /// another process of the host. Returns the next step of the send queue.
+    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's memory, if the peer
+    /// is in another process of the host. Returns the next step for the send queue.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return Step::Packets;
@@ -79,7 +81,7 @@ impl QueuePair {
         };
         let first = mine.transport.attributes().send_sequence;
         mine.notes.peer = Peer::SameHost;
-        let mut host = self.surroundings(attached, &mut mine.notes);
+        let mut host = self.environment(attached, &mut mine.notes);
         let transport = &mut mine.transport;
         let now = || self.device().now();
         let mut volume = Volume::default();
@@ -94,7 +96,7 @@ impl QueuePair {
             let request = (transport.next_request())
                 .filter(|request| host.transfer(request, &upcoming) == Transfer::OneSided)
                 .and_then(OneSided::of);
-            let generation = partner.agree(first, upcoming.first);
+            let generation = partner.check_agreement(first, upcoming.first);
             let (Some(request), Some(generation)) = (request, generation) else {
                 break Step::Packets;
             };
@@ -112,7 +114,7 @@ impl QueuePair {
             }
             let packets = upcoming.packets;
             let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
-            if step != Step::Moved || host.notes.overrun || volume.messages >= MESSAGES {
+            if step != Step::Moved || host.notes.overrun || volume.messages >= MAX_MESSAGES {
                 break Step::Moved;
             }
         };
@@ -123,17 +125,18 @@ impl QueuePair {
         step
     }
 
-    /// Sends the acknowledgement that is due as a ring message. Returns `false`, and sends nothing, if the queue pair has
-    /// something else to transmit, or if the acknowledgement cannot be sent as a ring message.
+    /// Sends a pending acknowledgement as a ring message (short message in shared memory). Returns `false`, and sends
+    /// nothing, if the queue pair must transmit something else, too, or if the acknowledgement cannot be sent as a ring
+    /// message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
         outgoing: &impl Outgoing,
     ) -> bool {
-        let Some(near) = self.near(mine) else {
+        let Some(near) = self.direct_post(mine) else {
             return false;
         };
-        let Some(ring_message) = ring_message::mere_acknowledgement(near.transport) else {
+        let Some(ring_message) = ring_message::lone_acknowledgement(near.transport) else {
             return false;
         };
         let Partner { link, tag, .. } = near.partner;
@@ -149,9 +152,9 @@ impl QueuePair {
         true
     }
 
-    /// Sends queued messages as ring messages, up to the first message that
-    /// cannot be sent as a ring message. Returns whether no packets have to be sent: the queue pair has no other message to
-    /// send, or the next message waits to be sent as a ring message.
+    /// Sends queued messages as ring messages (short messages in shared memory), up to the first message that cannot be
+    /// sent in this way. Returns whether no packets must be sent: the queue pair has no other message to send, or the
+    /// next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -205,12 +208,12 @@ impl QueuePair {
             wake(&link, outgoing);
         }
         mine.partner = Some(partner);
-        mine.transport.is_silent() || is_waiting && mine.transport.owes_no_response()
+        mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
-    /// Sends a message as a [`RingMessage`] while it is posted, if the
-    /// message is suitable and no earlier request has to be sent first. The caller must call
-    /// [`flush_ring_messages`](Self::flush_ring_messages) afterwards. Returns `false` if the message has to be queued.
+    /// Sends a message as a [`RingMessage`] while it is posted. The caller must then call
+    /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if the message is not
+    /// suitable or an earlier request must be sent first; the message must then be queued.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -218,7 +221,7 @@ impl QueuePair {
         message: &Posted,
         data: Data<'_>,
     ) -> bool {
-        let Some(near) = self.near(mine) else {
+        let Some(near) = self.direct_post(mine) else {
             return false;
         };
         let Some(length) = data.length() else {
@@ -233,7 +236,7 @@ impl QueuePair {
             Some(_) => Kind::WriteWithImmediate,
         };
         let is_mappable = depends_on_memory(kind, length)
-            && matches!(data, Data::Gathered(list) if self.surroundings(near.attached, near.notes).can_map(list));
+            && matches!(data, Data::Gathered(list) if self.environment(near.attached, near.notes).can_map(list));
         let work = Work {
             is_gathered: matches!(data, Data::Gathered(_)),
             is_behind_others: near.transport.outstanding() > 0,
@@ -246,9 +249,9 @@ impl QueuePair {
                     // The program does not wait for the peer between its messages.
                     near.partner.link.expect_more();
                 }
-                self.post_slot(near, message, data)
+                self.post_in_slot(near, message, data)
             }
-            Transfer::Chunks if length <= PART_CHUNKS => {
+            Transfer::Chunks if length <= MAX_CHUNKS_PART => {
                 self.send_posted(near, message, data, Content::Chunks)
             }
             Transfer::Descriptor => self.post_descriptor(near, message, data, is_mappable),
@@ -258,9 +261,10 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload fits into the [`RingMessage`] itself.
+    /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is posted. Returns `false`
+    /// if the message cannot be sent.
     #[inline(always)]
-    fn post_slot(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
+    fn post_in_slot(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
         let mut gathered = [0; SHORT];
         let bytes = match data {
             Data::Inline(bytes) => bytes,
@@ -280,8 +284,8 @@ impl QueuePair {
         self.send_posted(near, message, data, Content::Bytes(bytes))
     }
 
-    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if the
-    /// memory is an on-demand region.
+    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if
+    /// the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = attached.domain.as_ref()?.id();
@@ -290,12 +294,12 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message as a [`RingMessage`] that contains the addresses of the payload. The
-    /// peer process copies the payload from there.
+    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload. The peer process
+    /// copies the payload from there. Returns `false` if the message cannot be sent.
     #[inline(never)]
     fn post_descriptor(
         &self,
-        near: Near<'_>,
+        near: DirectPost<'_>,
         message: &Posted,
         data: Data<'_>,
         is_mappable: bool,
@@ -303,18 +307,19 @@ impl QueuePair {
         let transport = &near.transport;
         let length = data.length().unwrap_or(u32::MAX);
         let fits = matches!(data, Data::Gathered(list) if list.len() <= SEGMENTS);
-        if !fits || length > PART_MAPPED {
+        if !fits || length > MAX_MAPPED_PART {
             return false;
         }
-        may_offer(transport.on_the_way(), PART_MAPPED / transport.mtu())
+        may_offer(transport.on_the_way(), MAX_MAPPED_PART / transport.mtu())
             && self.send_posted(near, message, data, Content::Segments { is_mappable })
     }
 
-    /// Writes the payload of an RDMA write with immediate data directly to the peer's memory, and sends a [`RingMessage`] (short
-    /// message without packet headers) with the length of the payload.
+    /// Executes an RDMA write with immediate data while it is posted: writes the payload directly to the peer's memory,
+    /// and sends a [`RingMessage`] (short message without packet headers) with its length. Returns `false` if the
+    /// message cannot be sent.
     #[inline(never)]
-    fn post_written(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
-        let host = self.surroundings(near.attached, near.notes);
+    fn post_written(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
+        let host = self.environment(near.attached, near.notes);
         let written = OneSided::posted(message, data)
             .zip(near.partner.connection())
             .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
@@ -323,12 +328,12 @@ impl QueuePair {
         written.is_some() && self.send_posted(near, message, data, Content::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
-    /// nothing, if it cannot be sent.
+    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts nothing, if it cannot be
+    /// sent.
     #[inline(always)]
     fn send_posted(
         &self,
-        near: Near<'_>,
+        near: DirectPost<'_>,
         message: &Posted,
         data: Data<'_>,
         content: Content<'_>,
@@ -340,7 +345,7 @@ impl QueuePair {
             offset: 0,
             length: data.length().unwrap_or_default(),
         });
-        let host = self.surroundings(near.attached, near.notes);
+        let host = self.environment(near.attached, near.notes);
         let (link, tag) = (&near.partner.link, near.partner.tag);
         // If this fails, the message is queued; the queued request fails again and reports the error.
         if send_ring_message(link, tag, &ring_message, portion, &host).is_err() {
@@ -378,8 +383,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives a ring message and the payload `chunks` that belongs to it.
-    /// Returns how urgently the response has to be transmitted.
+    /// Receives a ring message (short message without packet headers) and its payload `chunks`. Returns the urgency of
+    /// the response.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -391,23 +396,23 @@ impl QueuePair {
         let message = ring_message.message.as_ref();
         let is_fetched = message.is_some_and(|message| matches!(message.form, Form::Fetch(_)));
         let holds_up_sender = message.is_some_and(Short::holds_up_sender);
-        if is_fetched && self.near(&mut inner).is_none() {
+        if is_fetched && self.direct_post(&mut inner).is_none() {
             inner.partner = self.partner(&mut inner);
         }
         let near = if is_fetched {
-            self.near(&mut inner)
+            self.direct_post(&mut inner)
         } else {
             None
         };
         let taken = match near {
-            Some(Near {
+            Some(DirectPost {
                 transport,
                 attached,
                 notes,
                 partner,
                 ..
             }) => {
-                let mut host = self.surroundings(attached, notes);
+                let mut host = self.environment(attached, notes);
                 let taken =
                     take_ring_message(transport, now, arrival, ring_message, &mut host, partner);
                 self.fail_if_overrun(transport, &mut host);
@@ -444,9 +449,9 @@ impl QueuePair {
         }
     }
 
-    /// Makes packets use shared memory if the peer is in a process of this host. The choice is made for each datagram
-    /// separately.
-    pub(super) fn choose_packets_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
+    /// Selects shared memory for the packets of the queue pair if the peer is in a process of this host. For datagrams,
+    /// the choice is made for each datagram separately.
+    pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
                 outgoing.share_datagrams();
@@ -459,10 +464,10 @@ impl QueuePair {
         }
     }
 
-    /// Returns the parts of the queue pair that are needed to post a request directly to the peer. Returns `None` if the peer
-    /// is not known yet, or cannot currently be reached through shared memory.
+    /// Returns the parts of the queue pair that are needed to post a request directly to the peer. Returns `None` if
+    /// the peer is not known yet, or cannot currently be reached through shared memory.
     #[inline]
-    pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
+    pub(super) fn direct_post<'a>(&self, mine: &'a mut Inner) -> Option<DirectPost<'a>> {
         let Inner {
             transport,
             attached: Some(attached),
@@ -475,7 +480,7 @@ impl QueuePair {
         else {
             return None;
         };
-        if !partner.is_of(*version) || !self.device().is_shared() {
+        if !partner.is_valid(*version) || !self.device().is_shared() {
             return None;
         }
         debug_assert_eq!(
@@ -483,7 +488,7 @@ impl QueuePair {
             Peer::SameHost,
             "the cached peer is the next one"
         );
-        Some(Near {
+        Some(DirectPost {
             transport,
             attached,
             notes,
@@ -492,7 +497,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair is connected to a queue pair of a process that shares memory with this one.
+    /// Returns whether the queue pair is connected to a queue pair of a process that shares memory with this process.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
         let attributes = inner.transport.attributes();
@@ -502,8 +507,8 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Removes and returns the cached peer in another process that shares memory with this one, or finds it. Returns `None` if
-    /// the peer is elsewhere. The caller stores the peer again.
+    /// Removes and returns the cached peer in another process that shares memory with this process, or finds the peer.
+    /// Returns `None` if the peer is elsewhere. The caller must store the peer in the cache again.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         if mine.partner.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -511,12 +516,12 @@ impl QueuePair {
         mine.notes.peer = Peer::Elsewhere;
         let version = mine.version;
         if let Some(known) = mine.partner.take() {
-            if known.is_of(version) && self.device().is_shared() {
+            if known.is_valid(version) && self.device().is_shared() {
                 mine.notes.peer = Peer::SameHost;
                 return Some(known);
             }
             if known.own == version && known.link.is_dead() {
-                mine.transport.peer_is_gone();
+                mine.transport.set_peer_gone();
             }
         }
         let attributes = mine.transport.attributes();
@@ -532,7 +537,7 @@ impl QueuePair {
                 own_gid: self.device().gid(path.source)?,
                 is_unreliable: self.service() == Service::UnreliableConnection,
             },
-            known: Knowledge::default(),
+            known: CachedRecords::default(),
             generation: None,
             found: None,
             own: version,
@@ -542,18 +547,18 @@ impl QueuePair {
     }
 }
 
-/// Receives a ring message. Drops the ring message if it does not come from the path
-/// of the connection. Returns the volume that was received.
+/// Receives a ring message (short message without packet headers). Drops the message if it does not come from the path
+/// of the connection. Returns the received messages, bytes and copies.
 #[inline]
-fn take_ring_message<'h, P: PeerMemory<Surroundings<'h>>>(
+fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
     now: impl FnOnce() -> Time,
     arrival: &Arrival,
     ring_message: &RingMessage<'_>,
-    host: &mut Surroundings<'h>,
+    host: &mut Environment<'h>,
     peer: &mut P,
 ) -> Volume {
-    if arrival.is_of(transport.attributes()) {
+    if arrival.is_from_peer(transport.attributes()) {
         ring_message::receive(transport, now, ring_message, host, peer)
     } else {
         host.count(Counter::Unaddressed, 1);
@@ -563,23 +568,23 @@ fn take_ring_message<'h, P: PeerMemory<Surroundings<'h>>>(
 
 /// Wakes the peer process, if it sleeps, unless `outgoing` defers wakeups.
 fn wake(link: &Link, outgoing: &impl Outgoing) {
-    if outgoing.is_quiet() {
+    if outgoing.defers_wakeups() {
         link.flush_later();
     } else {
         link.flush();
     }
 }
 
-/// Sends a [`RingMessage`], and copies the bytes of `portion` to the ring that both processes
-/// share.
+/// Sends a [`RingMessage`] (short message without packet headers), and copies the bytes of `portion`, its payload, to
+/// the ring that both processes share.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
     tag: u16,
     ring_message: &RingMessage<'_>,
     portion: Option<Portion<'_>>,
-    host: &Surroundings<'_>,
-) -> Result<(), Unsent> {
+    host: &Environment<'_>,
+) -> Result<(), NotSent> {
     match portion {
         None => link.send_ring_message(tag, ring_message),
         Some(portion) => link.send_chunks(tag, ring_message, portion.length, |pieces| {
@@ -588,25 +593,20 @@ fn send_ring_message(
     }
 }
 
-/// The payload of a received [`RingMessage`], which is in the ring that both processes share.
+/// Payload of a received [`RingMessage`], in the ring that both processes share.
 struct Chunks<'a>(&'a [Piece<'a>]);
 
-impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
-    fn take(
-        &mut self,
-        length: u32,
-        to: Place<'_>,
-        host: &Surroundings<'_>,
-    ) -> Result<(), Misplaced> {
+impl PeerMemory<Environment<'_>> for Chunks<'_> {
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Environment<'_>) -> Result<(), Misplaced> {
         host.copy_in(to, length, self.0).ok_or(Misplaced::Here)
     }
 }
 
 impl Partner {
-    /// Returns whether this cached peer is valid: the queue pair has not been modified since, and the shared memory is still
-    /// usable.
+    /// Returns whether this cached peer is valid for the version `version` of the queue pair, and the shared memory is
+    /// still usable.
     #[inline]
-    fn is_of(&self, version: u64) -> bool {
+    fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
@@ -621,10 +621,10 @@ impl Partner {
         Some(self.found?.generation)
     }
 
-    /// Checks once that the peer is connected and that both sides agree on the sequence number `next`. Returns and stores the
-    /// generation number of the peer's connection, or returns `None` if they do not agree. `first` is the sequence number of
-    /// this side's first packet.
-    fn agree(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
+    /// Checks once that the peer is connected and that both sides agree on the sequence number `next`. Stores and
+    /// returns the generation number of the peer's connection, or returns `None` if they do not agree. `first` is the
+    /// sequence number of this side's first packet.
+    fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
         }
@@ -637,13 +637,13 @@ impl Partner {
         self.generation
     }
 
-    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of access to the peer's
-    /// memory).
+    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of access to the
+    /// peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
         generation: u32,
-        host: &Surroundings<'_>,
+        host: &Environment<'_>,
     ) -> Result<(), Undone> {
         let Self {
             link,
@@ -655,8 +655,8 @@ impl Partner {
         let length = request.data.length().ok_or(Undone::Left)?;
         let mut done = 0;
         loop {
-            let end = length.min(done + STRIDE);
-            let mut across = Across {
+            let end = length.min(done + MAX_COPY);
+            let mut across = BothMemories {
                 domain,
                 regions: host.device.memory().regions(host.number),
                 visit: link.visit(target, generation, known).ok_or(Undone::Left)?,
@@ -670,8 +670,8 @@ impl Partner {
     }
 }
 
-impl PeerMemory<Surroundings<'_>> for Partner {
-    fn write(&mut self, request: &SendRequest, host: &Surroundings<'_>) -> Option<()> {
+impl PeerMemory<Environment<'_>> for Partner {
+    fn write(&mut self, request: &SendRequest, host: &Environment<'_>) -> Option<()> {
         let generation = self.connection()?;
         let request = OneSided::of(request)?;
         self.execute(&request, generation, host).ok()
@@ -682,7 +682,7 @@ impl PeerMemory<Surroundings<'_>> for Partner {
         from: &[Segment],
         to: &[Segment],
         offset: u32,
-        host: &Surroundings<'_>,
+        host: &Environment<'_>,
     ) -> Result<(), Misplaced> {
         let generation = self.connection().ok_or(Misplaced::There)?;
         let Self {
@@ -705,16 +705,17 @@ impl PeerMemory<Surroundings<'_>> for Partner {
     }
 }
 
-/// Access to the memory on both sides of a one-sided request: the memory of this process, and the memory of the peer's process.
-pub(super) struct Across<'a> {
+/// Access to the memory on both sides of a one-sided request: the memory of this process, and the memory of the peer
+/// process.
+pub(super) struct BothMemories<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
     pub(super) visit: Visit<'a>,
 }
 
-impl Across<'_> {
-    /// Calls `act` with the local memory of a range of a request's bytes. Returns `None` if the queue pair may not access the
-    /// bytes, or if `act` returns `None`.
+impl BothMemories<'_> {
+    /// Calls `act` with the local memory of the bytes `range` of a request. Returns `None` if the queue pair may not
+    /// access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,
@@ -743,7 +744,7 @@ impl Across<'_> {
     }
 }
 
-impl Reach for Across<'_> {
+impl MemoryAccess for BothMemories<'_> {
     #[inline]
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
         self.with_pieces(from, range, false, |visit, pieces| {

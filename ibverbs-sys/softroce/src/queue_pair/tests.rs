@@ -11,11 +11,11 @@ use super::device::tests::TestDevice;
 use super::error::ModifyError;
 use super::transition::{Mask, rule};
 use super::{
-    CreateError, Creation, Device, Draft, Handle, Modification, Outgoing, PostError, QueuePair,
+    Adapter, CreateError, Creation, Draft, Handle, Modification, Outgoing, PostError, QueuePair,
     number_of,
 };
 use crate::completion::{CompletionQueue, CompletionQueueAttributes, Entry};
-use crate::context::{Context, Element, ProtectionDomain, Refusal, Shared, Subject};
+use crate::context::{Context, Element, HasUsage, ProtectionDomain, Refusal, Subject};
 use crate::memory::{DeviceMemory, RegionAttributes, Span};
 use crate::proto::{
     AccessFlags, Arrival, CompletionStatus, GatherList, Inline, Path, ReceiveRequest, Remote,
@@ -26,7 +26,7 @@ use crate::wire::{Packet, Run};
 use crate::xrc::{XrcDomain, XrcDomains};
 
 /// GID of the test device at index 0.
-const OWN: Ipv6Addr = Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped();
+const OWN_GID: Ipv6Addr = Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped();
 
 const SEND: SendOperation = SendOperation::Send {
     immediate: None,
@@ -45,7 +45,7 @@ struct Bench {
     key: u32,
 }
 
-/// Packets in flight. Each is delivered to the queue pair whose number it contains.
+/// Packets in flight. Each is delivered to the queue pair whose number the packet contains.
 #[derive(Default)]
 struct Wire(VecDeque<Vec<u8>>);
 
@@ -131,7 +131,7 @@ impl Bench {
     }
 
     fn make(&self, number: u32, creation: Creation<'_>) -> Result<Arc<QueuePair>, CreateError> {
-        let device: Arc<dyn Device> = self.device.clone();
+        let device: Arc<dyn Adapter> = self.device.clone();
         QueuePair::new(number, &device, creation)
     }
 
@@ -163,7 +163,7 @@ impl Bench {
             let packet = Packet::parse(&bytes).unwrap();
             let number = packet.header.bth.destination;
             let to = queue_pairs.iter().find(|to| to.number() == number).unwrap();
-            to.receive(now, &arrival(OWN), &Run::alone(packet));
+            to.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
             to.transmit(|| now, wire);
         }
     }
@@ -213,7 +213,7 @@ fn arrival(source: Ipv6Addr) -> Arrival {
     Arrival {
         local: 0,
         source,
-        destination: OWN,
+        destination: OWN_GID,
         route: [0; 40],
         slot: None,
         private: false,
@@ -254,12 +254,12 @@ fn modify(queue_pair: &QueuePair, mask: Mask, values: &ibv_qp_attr) -> Result<St
     queue_pair.modify(&Modification {
         mask: mask.bits(),
         values,
-        destination: OWN,
+        destination: OWN_GID,
     })
 }
 
-/// Moves a queue pair from RESET, state by state, to the state `to`.
-fn bring(queue_pair: &QueuePair, peer: u32, to: State) {
+/// Moves a queue pair from the state RESET to the state `to`, state by state. `peer` is the number of its peer.
+fn move_to_state(queue_pair: &QueuePair, peer: u32, to: State) {
     let way = [
         State::Init,
         State::ReadyToReceive,
@@ -302,7 +302,7 @@ const OK: CompletionStatus = CompletionStatus::Success;
 const FLUSHED: CompletionStatus = CompletionStatus::Flushed;
 
 #[test]
-fn each_type_needs_its_own() {
+fn each_queue_pair_type_requires_its_attributes() {
     use Service::{
         ReliableConnection, UnreliableConnection, UnreliableDatagram, XrcInitiator, XrcTarget,
     };
@@ -336,7 +336,7 @@ fn each_type_needs_its_own() {
 }
 
 #[test]
-fn shared_queues_are_for_reliable_connections_and_datagrams() {
+fn shared_receive_queues_are_accepted_for_reliable_connections_and_datagrams() {
     let bench = bench(8);
     let (plain, xrc) = (bench.shared_queue(false), bench.shared_queue(true));
     let with = |service, queue| {
@@ -350,7 +350,7 @@ fn shared_queues_are_for_reliable_connections_and_datagrams() {
     assert!(with(Service::UnreliableDatagram, &plain).is_ok());
     assert!(with(Service::UnreliableConnection, &plain).is_err());
     assert!(with(Service::ReliableConnection, &xrc).is_err());
-    bring(&made, 7, State::Init);
+    move_to_state(&made, 7, State::Init);
     let refused = made.receiver().post(room(&bench, 1));
     assert_eq!(refused, Err(PostError::NoQueue));
     made.close();
@@ -358,7 +358,7 @@ fn shared_queues_are_for_reliable_connections_and_datagrams() {
 }
 
 #[test]
-fn capabilities_have_limits_and_are_what_was_asked_for() {
+fn capabilities_are_limited_and_granted_as_requested() {
     type Change = fn(&mut ibv_qp_cap);
     let bench = bench(8);
     let with = |change: Change| {
@@ -386,12 +386,12 @@ fn capabilities_have_limits_and_are_what_was_asked_for() {
 }
 
 #[test]
-fn messages_go_from_one_to_the_other() {
+fn messages_are_transferred_between_queue_pairs() {
     for service in [Service::ReliableConnection, Service::UnreliableConnection] {
         let bench = bench(8);
         let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
-        bring(&one, 8, State::ReadyToSend);
-        bring(&two, 7, State::ReadyToSend);
+        move_to_state(&one, 8, State::ReadyToSend);
+        move_to_state(&two, 7, State::ReadyToSend);
         let mut wire = Wire::default();
         for id in 0..3 {
             two.receiver().post(room(&bench, 10 + id)).unwrap();
@@ -410,7 +410,7 @@ fn messages_go_from_one_to_the_other() {
 fn a_queue_pair_can_be_its_own_peer() {
     let bench = bench(8);
     let itself = bench.queue_pair(7, Service::ReliableConnection);
-    bring(&itself, 7, State::ReadyToSend);
+    move_to_state(&itself, 7, State::ReadyToSend);
     itself.receiver().post(room(&bench, 1)).unwrap();
     post(&itself, 2).unwrap();
     let remote = Remote {
@@ -456,10 +456,10 @@ fn what_can_be_posted_depends_on_the_state() {
 }
 
 #[test]
-fn queues_are_as_long_as_they_were_asked_for() {
+fn queues_have_the_requested_capacities() {
     let bench = bench(32);
     let one = bench.queue_pair(7, Service::ReliableConnection);
-    bring(&one, 8, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
     for id in 0..3 {
         post(&one, id).unwrap();
         one.receiver().post(room(&bench, id)).unwrap();
@@ -471,7 +471,7 @@ fn queues_are_as_long_as_they_were_asked_for() {
 
     // A batch is posted completely or not at all. In an error state there is always room.
     let two = bench.queue_pair(8, Service::ReliableConnection);
-    bring(&two, 7, State::ReadyToSend);
+    move_to_state(&two, 7, State::ReadyToSend);
     let batch = |count| (0..count).map(|id| request(&two, id, SEND)).collect();
     let (mut four, mut three): (Vec<_>, Vec<_>) = (batch(4), batch(3));
     assert_eq!(two.sender().post_all(&mut four), Err(PostError::Full));
@@ -482,10 +482,10 @@ fn queues_are_as_long_as_they_were_asked_for() {
 }
 
 #[test]
-fn a_query_tells_what_was_set_and_a_reset_forgets_it() {
+fn a_query_returns_the_attributes_that_were_set_until_reset() {
     let bench = bench(8);
     let one = bench.queue_pair(7, Service::ReliableConnection);
-    bring(&one, 8, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
     let told = one.query();
     assert_eq!(told.qp_state, ibv_qp_state::IBV_QPS_RTS);
     assert_eq!(told.cur_qp_state, ibv_qp_state::IBV_QPS_RTS);
@@ -516,7 +516,7 @@ fn a_query_tells_what_was_set_and_a_reset_forgets_it() {
 fn a_refused_modification_changes_nothing() {
     let bench = bench(8);
     let one = bench.queue_pair(7, Service::ReliableConnection);
-    bring(&one, 8, State::Init);
+    move_to_state(&one, 8, State::Init);
     let mut wrong = attributes(9, State::ReadyToReceive);
     wrong.min_rnr_timer = 32;
     let mask = Mask::STATE
@@ -533,13 +533,13 @@ fn a_refused_modification_changes_nothing() {
 }
 
 #[test]
-fn draining_is_told_to_who_asked() {
+fn the_drained_event_is_raised_only_if_requested() {
     for asked in [false, true] {
         let bench = bench(8);
         let service = Service::ReliableConnection;
         let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
-        bring(&one, 8, State::ReadyToSend);
-        bring(&two, 7, State::ReadyToSend);
+        move_to_state(&one, 8, State::ReadyToSend);
+        move_to_state(&two, 7, State::ReadyToSend);
         two.receiver().post(room(&bench, 1)).unwrap();
         post(&one, 2).unwrap();
         let mut wire = Wire::default();
@@ -575,12 +575,12 @@ fn draining_is_told_to_who_asked() {
 }
 
 #[test]
-fn a_connection_listens_to_its_peer_alone() {
+fn a_connection_accepts_packets_only_from_its_peer() {
     let bench = bench(8);
     let service = Service::ReliableConnection;
     let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
-    bring(&one, 8, State::ReadyToSend);
-    bring(&two, 7, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
+    move_to_state(&two, 7, State::ReadyToSend);
     two.receiver().post(room(&bench, 1)).unwrap();
     post(&one, 2).unwrap();
     let (now, mut wire) = (Time::from_nanos(1), Wire::default());
@@ -588,17 +588,17 @@ fn a_connection_listens_to_its_peer_alone() {
     let bytes = wire.0.pop_front().unwrap();
     let packet = Packet::parse(&bytes).unwrap();
     let stranger = Ipv4Addr::new(127, 9, 9, 9).to_ipv6_mapped();
-    two.receive(now, &arrival(stranger), &Run::alone(packet));
+    two.receive(now, &arrival(stranger), &Run::of_packet(packet));
     two.receive(
         now,
         &Arrival {
             local: 1,
-            ..arrival(OWN)
+            ..arrival(OWN_GID)
         },
-        &Run::alone(packet),
+        &Run::of_packet(packet),
     );
     assert!(bench.received().is_empty());
-    two.receive(now, &arrival(OWN), &Run::alone(packet));
+    two.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
     assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
 }
 
@@ -607,8 +607,8 @@ fn a_lost_completion_is_an_error_of_the_queue_pair() {
     let bench = bench(1);
     let service = Service::ReliableConnection;
     let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
-    bring(&one, 8, State::ReadyToSend);
-    bring(&two, 7, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
+    move_to_state(&two, 7, State::ReadyToSend);
     for id in 0..2 {
         two.receiver().post(room(&bench, id)).unwrap();
         post(&one, id).unwrap();
@@ -622,12 +622,12 @@ fn a_lost_completion_is_an_error_of_the_queue_pair() {
 }
 
 #[test]
-fn a_destroyed_queue_pair_is_dead_at_once() {
+fn a_destroyed_queue_pair_handles_no_packets() {
     let bench = bench(8);
     let service = Service::ReliableConnection;
     let (one, two) = (bench.queue_pair(7, service), bench.queue_pair(8, service));
-    bring(&one, 8, State::ReadyToSend);
-    bring(&two, 7, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
+    move_to_state(&two, 7, State::ReadyToSend);
     two.receiver().post(room(&bench, 1)).unwrap();
     two.receiver().post(room(&bench, 2)).unwrap();
     post(&one, 3).unwrap();
@@ -642,7 +642,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     let bytes = wire.0.pop_front().unwrap();
     let now = Time::from_nanos(1);
     let packet = Packet::parse(&bytes).unwrap();
-    two.receive(now, &arrival(OWN), &Run::alone(packet));
+    two.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
     two.handle_timeout(now);
     two.transmit(|| now, &mut wire);
     assert!(wire.0.is_empty() && two.next_timeout().is_none());
@@ -660,15 +660,15 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
 }
 
 #[test]
-fn xrc_targets_take_from_the_queues_of_their_domain() {
+fn xrc_targets_consume_receives_of_queues_in_their_domain() {
     let bench = bench(8);
     let queue = bench.shared_queue(true);
     assert_eq!(queue.number(), 1);
     queue.post(room(&bench, 1)).unwrap();
     let initiator = bench.queue_pair(7, Service::XrcInitiator);
     let target = bench.queue_pair(8, Service::XrcTarget);
-    bring(&initiator, 8, State::ReadyToSend);
-    bring(&target, 7, State::ReadyToReceive);
+    move_to_state(&initiator, 8, State::ReadyToSend);
+    move_to_state(&target, 7, State::ReadyToReceive);
     assert_eq!(target.xrc_domain(), Some(bench.xrc.id()));
     let remote = Remote {
         address: 16,
@@ -689,7 +689,7 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
 }
 
 #[test]
-fn an_xrc_request_s_keys_are_of_the_queue_that_it_names() {
+fn the_keys_of_an_xrc_request_are_checked_in_the_domain_of_its_queue() {
     let mut bench = bench(8);
     let first = bench.shared_queue(true);
     let (key, domain) = (bench.key, Arc::clone(&bench.domain));
@@ -700,8 +700,8 @@ fn an_xrc_request_s_keys_are_of_the_queue_that_it_names() {
     let ends = |queue, service: fn(Remote) -> SendOperation| {
         let initiator = bench.queue_pair(7, Service::XrcInitiator);
         let target = bench.queue_pair(8, Service::XrcTarget);
-        bring(&initiator, 8, State::ReadyToSend);
-        bring(&target, 7, State::ReadyToReceive);
+        move_to_state(&initiator, 8, State::ReadyToSend);
+        move_to_state(&target, 7, State::ReadyToReceive);
         let mut draft = Draft::new(1, 0, service(Remote { address: 0, key }));
         draft.xrc_srq(queue);
         let segment = Segment {
@@ -737,8 +737,8 @@ fn a_queue_of_another_xrc_domain_does_not_exist() {
     creation.xrc = Some(&other);
     let target = bench.make(8, creation).unwrap();
     let initiator = bench.queue_pair(7, Service::XrcInitiator);
-    bring(&initiator, 8, State::ReadyToSend);
-    bring(&target, 7, State::ReadyToReceive);
+    move_to_state(&initiator, 8, State::ReadyToSend);
+    move_to_state(&target, 7, State::ReadyToReceive);
     post(&initiator, 2).unwrap();
     bench.run(&mut Wire::default(), &[&initiator, &target]);
     assert!(bench.received().is_empty());
@@ -747,7 +747,7 @@ fn a_queue_of_another_xrc_domain_does_not_exist() {
 }
 
 #[test]
-fn all_who_opened_an_xrc_target_hear_of_it_and_the_last_ends_it() {
+fn all_openers_of_an_xrc_target_get_its_events_and_the_last_close_ends_it() {
     let bench = bench(8);
     let first = bench.handle();
     let mut creation = bench.creation(Service::XrcTarget);
@@ -755,7 +755,7 @@ fn all_who_opened_an_xrc_target_hear_of_it_and_the_last_ends_it() {
     let target = bench.make(8, creation).unwrap();
     let second = bench.handle();
     assert!(target.open(second.clone()));
-    bring(&target, 7, State::ReadyToReceive);
+    move_to_state(&target, 7, State::ReadyToReceive);
     enter(&target, 7, State::Error).unwrap();
     let event = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
     assert_eq!(bench.events(), [event, event]);
@@ -783,7 +783,7 @@ fn a_window_is_bound_by_a_request() {
         .allocate_window(bench.domain.id(), WindowKind::Type1)
         .unwrap();
     let one = bench.queue_pair(7, Service::ReliableConnection);
-    bring(&one, 8, State::ReadyToSend);
+    move_to_state(&one, 8, State::ReadyToSend);
     let datagrams = bench.queue_pair(9, Service::UnreliableDatagram);
     let refused = datagrams.post_bind(1, 0, binding(window));
     assert_eq!(refused, Err(PostError::Operation));

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use crate::proto::{Service, State};
 
 bitflags! {
-    /// Attributes to set in `ibv_modify_qp`: the bits of `ibv_qp_attr_mask`.
+    /// Attributes that `ibv_modify_qp` sets, with the bits of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub(crate) struct Mask: u32 {
         const STATE = 1;
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The attributes that a program must or may set in a state transition, besides the state.
+/// Attributes that a program must set or may set in a state transition, besides the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Attributes that must be set.
@@ -76,10 +76,10 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         (State::Init, State::ReadyToReceive) => to_receive(service),
         (State::ReadyToReceive, State::ReadyToSend) => Rule {
             required: to_send(service),
-            optional: running(service),
+            optional: in_rts(service),
         },
         (State::ReadyToSend, State::ReadyToSend)
-        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(running(service)),
+        | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(in_rts(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
         (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(drained(service)),
         // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
@@ -96,8 +96,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that are accepted and ignored for an XRC queue pair of this service. Programs set the same
-/// attributes on both sides of an XRC connection, and other providers accept them, too.
+/// Returns the attributes that are accepted and ignored for an XRC queue pair of the service `service`. Programs set
+/// the same attributes on both sides of an XRC connection, and other providers accept these attributes, too.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -150,8 +150,8 @@ const fn to_send(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set at the transition to RTS and in RTS.
-const fn running(service: Service) -> Mask {
+/// Returns the attributes that a program may set at the transition to RTS, and while in RTS.
+const fn in_rts(service: Service) -> Mask {
     let connected = Mask::CURRENT_STATE
         .union(Mask::ALTERNATE_PATH)
         .union(Mask::ACCESS)
@@ -163,7 +163,7 @@ const fn running(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set in SQD.
+/// Returns the attributes that a program may set while a queue pair stays in the state SQD (send queue drained).
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
@@ -209,7 +209,7 @@ pub(super) mod tests {
 
     /// Checks that the legal transitions are those of a table that was copied from the diagram of IBTA 10.3.1.
     #[test]
-    fn the_transitions_are_those_of_the_diagram() {
+    fn transitions_agree_with_the_state_diagram() {
         let diagram = [
             //  to: RESET  INIT   RTR    RTS    SQD    SQE    ERR
             [true, true, false, false, false, false, false], // RESET
@@ -238,7 +238,7 @@ pub(super) mod tests {
 
     /// Checks that the required attributes are those that `ibv_modify_qp(3)` lists.
     #[test]
-    fn the_required_attributes_are_those_of_the_manual() {
+    fn required_attributes_agree_with_the_manual_page() {
         let required = |service, from, to| {
             let mask: Mask = rule(service, from, to).unwrap().required;
             mask.bits()
@@ -272,7 +272,7 @@ pub(super) mod tests {
 
     /// Checks that the optional attributes are those of IBTA table 91, by their numbers in `ibv_qp_attr_mask`.
     #[test]
-    fn the_optional_attributes_are_those_of_the_specification() {
+    fn optional_attributes_agree_with_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};
         let init = |key: u32| 0x30 | key;
         let steps = [
@@ -324,7 +324,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_both_required_and_optional() {
+    fn no_attribute_is_both_required_and_optional() {
         for service in SERVICES {
             for from in STATES {
                 for to in STATES {

@@ -1,10 +1,10 @@
 //! Receive queues: the queue of one queue pair, and queues that several queue pairs share.
 #![forbid(unsafe_code)]
 
-mod directory;
 mod queue;
 mod shared;
+mod shared_queue_directory;
 
-pub use directory::Directory;
 pub use queue::{Full, ReceiveQueue};
 pub use shared::{SharedReceiveQueue, XrcBinding};
+pub use shared_queue_directory::SharedQueueDirectory;

@@ -56,7 +56,7 @@ impl ReceiveQueue {
         self.max_segments
     }
 
-    /// Returns the number of receive requests that were posted and not taken.
+    /// Returns the number of receive requests that were posted and not taken yet.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_in_the_order_of_posting_and_is_bounded() {
+    fn receives_are_taken_in_order_of_posting_and_limited() {
         let mut queue = ReceiveQueue::new(2, 1);
         queue.post(request(1)).unwrap();
         queue.post(request(2)).unwrap();

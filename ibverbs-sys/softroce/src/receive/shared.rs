@@ -6,13 +6,13 @@ use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use crate::completion::CompletionQueue;
-use crate::context::{Context, DomainId, Element, ProtectionDomain, Refusal, Shared, Usage};
+use crate::context::{Context, DomainId, Element, HasUsage, ProtectionDomain, Refusal, Usage};
 use crate::limits;
 use crate::proto::ReceiveRequest;
 
 use super::Full;
 
-/// A shared receive queue (`ibv_srq`): receive requests that several queue pairs take from.
+/// A shared receive queue (`ibv_srq`): a queue of receive requests that several queue pairs use.
 pub struct SharedReceiveQueue {
     number: u32,
     context: Arc<Context>,
@@ -36,7 +36,7 @@ pub struct XrcBinding {
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Number of requests: when fewer are left, an event is raised once. 0 if no event is armed.
+    /// Minimum number of requests: an event is raised once when fewer are left. 0 if no event is armed.
     limit: u32,
 }
 
@@ -94,8 +94,8 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the capacity and the limit of the event (`ibv_modify_srq(3)`). `None` leaves a value unchanged. If a new
-    /// value is invalid, changes nothing.
+    /// Changes the capacity and the limit below which the event is raised (`ibv_modify_srq(3)`). `None` leaves a value
+    /// unchanged. Changes nothing if a new value is invalid.
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -153,7 +153,7 @@ impl SharedReceiveQueue {
     }
 }
 
-impl Shared for SharedReceiveQueue {
+impl HasUsage for SharedReceiveQueue {
     fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_made_with_is_checked() {
+    fn invalid_capacities_are_refused() {
         let (context, domain) = (context(), ProtectionDomain::new());
         let new = |capacity, segments| {
             SharedReceiveQueue::new(1, (&context, &domain), capacity, segments, None).map(drop)
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn is_a_bounded_queue() {
+    fn receives_are_taken_in_order_and_limited() {
         let queue = queue(2);
         queue.post(request(1)).unwrap();
         queue.post(request(2)).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_told_once_when_fewer_are_left() {
+    fn the_limit_event_is_raised_once() {
         let queue = queue(8);
         for id in 0..5 {
             queue.post(request(id)).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_made_whole_or_not_at_all() {
+    fn a_refused_modification_changes_nothing() {
         let queue = queue(4);
         for id in 0..3 {
             queue.post(request(id)).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_in_use_is_not_closed() {
+    fn a_queue_in_use_cannot_be_closed() {
         let queue = queue(4);
         queue.usage().acquire().unwrap();
         assert_eq!(queue.close(), Err(Refusal::Busy));

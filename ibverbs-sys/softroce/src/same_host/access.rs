@@ -6,7 +6,7 @@
 //! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The
 //! length of a visit is limited, because a peer may wait for its end.
 //!
-//! The records of the peer that a visit has read are cached in a [`Knowledge`], with their versions. They are read
+//! The records of the peer that a visit has read are cached in a [`CachedRecords`], with their versions. They are read
 //! again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::link::Link;
-use super::process::{self, Place};
+use super::process::{self, RemoteRange};
 
 use super::shared::Map;
 use crate::epoch::{Lane, Lanes};
@@ -43,7 +43,7 @@ pub(crate) struct Target {
 /// State of the connection between the two queue pairs of a [`Target`], as the peer has published it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Version that the record of the peer's queue pair had when it was read.
+    /// Version of the record of the peer's queue pair when the record was read.
     version: u64,
     /// Generation number, which changes each time that the peer's queue pair becomes ready to receive.
     pub(crate) generation: u32,
@@ -51,10 +51,10 @@ pub(crate) struct Connection {
     pub(crate) first: u32,
 }
 
-/// Direction of a copy between memory of this process and memory of a peer process.
+/// Direction and local memory of a copy between this process and a peer process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access<'a> {
-    /// Copies these bytes of this process to the peer's memory.
+    /// Copies from these memory ranges of this process to the peer's memory.
     Put(&'a [Piece<'a>]),
     /// Copies from the peer's memory to these memory ranges of this process.
     Get(&'a [Piece<'a>]),
@@ -62,17 +62,18 @@ pub(crate) enum Access<'a> {
 
 /// Cached records of a peer's queue pair and of the memory region that was accessed last.
 #[derive(Debug, Default)]
-pub(crate) struct Knowledge {
-    queue_pair: Option<Reach>,
-    /// The memory region of the last access. If it is in the peer's arena (shared file), the mapping `map` contains it.
-    region: Option<Extent>,
+pub(crate) struct CachedRecords {
+    queue_pair: Option<CachedQueuePair>,
+    /// Memory region of the last access. If the region is in the peer's arena (shared file), the mapping `map` contains
+    /// it.
+    region: Option<CachedRegion>,
     map: Option<(Range<u64>, Arc<Map>)>,
 }
 
 /// Cached record of a peer's queue pair: its connection, access flags and protection domain.
 #[derive(Clone, Copy, Debug)]
-struct Reach {
-    /// Version that the record of the queue pair had when it was read.
+struct CachedQueuePair {
+    /// Version of the record of the queue pair when the record was read.
     version: u64,
     /// Number of the local queue pair from which the peer's queue pair accepts requests.
     peer: u32,
@@ -83,33 +84,33 @@ struct Reach {
 
 /// Cached record of a peer's memory region or memory window.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct CachedRegion {
     /// Index of the record in the peer's table of regions and windows.
     slot: u32,
-    /// Version that the record of the region or window had when it was read.
+    /// Version of the record of the region or window when the record was read.
     version: u64,
     key: u32,
     access: AccessFlags,
     start: u64,
     length: u64,
-    bytes: Bytes,
+    bytes: Location,
 }
 
-/// Location of the first byte of a peer's memory region, which determines how the memory is copied.
+/// Location of bytes in a peer's memory, which determines how they are copied.
 #[derive(Clone, Copy, Debug)]
-enum Bytes {
+enum Location {
     /// Offset in the range of the peer's arena (shared file) that this process has mapped.
     Mapped(usize),
-    /// Address in the peer process, from and to whose memory only the kernel can copy.
+    /// Address in the memory of the peer process, which only the kernel can copy.
     Process(u64),
 }
 
-/// A period in which this process copies from and to a peer's memory. If the peer retracts memory meanwhile, it waits
+/// A period in which this process copies from and to a peer's memory. A peer that retracts memory in this period waits
 /// until the visit is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
-    known: &'a mut Knowledge,
+    known: &'a mut CachedRecords,
     number: u32,
     access: AccessFlags,
     domain: u64,
@@ -121,17 +122,17 @@ pub(crate) struct Visit<'a> {
 
 /// Maximum number of bytes that are copied in a [`Visit`] (period of access to a peer's memory). The overhead of
 /// requests and system calls also counts as bytes.
-const LONG: usize = 64 << 10;
+const MAX_VISIT_BYTES: usize = 64 << 10;
 
-/// Overhead of a one-sided request, expressed as the number of bytes that can be copied in the same time.
-const REQUEST: usize = 512;
+/// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
+const REQUEST_COST: usize = 512;
 
-/// Overhead of a copy by a system call, expressed as the number of bytes that can be copied in the same time.
-const CALL: usize = 8 << 10;
+/// Overhead of a system call for a copy, as the number of bytes that can be copied in the same time.
+const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
-    /// Returns the state of the connection that the peer has published for the queue pair of `target`. Returns `None` if
-    /// that queue pair is not published, or is not connected to the local one.
+    /// Returns the state of the connection that the peer has published for the queue pair of `target`. Returns `None`
+    /// if the queue pair is not published, or is not connected to the local one.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
         let (version, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
@@ -145,31 +146,32 @@ impl Link {
         })
     }
 
-    /// Returns whether the peer has left the state `connection` unchanged, which [`connection`](Self::connection) has returned
-    /// for `target`.
+    /// Returns whether the connection of `target` is still in the state `connection` that
+    /// [`connection`](Self::connection) returned.
     #[inline]
     pub(crate) fn has_connection(&self, target: &Target, connection: &Connection) -> bool {
         self.tables()
             .has_queue_pair(target.number, connection.version)
     }
 
-    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair makes
-    /// accessible. Returns `None` if the peer's queue pair no longer has the connection with this generation number.
+    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair
+    /// makes accessible. Returns `None` if the connection of the peer's queue pair no longer has the generation number
+    /// `generation`.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
         target: &Target,
         generation: u32,
-        known: &'a mut Knowledge,
+        known: &'a mut CachedRecords,
     ) -> Option<Visit<'a>> {
         let lane = Lanes(self.own_lanes()).enter(target.own_number as usize);
         let is_known = known
             .queue_pair
             .is_some_and(|reach| self.tables().has_queue_pair(target.number, reach.version));
         if !is_known {
-            *known = Knowledge {
+            *known = CachedRecords {
                 queue_pair: self.reach(target.number),
-                ..Knowledge::default()
+                ..CachedRecords::default()
             };
         }
         let reach = known.queue_pair?;
@@ -180,15 +182,15 @@ impl Link {
             number: target.number,
             access: reach.access,
             domain: reach.domain,
-            left: LONG,
+            left: MAX_VISIT_BYTES,
             _lane: lane,
         })
     }
 
     #[cold]
-    fn reach(&self, number: u32) -> Option<Reach> {
+    fn reach(&self, number: u32) -> Option<CachedQueuePair> {
         let (version, told) = self.tables().queue_pair(number)?;
-        Some(Reach {
+        Some(CachedQueuePair {
             version,
             peer: told.peer,
             generation: told.generation,
@@ -199,14 +201,16 @@ impl Link {
 }
 
 impl Visit<'_> {
-    /// Returns whether the visit has reached its maximum length. The caller must then drop it, and may begin another one.
+    /// Returns whether the visit has reached its maximum length. The caller must then drop the visit, and may begin
+    /// another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory. Returns `None` if the peer does
-    /// not permit the copy, or if this process cannot perform it. Some of the bytes may have been copied in that case.
+    /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at `remote`. Returns `None`
+    /// if the peer does not permit the copy, or if this process cannot perform it. Some of the bytes may have been
+    /// copied in this case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -217,24 +221,24 @@ impl Visit<'_> {
             return None;
         }
         let length = Piece::total(pieces);
-        self.left = self.left.saturating_sub(length + REQUEST);
+        self.left = self.left.saturating_sub(length + REQUEST_COST);
         if length == 0 {
             return Some(());
         }
         match self.find(remote, length, right)? {
-            Bytes::Mapped(offset) => {
+            Location::Mapped(offset) => {
                 let (_, map) = self.known.map.as_ref()?;
                 match access {
                     Access::Put(pieces) => map.put(offset, pieces),
                     Access::Get(pieces) => map.get(offset, pieces),
                 }
             }
-            Bytes::Process(address) => self.by_kernel(Place { address, length }, access),
+            Location::Process(address) => self.by_kernel(RemoteRange { address, length }, access),
         }
     }
 
-    /// Copies the payload of a message that the peer's queue pair sends, or a range of it, from the peer's memory to the
-    /// memory ranges `pieces`. Returns `None` if not all bytes could be copied.
+    /// Copies the bytes of `segment` in the peer's memory, which are payload of a message of the peer's queue pair, to
+    /// the memory ranges `pieces`. Returns `None` if not all bytes could be copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -242,23 +246,24 @@ impl Visit<'_> {
             key: segment.key,
         };
         let length = Piece::total(pieces);
-        self.left = self.left.saturating_sub(length + REQUEST);
+        self.left = self.left.saturating_sub(length + REQUEST_COST);
         let bytes = self.find(remote, length, AccessFlags::empty())?;
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copy);
         match bytes {
-            Bytes::Mapped(offset) => {
+            Location::Mapped(offset) => {
                 let (_, map) = self.known.map.as_ref()?;
                 map.get(offset, pieces)
             }
-            Bytes::Process(address) => {
-                self.by_kernel(Place { address, length }, Access::Get(pieces))
+            Location::Process(address) => {
+                self.by_kernel(RemoteRange { address, length }, Access::Get(pieces))
             }
         }
     }
 
-    /// Returns whether the peer has left the record of its queue pair unchanged since this visit began. If so, the bytes
-    /// that [`fetch`](Self::fetch) has copied are those of a send request that had not completed.
+    /// Returns whether the record of the peer's queue pair has been unchanged since this visit (period of access to the
+    /// peer's memory) began. If so, the bytes that [`fetch`](Self::fetch) has copied belong to a send request that had
+    /// not completed.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -270,16 +275,16 @@ impl Visit<'_> {
         })
     }
 
-    /// Performs an atomic operation on eight bytes of the peer's memory, and returns their previous value. Returns `None` if
-    /// the operation was not performed.
+    /// Executes an atomic operation on eight bytes of the peer's memory, and returns their previous value. Returns
+    /// `None` if the operation was not executed.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
         if !remote.address.is_multiple_of(8) || !self.access.contains(right) {
             return None;
         }
-        self.left = self.left.saturating_sub(REQUEST);
-        let Bytes::Mapped(offset) = self.find(remote, size_of::<u64>(), right)? else {
+        self.left = self.left.saturating_sub(REQUEST_COST);
+        let Location::Mapped(offset) = self.find(remote, size_of::<u64>(), right)? else {
             // The kernel's copies are not atomic, so the peer has to execute the operation.
             return None;
         };
@@ -296,9 +301,9 @@ impl Visit<'_> {
     }
 
     #[cold]
-    fn by_kernel(&mut self, place: Place, access: Access<'_>) -> Option<()> {
+    fn by_kernel(&mut self, place: RemoteRange, access: Access<'_>) -> Option<()> {
         let thread = self.link.thread()?;
-        self.left = self.left.saturating_sub(CALL);
+        self.left = self.left.saturating_sub(SYSTEM_CALL_COST);
         let copied = match access {
             Access::Put(pieces) => process::write(thread, pieces, place),
             Access::Get(pieces) => process::read(thread, place, pieces),
@@ -309,31 +314,31 @@ impl Visit<'_> {
             .map(drop)
     }
 
-    /// Returns the location of the `length` bytes that `remote` names in the peer's memory, or `None` if the peer has not
-    /// published them with the access flag `right`.
+    /// Returns the location of the `length` bytes that `remote` names in the peer's memory. Returns `None` unless the
+    /// peer has published them with the access flag `right`.
     #[inline]
-    fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Bytes> {
+    fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Location> {
         let known = self.known.region.as_ref().filter(|known| {
             known.key == remote.key && self.link.tables().has_region(known.slot, known.version)
         });
         let region = match known {
             Some(region) => region,
-            None => self.learn(remote.key)?,
+            None => self.read_region(remote.key)?,
         };
         if !region.access.contains(right) {
             return None;
         }
         let offset = region.offset(remote.address, length as u64)?;
         Some(match region.bytes {
-            Bytes::Mapped(begin) => Bytes::Mapped(begin.checked_add(offset as usize)?),
-            Bytes::Process(address) => Bytes::Process(address.checked_add(offset)?),
+            Location::Mapped(begin) => Location::Mapped(begin.checked_add(offset as usize)?),
+            Location::Process(address) => Location::Process(address.checked_add(offset)?),
         })
     }
 
-    /// Reads the peer's record of the region or window with the key `key` into the cache. Returns `None` if this queue pair
-    /// may not access a region or window with that key.
+    /// Reads the peer's record of the region or window with the key `key` into the cache, and returns it. Returns
+    /// `None` if this queue pair may not access a region or window with the key.
     #[inline(never)]
-    fn learn(&mut self, key: u32) -> Option<&Extent> {
+    fn read_region(&mut self, key: u32) -> Option<&CachedRegion> {
         self.known.region = None;
         let index = (key >> 8).checked_sub(self.link.key_base())?;
         let slot = self.link.tables().slot(index)?;
@@ -343,10 +348,10 @@ impl Visit<'_> {
             return None;
         }
         let bytes = match &region.place {
-            Some(_) => Bytes::Mapped(self.locate(&region)?),
-            None => Bytes::Process(region.address),
+            Some(_) => Location::Mapped(self.locate(&region)?),
+            None => Location::Process(region.address),
         };
-        Some(self.known.region.insert(Extent {
+        Some(self.known.region.insert(CachedRegion {
             slot,
             version,
             key,
@@ -357,8 +362,8 @@ impl Visit<'_> {
         }))
     }
 
-    /// Returns the offset of a region in the mapped range of the peer's arena (shared file). Maps another range if the
-    /// region is not in the present one. Returns `None` if the whole region cannot be mapped.
+    /// Returns the offset of the region `region` in the mapped range of the peer's arena (shared file). Maps another
+    /// range if the region is not in the present one. Returns `None` if the whole region cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -376,9 +381,9 @@ impl Visit<'_> {
     }
 }
 
-impl Extent {
-    /// Returns the offset in the region of the byte that requests name by `address`. Returns `None` if not all of the
-    /// `length` bytes from there on are inside the region.
+impl CachedRegion {
+    /// Returns the offset in the region of the byte that requests address by `address`. Returns `None` if the `length`
+    /// bytes at this address are not all in the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;
@@ -391,15 +396,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_inside_is_inside() {
-        let extent = Extent {
+    fn ranges_that_leave_a_region_are_refused() {
+        let extent = CachedRegion {
             slot: 0,
             version: 2,
             key: 1,
             access: AccessFlags::REMOTE_WRITE,
             start: 0x1000,
             length: 100,
-            bytes: Bytes::Mapped(0),
+            bytes: Location::Mapped(0),
         };
         assert_eq!(extent.offset(0x1000, 100), Some(0));
         assert_eq!(extent.offset(0x1000 + 100, 0), Some(100));

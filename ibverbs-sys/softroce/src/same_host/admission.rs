@@ -30,12 +30,11 @@ use crate::descriptor::Descriptor;
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time after which a handshake is tried again with a peer that refused it or did not answer. So a program that often
-/// connects to such a peer seldom waits for [`HANDSHAKE_TIMEOUT`].
+/// connects to such a peer rarely waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// Maximum number of connections whose handshake is not finished, and maximum number of connections in the kernel's
-/// queue that were not accepted. Usually fewer processes start at the same moment. Each connection holds one
-/// descriptor.
+/// queue that were not accepted. Usually fewer processes start at the same time. Each connection holds one descriptor.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
 /// Maximum number of connections from a single process whose handshake is not finished. A process needs one connection
@@ -44,7 +43,7 @@ pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
 /// Maximum number of pending handshakes in which `Welcome` was sent. Each holds eight descriptors and two mappings; 16
 /// of them stay far below the usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So
-/// the oldest one is given up if there are too many: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// the oldest one is ended if there are too many: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum number of links (shared memory with other processes) of this process. Usually, fewer processes run on one
@@ -65,19 +64,20 @@ pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 /// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum number of operations that a rate limit allows at once after a pause, for example when processes start at the
-/// same moment. The lock of the directory of peers is held for such a burst, which takes a few milliseconds.
-pub(super) const BURST: u32 = 16;
+/// Maximum number of operations that a rate limit allows in immediate succession after a pause, for example when
+/// processes start at the same time. The lock of the directory of peers is held for such a burst, which takes a few
+/// milliseconds.
+pub(super) const MAX_BURST: u32 = 16;
 
-/// Time for which no connection is accepted, after `accept` has failed for lack of descriptors or memory, or after no
-/// pending connection could be closed to make room.
+/// Time for which no connection is accepted, after `accept` has failed because descriptors or memory are exhausted, or
+/// after no pending connection could be closed to make room.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// A limit on the rate of an operation: `per_second` in the long run, and [`BURST`] operations at once.
+/// A limit on the rate of an operation: `per_second` in the long run, and [`MAX_BURST`] operations in immediate succession.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
-    /// Time from which on a burst of [`BURST`] operations is allowed again.
+    /// Time at which a full burst of [`MAX_BURST`] operations will be allowed again.
     full_at: Instant,
 }
 
@@ -89,26 +89,26 @@ impl RateLimit {
         }
     }
 
-    /// Returns the time from which the rate limit allows the next operation.
+    /// Returns the earliest time at which the rate limit allows the next operation.
     pub(super) fn ready_at(&self) -> Instant {
-        let burst = self.interval * (BURST - 1);
+        let burst = self.interval * (MAX_BURST - 1);
         self.full_at.checked_sub(burst).unwrap_or(self.full_at)
     }
 
-    /// Returns whether the rate limit allows an operation now.
+    /// Returns whether the rate limit allows an operation at the time `now`.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.ready_at() <= now
     }
 
-    /// Records that an operation is performed now.
+    /// Records that an operation is performed at the time `now`.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether this process has few free descriptors: the number of the descriptor `newest` is in the last quarter
-/// of the permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use. The last quarter
-/// is reserved for the program.
+/// Returns whether this process has few free descriptors, because the number of the descriptor `newest` is in the last
+/// quarter of the permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use. The last
+/// quarter is reserved for the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)
@@ -130,19 +130,19 @@ mod tests {
             }
             count
         };
-        assert_eq!(allowed(start), BURST);
+        assert_eq!(allowed(start), MAX_BURST);
         assert_eq!(allowed(start + Duration::from_millis(9)), 0);
         assert_eq!(allowed(start + Duration::from_millis(10)), 1);
         assert_eq!(allowed(start + Duration::from_millis(35)), 2);
         // A long pause allows only one burst.
-        assert_eq!(allowed(start + Duration::from_secs(60)), BURST);
+        assert_eq!(allowed(start + Duration::from_secs(60)), MAX_BURST);
     }
 
     #[test]
-    fn the_next_one_is_allowed_when_it_is_said_to_be() {
+    fn the_next_request_is_allowed_at_the_returned_time() {
         let start = Instant::now();
         let mut limit = RateLimit::new(1000, start);
-        (0..BURST).for_each(|_| limit.count(start));
+        (0..MAX_BURST).for_each(|_| limit.count(start));
         let ready_at = limit.ready_at();
         assert!(ready_at > start && limit.is_ready(ready_at));
         assert!(!limit.is_ready(ready_at - Duration::from_nanos(1)));

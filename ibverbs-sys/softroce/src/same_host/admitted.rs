@@ -7,10 +7,10 @@
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The peer processes that may copy from and to memory of this process. A `T` represents one peer.
+/// List of the peer processes that may copy from and to memory of this process. A `T` represents one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
-    /// Number of peers that were ever added to the list.
+    /// Number of peers that were added to the list since its creation.
     count: AtomicU64,
     present: Mutex<Vec<T>>,
 }
@@ -23,9 +23,9 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy. Returns the result of
-    /// `tell`.
-    pub(super) fn admit<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
+    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy. Returns the result
+    /// of `tell`.
+    pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
@@ -33,7 +33,7 @@ impl<T: Clone> Admitted<T> {
 
     /// Returns all peer processes that may still be copying from or to memory that the caller has retracted.
     pub(super) fn all(&self) -> Vec<T> {
-        // This fence pairs with the update of `count` in `admit`. A peer that this thread does not find receives its permission
+        // This fence pairs with the update of `count` in `add`. A peer that this thread does not find receives its permission
         // later, and so sees that the memory was retracted.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -62,10 +62,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copying_peer_is_known_before_it_is_told() {
+    fn a_copying_peer_is_recorded_before_its_permission_is_sent() {
         let admitted = Admitted::new();
         assert_eq!(admitted.all(), []);
-        let known = admitted.admit(7, || admitted.all());
+        let known = admitted.add(7, || admitted.all());
         assert_eq!(known, [7]);
         admitted.retain(|&copying_peer| copying_peer != 7);
         assert_eq!(admitted.all(), []);
@@ -89,10 +89,10 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks that a peer that gets the permission to copy while memory is retracted is waited for, or does not copy from
-    /// the memory.
+    /// Checks that a peer that gets the permission to copy while memory is being retracted either does not copy from
+    /// the memory, or is waited for.
     #[test]
-    fn who_is_admitted_meanwhile_is_waited_for() {
+    fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {
             let world = Arc::new(World {
                 lines: vec![Line::here()],
@@ -105,7 +105,7 @@ mod models {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
                     let tell = || world.told.store(1, Ordering::Release);
-                    world.admitted.admit((), tell);
+                    world.admitted.add((), tell);
                 })
             };
             let peer = {
@@ -124,7 +124,7 @@ mod models {
             let lanes = Lanes(&world.lines);
             for () in world.admitted.all() {
                 let mut occupied = lanes.occupied();
-                while !occupied.are_left(lanes) {
+                while !occupied.have_ended(lanes) {
                     thread::yield_now();
                 }
             }

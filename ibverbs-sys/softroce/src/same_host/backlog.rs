@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::link::{Failure, Link};
+use super::link::{Link, SendError};
 use super::ring::CHUNK;
-use crate::transfer::PART_CHUNKS;
+use crate::transfer::MAX_CHUNKS_PART;
 
-/// Maximum length of a message, as the number of chunks (cache lines of payload) that it takes in the ring.
-const MOST: u16 = {
-    let part = PART_CHUNKS as usize;
-    assert!(part >= super::link::LONGEST);
+/// Maximum length of a message, in chunks (cache lines of payload) of the ring.
+const MAX_MESSAGE_CHUNKS: u16 = {
+    let part = MAX_CHUNKS_PART as usize;
+    assert!(part >= super::link::MAX_PACKET);
     (part / CHUNK) as u16
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Backlog {
 struct Waiting {
     queue_pairs: Vec<u32>,
     /// Packets that found no free space, each with its tag (number that identifies the packet's GIDs to the peer).
-    kept: VecDeque<(u16, Kept)>,
+    kept: VecDeque<(u16, DelayedPacket)>,
 }
 
 impl Waiting {
@@ -48,9 +48,9 @@ impl Waiting {
         }
     }
 
-    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed. The order is rotated by one
-    /// each time, because the first queue pair may take all the free space.
-    fn leave(&mut self) -> Vec<u32> {
+    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed. The order is rotated
+    /// by one each time, because the first queue pair may take all the free space.
+    fn take_all(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
             queue_pairs.rotate_left(1);
@@ -62,7 +62,7 @@ impl Waiting {
 /// A packet for which the ring had no space when it was to be sent, although there was space when the queue pair began
 /// to compose it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DelayedPacket {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) annotation: u64,
 }
@@ -70,11 +70,12 @@ pub(crate) struct Kept {
 impl Link {
     /// Returns whether the ring has free space for a packet and neither a queue pair nor a packet waits for space.
     pub(crate) fn has_room(&self) -> bool {
-        !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
+        !self.backlog.is_waiting.load(Ordering::Acquire)
+            && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not, records the queue pair,
-    /// and [`resume`](Self::resume) resumes it later.
+    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not, records that it waits
+    /// for space; [`resume`](Self::resume) resumes it later.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -82,7 +83,7 @@ impl Link {
         let backlog = &self.backlog;
         let mut waiting = backlog.waiting.lock();
         backlog.is_waiting.store(true, Ordering::Release);
-        if self.settle(&mut waiting) {
+        if self.send_delayed(&mut waiting) {
             let is_waiting = !waiting.queue_pairs.is_empty();
             backlog.is_waiting.store(is_waiting, Ordering::Release);
             return true;
@@ -103,57 +104,57 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs are still recorded that wait for space. After the link has ended, they must be resumed,
-    /// so that they use another path. No queue pair is recorded after the end.
-    pub(super) fn owes_news(&self) -> bool {
+    /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has ended, the caller
+    /// must resume them, so that they use another path. No queue pair is recorded after the end.
+    pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Keeps a packet for which the ring had no space, and sends it as soon as there is space.
-    pub(crate) fn keep(&self, tag: u16, what: Kept) {
+    /// Stores the packet `what`, for which the ring had no space. It is sent when there is space.
+    pub(crate) fn delay_packet(&self, tag: u16, what: DelayedPacket) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
         waiting.kept.push_back((tag, what));
-        self.settle(&mut waiting);
+        self.send_delayed(&mut waiting);
     }
 
-    /// Returns whether [`resume`](Self::resume) has something to do: a queue pair or packet waits, and the ring has free
-    /// space or the link has ended. If there is no space, requests that the peer wakes this process when it has freed
-    /// space.
+    /// Returns whether the caller must call [`resume`](Self::resume): a queue pair or packet waits, and the ring has
+    /// free space or the link (shared memory) has ended. If there is no space, requests that the peer wakes this
+    /// process when it has freed space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
-            && (self.is_dead() || self.sender().starve(MOST))
+            && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
-    /// Sends the kept packets, and calls `go_on` with the number of each waiting queue pair. Does nothing unless the ring
-    /// has free space or the link has ended.
+    /// Sends the packets that wait for space, and calls `go_on` with the number of each waiting queue pair. Does
+    /// nothing unless the ring has free space or the link (shared memory) has ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
         }
         let mut waiting = self.backlog.waiting.lock();
-        if !self.settle(&mut waiting) {
+        if !self.send_delayed(&mut waiting) {
             return;
         }
         self.backlog.is_waiting.store(false, Ordering::Release);
-        let queue_pairs = waiting.leave();
+        let queue_pairs = waiting.take_all();
         drop(waiting);
         self.flush();
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the kept packets. Returns whether all were sent and the ring has space for another packet. If not, requests
-    /// that the peer wakes this process when it has freed space. After the link has ended, drops the packets and returns
-    /// `true`.
-    fn settle(&self, waiting: &mut Waiting) -> bool {
+    /// Sends the packets that wait for space. Returns whether all were sent and the ring has space for another packet.
+    /// If not, requests that the peer wakes this process when it has freed space. After the link (shared memory) has
+    /// ended, drops the packets and returns `true`.
+    fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
-                return self.sender().starve(MOST);
+                return self.sender().request_space(MAX_MESSAGE_CHUNKS);
             };
             let sent = self.send(*tag, kept.annotation, &kept.bytes);
-            if sent != Err(Failure::Full) {
+            if sent != Err(SendError::Full) {
                 waiting.kept.pop_front();
-            } else if !self.sender().starve(MOST) {
+            } else if !self.sender().request_space(MAX_MESSAGE_CHUNKS) {
                 return false;
             }
         }
@@ -168,17 +169,17 @@ mod tests {
     use super::Waiting;
 
     #[test]
-    fn who_waits_for_room_takes_turns() {
+    fn queue_pairs_that_wait_for_space_take_turns() {
         let mut waiting = Waiting::default();
         (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
         let mut sent = [0; 5];
         // Each time, there is space for one message, and every queue pair has more than one message to send.
         for _ in 0..5 * 4 {
-            let going = waiting.leave();
+            let going = waiting.take_all();
             sent[going[0] as usize] += 1;
             going.into_iter().for_each(|one| waiting.enter(one));
         }
         assert_eq!(sent, [4; 5]);
-        assert_eq!(Waiting::default().leave(), []);
+        assert_eq!(Waiting::default().take_all(), []);
     }
 }

@@ -17,16 +17,16 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
 
-/// Number of words of content in a record: all words of the cache line except the version.
+/// Number of content words in a record: all words of the cache line except the version.
 pub(super) const WORDS: usize = 7;
 
-/// An array of records in shared memory. A record is empty until it is first published.
+/// Array of records in shared memory. A record is empty until it is published.
 #[derive(Debug)]
 pub(super) struct Board<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Replaces the content of a record, and changes its version. Does nothing if `index` is out of range. Only one thread at a
-    /// time may change a record.
+    /// Replaces the content of the record at `index`, and changes its version. Does nothing if `index` is out of range.
+    /// Only one thread at a time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
             return;
@@ -40,8 +40,8 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         version.store(after, Ordering::Release);
     }
 
-    /// Marks a record as empty, so that later reads return `None`. Returns the new version of the record, or 0 if `index`
-    /// is out of range. The caller must then wait for peer processes that have read the record before.
+    /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new version of the record,
+    /// or 0 if `index` is out of range. The caller must then wait for peer processes that have read the record before.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -59,7 +59,8 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         self.find(index).map(|(_, content)| content)
     }
 
-    /// Returns the version and the content of a record, or `None` if the record is empty or changes during the read.
+    /// Returns the version and the content of the record at `index`, or `None` if the record is empty or changes during
+    /// the read.
     pub(super) fn find(&self, index: usize) -> Option<(u64, [u64; WORDS])> {
         let Record([version, words @ ..]) = self.0.get(index)?;
         let before = version.load(Ordering::Acquire);
@@ -74,15 +75,16 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         (version.load(Ordering::Relaxed) == before).then_some((before, content))
     }
 
-    /// Returns whether the version of a record is still `version`, which [`find`](Self::find) has returned.
+    /// Returns whether the record at `index` still has the version `version`, which [`find`](Self::find) has returned.
     #[inline]
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether the version of a record has been `version` ever since [`find`](Self::find) returned it. If so, all bytes
-    /// that this thread has copied from the described memory since then were copied before the record was retracted.
+    /// Returns whether the record at `index` has had the version `version` since [`find`](Self::find) returned it. If
+    /// so, all bytes that this thread has copied from the described memory since then were copied before the record was
+    /// retracted.
     pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were written after the retraction
         // sees the new version.
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_read_until_it_is_taken_back() {
+    fn a_published_record_is_read_until_withdrawn() {
         let board = Board(records(3));
         assert_eq!(board.read(1), None);
         for round in 0..10 {
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_wrap_and_are_never_none() {
+    fn versions_wrap_and_are_never_zero() {
         let board = Board(records(1));
         board.0[0].0[0].store(u64::MAX - 1, Ordering::Relaxed);
         for round in 0..3 {
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_half_of_a_record() {
+    fn no_reader_sees_a_partly_written_record() {
         let board = Board(records(1));
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -157,7 +159,7 @@ mod models {
     use super::*;
 
     #[test]
-    fn nobody_reads_half_of_a_record() {
+    fn no_reader_sees_a_partly_written_record() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

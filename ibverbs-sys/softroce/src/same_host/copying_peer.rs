@@ -15,14 +15,14 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::process;
-use super::shared::Part;
+use super::shared::MappedArray;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, Occupied};
 use crate::sync::Line;
 
-/// Time for which a thread spins that waits for a peer's copy, and then the length of each sleep. Most copies end while
-/// the thread spins.
-const SPIN_TIME: Duration = Duration::from_millis(1);
+/// Time for which a thread that waits for a peer's copy spins, and length of each sleep after this. Most copies end
+/// while the thread spins.
+const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 
 /// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a signal or a debugger.
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
@@ -31,18 +31,18 @@ const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 /// is frozen by its cgroup does not, and is not reported as stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The process on the other side of a connection.
+/// The process at the other end of a Unix connection.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID.
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
-    /// Result of the check if the kernel permits this process to copy from and to the memory of the other process.
+    /// Result of the check whether the kernel permits this process to copy from and to the memory of the other process.
     pub(super) copies: process::KernelCopies,
     /// Connection that is closed when the other process ends or calls `exec`.
     pub(super) socket: Descriptor,
-    /// Descriptor that becomes readable when the process has ended. `None` if the system does not have such descriptors.
+    /// Descriptor that becomes readable when the process has ended. `None` if the system has no such descriptors.
     pub(super) handle: Option<Descriptor>,
 }
 
@@ -58,12 +58,12 @@ impl Process {
 #[derive(Debug)]
 pub(super) struct CopyingPeer {
     pub(super) process: Process,
-    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which the peer marks its copies as in progress.
-    lanes: Part<Line>,
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records that copies are in progress.
+    lanes: MappedArray<Line>,
 }
 
 impl CopyingPeer {
-    pub(super) fn new(process: Process, lanes: Part<Line>) -> Self {
+    pub(super) fn new(process: Process, lanes: MappedArray<Line>) -> Self {
         Self { process, lanes }
     }
 
@@ -90,21 +90,21 @@ impl CopyingPeer {
     }
 
     /// Returns the descriptors whose events report the end of the peer.
-    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]
             .into_iter()
             .flatten()
     }
 
-    /// Closes this side of the connection, which informs the peer that this process no longer copies from or to its memory.
-    pub(super) fn leave(&self) {
+    /// Closes this side of the connection, to inform the peer that this process no longer copies from or to its memory.
+    pub(super) fn close_connection(&self) {
         // An error means that the peer is gone.
         let _ = shutdown(&self.process.socket, Shutdown::Write);
     }
 }
 
-/// Copies by one peer that were in progress when [`Copies::of`] was called, and the wait for them.
+/// Copies by one peer that were in progress when [`Copies::of`] was called.
 #[derive(Debug)]
 pub(super) struct Copies {
     copying_peer: Arc<CopyingPeer>,
@@ -112,16 +112,17 @@ pub(super) struct Copies {
     wait: Wait,
 }
 
-/// A wait until a peer's copies have ended: when it began, and since when the peer is stopped.
+/// Wait for the end of a peer's copies: when it began, and since when the peer has been stopped.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
-    /// Time since which each check found the peer stopped. `None` if the last check found the peer running.
+    /// Time since which each check has found the peer stopped. `None` if the last check found the peer running.
     stopped: Option<Instant>,
 }
 
 impl Copies {
-    /// Returns the copies that a peer has in progress now. The caller must have retracted the region or window before.
+    /// Returns the copies that the peer has in progress now. The caller must have retracted the region or window
+    /// before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -133,25 +134,25 @@ impl Copies {
         }
     }
 
-    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer is gone,
+    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer has ended,
     /// `Some(false)` if the time limit of the wait is exceeded, and `None` if the caller must check again.
     pub(super) fn poll(&mut self) -> Option<bool> {
-        if self.occupied.are_left(Lanes(&self.copying_peer.lanes)) {
+        if self.occupied.have_ended(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
         }
         // Most copies end within this time, so no system call is made before.
-        (self.wait.since.elapsed() > SPIN_TIME)
-            .then(|| self.wait.outlook(&self.copying_peer))
+        (self.wait.since.elapsed() > SPIN_AND_SLEEP_TIME)
+            .then(|| self.wait.check_peer(&self.copying_peer))
             .flatten()
     }
 
     /// Returns the duration of the wait so far.
-    pub(super) fn age(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the peer's copies have ended or the peer is gone, and returns `true`. Returns `false` if the time limit
-    /// is exceeded. Then the peer was stopped during a copy, and may finish that copy at any later time.
+    /// Waits until the peer's copies have ended or the peer has ended, and returns `true`. Returns `false` if the time
+    /// limit is exceeded: the peer was stopped during a copy, and may continue the copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,
@@ -160,11 +161,11 @@ impl Copies {
         } = self;
         let mut outlook = None;
         let are_left = occupied.wait(Lanes(&copying_peer.lanes), || {
-            if wait.since.elapsed() > SPIN_TIME {
+            if wait.since.elapsed() > SPIN_AND_SLEEP_TIME {
                 // The peer may be stopped, or may wait for a processor.
-                thread::sleep(SPIN_TIME);
+                thread::sleep(SPIN_AND_SLEEP_TIME);
             }
-            outlook = wait.outlook(&copying_peer);
+            outlook = wait.check_peer(&copying_peer);
             outlook.is_some()
         });
         are_left || outlook == Some(true)
@@ -172,9 +173,9 @@ impl Copies {
 }
 
 impl Wait {
-    /// Returns `Some(true)` if the peer is gone, `Some(false)` if the time limit of the wait is exceeded, and `None` if the
-    /// caller must go on waiting.
-    fn outlook(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
+    /// Returns `Some(true)` if the peer has ended, `Some(false)` if the time limit of the wait is exceeded, and `None`
+    /// if the caller must continue the wait.
+    fn check_peer(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
         if copying_peer.is_gone() {
             return Some(true);
         }

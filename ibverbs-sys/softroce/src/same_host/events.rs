@@ -19,12 +19,12 @@ use rustix::time::{
 
 use crate::descriptor::Descriptor;
 
-/// A set of descriptors whose events wake the engine.
+/// Set of descriptors whose events wake the engine.
 pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// Kind of descriptor in the epoll set. It is stored with the descriptor, and its events contain it.
+/// Kind of a descriptor in the epoll set. It is stored with the descriptor, and the descriptor's events contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -34,12 +34,12 @@ pub(super) enum Source {
     Peer = 1,
 }
 
-/// Kinds of events that occurred before a call of [`Events::take`].
+/// Kinds of the events that occurred before a call of [`Events::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct EventKinds {
     /// Set if at least one event occurred.
     pub(super) any: bool,
-    /// Set if a peer may have ended, because a descriptor that reports this had an event.
+    /// Set if a descriptor that reports the end of a peer had an event.
     pub(super) peer: bool,
 }
 
@@ -50,8 +50,8 @@ impl Events {
         })
     }
 
-    /// Adds a descriptor to the set, for the events "data received" and "connection closed". Does nothing if the descriptor is
-    /// already in the set.
+    /// Adds `descriptor` to the set, for the events "data received" and "connection closed". Does nothing if the
+    /// descriptor is in the set already.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);
@@ -61,14 +61,14 @@ impl Events {
         }
     }
 
-    /// Removes a descriptor from the set. Does nothing if the descriptor is not in the set.
+    /// Removes `descriptor` from the set. Does nothing if the descriptor is not in the set.
     pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Takes the events that have occurred, without blocking. If this fails, the result says that all kinds of events have
-    /// occurred.
-    pub(super) fn take(&self) -> Taken {
+    /// Returns the kinds of the events that have occurred since the last call, without waiting. If the kernel reports
+    /// an error, returns all kinds.
+    pub(super) fn take(&self) -> EventKinds {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
             tv_sec: 0,
@@ -77,12 +77,12 @@ impl Events {
         match epoll::wait(&self.epoll, &mut events, Some(&now)) {
             Ok((taken, _)) => {
                 let mut numbers = taken.iter().map(|event| event.data.u64());
-                Taken {
+                EventKinds {
                     any: !taken.is_empty(),
                     peer: numbers.any(|number| number == Source::Peer as u64),
                 }
             }
-            Err(_) => Taken {
+            Err(_) => EventKinds {
                 any: true,
                 peer: true,
             },
@@ -108,7 +108,7 @@ impl Timer {
         Ok(Self { timer })
     }
 
-    /// Sets the timer to expire once after a duration, or stops the timer if the duration is zero.
+    /// Sets the timer to expire once after the duration `after`, or stops the timer if the duration is zero.
     pub(super) fn set(&self, after: Duration) {
         let timespec = |duration: Duration| Timespec {
             tv_sec: duration.as_secs() as _,
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::descriptor::Opening;
 
-    /// Returns whether the epoll set becomes readable within a duration.
+    /// Returns whether the epoll set becomes readable within the duration `within`.
     fn becomes_readable(events: &Events, within: Duration) -> bool {
         let timeout = Timespec {
             tv_sec: within.as_secs() as _,
@@ -145,7 +145,7 @@ mod tests {
         poll(&mut descriptors, Some(&timeout)).unwrap() > 0
     }
 
-    const NOTHING: Taken = Taken {
+    const NOTHING: EventKinds = EventKinds {
         any: false,
         peer: false,
     };
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(events.take(), NOTHING);
         timer.set(Duration::from_nanos(1));
         assert!(becomes_readable(&events, Duration::from_secs(30)));
-        let expired = Taken {
+        let expired = EventKinds {
             any: true,
             peer: false,
         };

@@ -12,12 +12,12 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-use super::access::{Access, Knowledge, Target};
-use super::admission::BURST;
-use super::backlog::Kept;
-use super::directory::Directory;
-use super::handshake_message::{HandshakeMessage, Word};
-use super::link::{LONGEST, Said};
+use super::access::{Access, CachedRecords, Target};
+use super::admission::MAX_BURST;
+use super::backlog::DelayedPacket;
+use super::handshake_message::{HandshakeMessage, MessageType};
+use super::link::{MAX_PACKET, Received};
+use super::peer_directory::PeerDirectory;
 use super::process;
 use super::regions;
 use super::segment;
@@ -28,14 +28,14 @@ use crate::descriptor::Descriptor;
 use crate::fuzz::Input;
 use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
-use crate::transfer::{Atomic, Form, PartOf, RingMessage, Short};
+use crate::transfer::{Atomic, Form, PartFlags, RingMessage, Short};
 
-/// Maximum number of steps that one fuzzer input can cause.
+/// Maximum number of steps for one input.
 const STEPS: usize = 100;
 
 /// A simulated process that listens for connections, with descriptors that hostile processes may send to it.
 struct Listener {
-    directory: Directory,
+    directory: PeerDirectory,
     name: SocketAddrUnix,
     segment: Descriptor,
     tables: Descriptor,
@@ -56,10 +56,10 @@ impl Listener {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
             Self {
-                directory: Directory::open(own).expect("a listener"),
+                directory: PeerDirectory::open(own).expect("a listener"),
                 name: SocketAddrUnix::new_abstract_name(format!("softroce/{address}").as_bytes())
                     .expect("a name"),
-                segment: segment::make().expect("memory").0,
+                segment: segment::create().expect("memory").0,
                 tables: shared::create("tables", regions::LENGTH, false)
                     .expect("tables")
                     .0,
@@ -94,8 +94,8 @@ impl Listener {
     }
 }
 
-/// Sends messages with descriptors to a listener by several connections, as `bytes` determines: valid messages, changed
-/// ones, or arbitrary bytes.
+/// Sends messages with descriptors to a listener over several connections. `bytes` determines the messages: valid ones,
+/// changed ones, or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -113,7 +113,7 @@ pub fn handshake(bytes: &[u8]) {
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
             // No more connections are made than are accepted at once: while this thread waits, no other thread accepts connections.
-            (_, None) if connections == BURST => {}
+            (_, None) if connections == MAX_BURST => {}
             (_, None) => {
                 connections += 1;
                 let flags = SocketFlags::CLOEXEC;
@@ -136,11 +136,11 @@ pub fn handshake(bytes: &[u8]) {
             (2 | 3, Some(socket)) => {
                 // Receives the answer. A `Welcome` is valid only if the peer could read the memory of this process.
                 if let Ok((handshake_message, _)) = HandshakeMessage::receive(socket.as_fd())
-                    && handshake_message.word == Word::Welcome
+                    && handshake_message.word == MessageType::Welcome
                 {
                     let this = rustix::process::getpid();
                     assert_eq!(process::probe(this, handshake_message.probe), Ok(true));
-                    let _ = HandshakeMessage::only(Word::Ready).send(socket.as_fd(), &[]);
+                    let _ = HandshakeMessage::of_type(MessageType::Ready).send(socket.as_fd(), &[]);
                 }
             }
             (_, Some(socket)) => {
@@ -148,20 +148,20 @@ pub fn handshake(bytes: &[u8]) {
                 let _ = handshake_message.send(socket.as_fd(), &listener.descriptors(&mut input));
             }
         }
-        directory.attend();
+        directory.handle_events();
         directory.check_limits();
     }
     drop(handshakes);
     for _ in 0..8 {
-        directory.attend();
+        directory.handle_events();
     }
     assert!(
-        directory.is_alone(),
+        directory.has_no_peers(),
         "nothing is kept of those who are gone"
     );
 }
 
-/// Starts a thread that sleeps until the process ends. Returns its thread ID.
+/// Starts a thread that sleeps until the process ends. Returns the ID of the thread.
 fn sleeping_thread() -> i32 {
     let (tells, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -175,14 +175,14 @@ fn sleeping_thread() -> i32 {
 
 fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     let word = input.one_of(&[
-        Word::Hello,
-        Word::Hello,
-        Word::Hello,
-        Word::Ready,
-        Word::Ready,
-        Word::Welcome,
-        Word::Sorry,
-        Word::Later,
+        MessageType::Hello,
+        MessageType::Hello,
+        MessageType::Hello,
+        MessageType::Ready,
+        MessageType::Ready,
+        MessageType::Welcome,
+        MessageType::Sorry,
+        MessageType::Later,
     ]);
     let addresses = (0..input.one_of(&[1, 1, 1, 0, 2, 16])).map(|number| {
         let ip = match input.flag() {
@@ -206,7 +206,7 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
 }
 
 /// Receives from a link (shared memory of two processes) whose peer sends arbitrary messages, and writes arbitrary
-/// words to the shared memory.
+/// words to the shared memory, as `bytes` determines.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");
@@ -220,8 +220,8 @@ pub fn ring(bytes: &[u8]) {
             assert!(!is_over.get(), "nothing comes after the end");
             limit.set(limit.get() + 1);
             match said {
-                Said::Packet(bytes, _) => assert!(bytes.len() <= LONGEST),
-                Said::RingMessage(ring_message, chunks) => {
+                Received::Packet(bytes, _) => assert!(bytes.len() <= MAX_PACKET),
+                Received::RingMessage(ring_message, chunks) => {
                     let message = ring_message.message.as_ref();
                     let length = message.map_or(0, |message| message.length() as usize);
                     let form = message.map(|message| message.form);
@@ -254,7 +254,7 @@ pub fn ring(bytes: &[u8]) {
         }
         match input.below(12) {
             0 => {
-                let length = usize::from(input.half()) % (LONGEST + 1);
+                let length = usize::from(input.half()) % (MAX_PACKET + 1);
                 let _ = there.send(
                     input.half() & 0x7fff,
                     u64::from(input.half()),
@@ -297,14 +297,14 @@ pub fn ring(bytes: &[u8]) {
                 let _ = here.send(
                     0x100,
                     0,
-                    &vec![7; usize::from(input.half()) % (LONGEST + 1)],
+                    &vec![7; usize::from(input.half()) % (MAX_PACKET + 1)],
                 );
             }
             9 => {
                 if !here.may_send(input.word() % 4) {
-                    here.keep(
+                    here.delay_packet(
                         0x100,
-                        Kept {
+                        DelayedPacket {
                             bytes: [1; 300].into(),
                             annotation: 0,
                         },
@@ -319,7 +319,7 @@ pub fn ring(bytes: &[u8]) {
             }
             _ => {
                 let _ = (
-                    here.is_quiet(),
+                    here.is_idle(),
                     here.may_have_messages(),
                     here.copying_peer(),
                 );
@@ -340,7 +340,7 @@ fn form(input: &mut Input<'_>) -> Form {
         (false, false) => Form::Whole,
         (false, true) => Form::Written,
         (true, starts) => {
-            let part = PartOf {
+            let part = PartFlags {
                 starts,
                 ends: input.flag(),
                 invalidates: input.flag(),
@@ -371,13 +371,14 @@ fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a>
     }
 }
 
-/// Fuzzes reads and writes of a peer's memory. The peer publishes arbitrary records of its queue pairs and regions.
+/// Reads and writes a peer's memory, while the peer publishes arbitrary records of its queue pairs and regions, as
+/// `bytes` determines.
 pub fn tables(bytes: &[u8]) {
     /// Length of the peer's file in bytes: two segments.
-    const FILE: usize = 4 << 20;
+    const FILE_LENGTH: usize = 4 << 20;
     let mut input = Input::new(bytes);
     let (file, map) = shared::create("tables", regions::LENGTH, false).expect("tables");
-    let (arena, _) = shared::create("arena", FILE, false).expect("an arena");
+    let (arena, _) = shared::create("arena", FILE_LENGTH, false).expect("an arena");
     // No process has this ID, so the kernel copies nothing.
     let nobody = Pid::from_raw(i32::MAX).expect("a number");
     let (link, _end) = testing::link_to(&file, arena, nobody).expect("a link");
@@ -388,7 +389,7 @@ pub fn tables(bytes: &[u8]) {
         own_gid: Ipv6Addr::LOCALHOST,
         is_unreliable: input.byte() & 1 != 0,
     };
-    let mut known = Knowledge::default();
+    let mut known = CachedRecords::default();
     let mut memory = vec![0_u8; 1 << 14];
     let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
     // At first, the records contain a valid connection and a valid region.
@@ -414,7 +415,7 @@ pub fn tables(bytes: &[u8]) {
                     2 | 3 => input.one_of(&regions),
                     _ => differences,
                 };
-                let near = FILE as u64;
+                let near = FILE_LENGTH as u64;
                 let value =
                     input.one_of(&[0, 1, 2, 4, 1 << 32, 1 << 32 | 1, near - 8, near, u64::MAX]);
                 let value = if input.flag() { value } else { input.long() };

@@ -21,9 +21,9 @@ use std::time::Instant;
 
 use super::admission::{self, HANDSHAKE_TIMEOUT, MAX_LINKS, MAX_LINKS_PER_PROCESS};
 use super::copying_peer::Process;
-use super::handshake_message::{HandshakeMessage, Word};
+use super::handshake_message::{HandshakeMessage, MessageType};
 use super::link::Link;
-use super::links::{Known, Links};
+use super::links::{Links, ProcessState};
 use super::local::Local;
 use super::pending::{Handshake, Handshakes};
 use super::process;
@@ -35,13 +35,13 @@ use crate::descriptor::{self, Descriptor};
 pub(super) enum Outcome {
     Linked(Arc<Link>),
     Declined,
-    /// The peer has begun a handshake with this process at the same time, and that handshake takes precedence.
-    Waits,
+    /// The peer has begun a handshake with this process at the same time, which takes precedence.
+    Superseded,
 }
 
-/// Performs a handshake with the process that has the socket address `address`. Waits for at most
-/// [`HANDSHAKE_TIMEOUT`].
-pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
+/// Performs a handshake with the process that has the socket address `address`, and returns the result. Waits for at
+/// most [`HANDSHAKE_TIMEOUT`].
+pub(super) fn perform(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Ok(Outcome::Declined);
@@ -52,9 +52,9 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
         return Ok(Outcome::Declined);
     };
     let handle = Process::open_handle(process);
-    let (file, side) = segment::make()?;
+    let (file, side) = segment::create()?;
     local.wait_for_engine(deadline);
-    let Some(hello) = local.describe(Word::Hello) else {
+    let Some(hello) = local.describe(MessageType::Hello) else {
         return Ok(Outcome::Declined);
     };
     hello.send(socket.as_fd(), &local.descriptors(Some(file.as_fd())))?;
@@ -63,8 +63,8 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     }
     let (handshake_message, descriptors) = HandshakeMessage::receive(socket.as_fd())?;
     match handshake_message.word {
-        Word::Welcome => {}
-        Word::Later => return Ok(Outcome::Waits),
+        MessageType::Welcome => {}
+        MessageType::Later => return Ok(Outcome::Superseded),
         _ => return Ok(Outcome::Declined),
     }
     let Some((thread, copies)) =
@@ -84,13 +84,13 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
         handle,
     };
     let link = local.new_link(peer, process, side);
-    local.admit(&link, &HandshakeMessage::only(Word::Ready), &[])?;
+    local.admit(&link, &HandshakeMessage::of_type(MessageType::Ready), &[])?;
     Ok(Outcome::Linked(link))
 }
 
-/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake has ended. Threads
-/// that wait for one must then be notified.
-pub(super) fn answer(
+/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake has ended; the
+/// caller must then notify threads that wait for its end.
+pub(super) fn continue_pending(
     local: &Local,
     links: &mut Links,
     handshakes: &mut Handshakes,
@@ -114,7 +114,7 @@ fn receive(
         Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
     };
     match (handshake_message.word, handshake.welcomed.take()) {
-        (Word::Hello, None) => {
+        (MessageType::Hello, None) => {
             match welcome(
                 local,
                 links,
@@ -129,12 +129,14 @@ fn receive(
                     true
                 }
                 Err(word) => {
-                    let _ = HandshakeMessage::only(word).send(handshake.socket.as_fd(), &[]);
+                    let _ = HandshakeMessage::of_type(word).send(handshake.socket.as_fd(), &[]);
                     false
                 }
             }
         }
-        (Word::Ready, Some(link)) if !links.is_taken(link.addresses(), handshake.process) => {
+        (MessageType::Ready, Some(link))
+            if !links.is_taken(link.addresses(), handshake.process) =>
+        {
             links.add(&link, &local.own.addresses);
             false
         }
@@ -142,8 +144,10 @@ fn receive(
     }
 }
 
-/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer). If the peer must be
-/// refused, fails with the type of the message to send.
+/// Answers a `Hello` with `Welcome`, and returns the new link (shared memory with the peer).
+///
+/// # Errors
+/// The type of the message that refuses the handshake.
 fn welcome(
     local: &Local,
     links: &Links,
@@ -151,8 +155,8 @@ fn welcome(
     handshake: &Handshake,
     handshake_message: HandshakeMessage,
     mut descriptors: Vec<Descriptor>,
-) -> Result<Arc<Link>, Word> {
-    const NO: Word = Word::Sorry;
+) -> Result<Arc<Link>, MessageType> {
+    const NO: MessageType = MessageType::Sorry;
     // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Err(NO);
@@ -160,24 +164,24 @@ fn welcome(
     let process = handshake.process;
     let first = handshake_message.addresses.first().ok_or(NO)?;
     // A link exists already: the peer sent `Hello` before it received the last message of the link's handshake.
-    if let Some(Known::Linked(link)) = links.known(*first)
+    if let Some(ProcessState::Linked(link)) = links.state(*first)
         && link.process() == process
         && link.check()
     {
-        return Err(Word::Later);
+        return Err(MessageType::Later);
     }
     // If two processes begin a handshake with each other at once, both keep the one that the process with the lower address
     // has begun.
     if handshake_message
         .addresses
         .iter()
-        .any(|&address| links.is_asked(address))
+        .any(|&address| links.is_in_handshake(address))
         && local.own.addresses.first() < Some(first)
     {
-        return Err(Word::Later);
+        return Err(MessageType::Later);
     }
     if handshakes.has_welcomed(process) {
-        return Err(Word::Later);
+        return Err(MessageType::Later);
     }
     if local.copying_peer_count() >= MAX_LINKS
         || local.links_with(process) >= MAX_LINKS_PER_PROCESS
@@ -188,7 +192,7 @@ fn welcome(
         return Err(NO);
     }
     let file = descriptors.remove(0);
-    let side = segment::take(file.as_fd()).map_err(|_| NO)?;
+    let side = segment::map(file.as_fd()).map_err(|_| NO)?;
     let handle = Process::open_handle(process);
     let reached = process::reach(process, handshake_message.thread, handshake_message.probe);
     let (thread, copies) = reached.ok_or(NO)?;
@@ -200,7 +204,7 @@ fn welcome(
         handle,
     };
     let peer = local.peer(handshake_message, descriptors).map_err(|_| NO)?;
-    let answer = local.describe(Word::Welcome).ok_or(NO)?;
+    let answer = local.describe(MessageType::Welcome).ok_or(NO)?;
     let link = local.new_link(peer, process, side);
     local
         .admit(&link, &answer, &local.descriptors(None))

@@ -16,16 +16,16 @@ use crate::descriptor::{Descriptor, Opening};
 
 /// Type of a handshake message, in the order of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// First message: requests to share memory, and passes the descriptors of the sender and of that memory.
+pub(super) enum MessageType {
+    /// First message: requests to share memory. The descriptors of the sender and of the memory accompany the message.
     Hello,
-    /// Accepts a `Hello`, and passes the descriptors of the sender.
+    /// Accepts a `Hello`. The descriptors of the sender accompany the message.
     Welcome,
-    /// Last message: the sender has found that it can reach the memory of its receiver.
+    /// Last message: the sender has found that it can access the memory of the receiver.
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` for now, because the sender of `Later` has a link to the peer already, or performs another
+    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link to the peer or performs another
     /// handshake with it.
     Later,
 }
@@ -33,7 +33,7 @@ pub(super) enum Word {
 /// A handshake message: its type, and the description of the process that sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HandshakeMessage {
-    pub(super) word: Word,
+    pub(super) word: MessageType,
     /// Address of the sender's [test word](super::process::word), which the receiver reads to check its access to the sender's
     /// memory.
     pub(super) probe: u64,
@@ -47,30 +47,31 @@ pub(super) struct HandshakeMessage {
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
-/// First bytes of each handshake message. The last of them is the version of the formats of messages and of all shared
+/// First bytes of each handshake message. The last byte is the version of the formats of messages and of all shared
 /// memory.
-const HEAD: [u8; 8] = *b"sroce\0\0\x04";
+const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
 
 /// Maximum number of descriptors that accompany a handshake message.
-const DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
+const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 
 /// Maximum length of a handshake message in bytes.
-const LONGEST: usize = 2048;
+const MAX_LENGTH: usize = 2048;
 
 /// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake message.
-pub(crate) const LIST: usize = 16;
+pub(crate) const MAX_LIST: usize = 16;
 
-const WORDS: [Word; 5] = [
-    Word::Hello,
-    Word::Welcome,
-    Word::Ready,
-    Word::Sorry,
-    Word::Later,
+/// All types of handshake messages, each at the index that encodes the type in a message.
+const WORDS: [MessageType; 5] = [
+    MessageType::Hello,
+    MessageType::Welcome,
+    MessageType::Ready,
+    MessageType::Sorry,
+    MessageType::Later,
 ];
 
 impl HandshakeMessage {
-    /// Creates a handshake message that has only a type, and no description of this process.
-    pub(super) fn only(word: Word) -> Self {
+    /// Creates a handshake message that has only the type `word`, and no description of this process.
+    pub(super) fn of_type(word: MessageType) -> Self {
         Self {
             word,
             probe: 0,
@@ -82,7 +83,7 @@ impl HandshakeMessage {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = HEAD.to_vec();
+        let mut out = MAGIC.to_vec();
         let word = WORDS.iter().position(|&word| word == self.word);
         out.push(word.unwrap_or(WORDS.len()) as u8);
         out.extend(self.probe.to_ne_bytes());
@@ -107,7 +108,7 @@ impl HandshakeMessage {
 
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
-        if take::<8>(bytes)? != HEAD {
+        if take::<8>(bytes)? != MAGIC {
             return None;
         }
         let [word] = take(bytes)?;
@@ -115,7 +116,7 @@ impl HandshakeMessage {
             probe: u64::from_ne_bytes(take(bytes)?),
             thread: i32::from_ne_bytes(take(bytes)?),
             key_base: u32::from_ne_bytes(take(bytes)?),
-            ..Self::only(*WORDS.get(usize::from(word))?)
+            ..Self::of_type(*WORDS.get(usize::from(word))?)
         };
         for _ in 0..count(bytes)? {
             let [kind] = take(bytes)?;
@@ -136,14 +137,14 @@ impl HandshakeMessage {
         bytes.is_empty().then_some(handshake_message)
     }
 
-    /// Sends the handshake message together with descriptors. Does not block.
+    /// Sends the handshake message together with `descriptors`. Does not block.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let bytes = self.encode();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -158,13 +159,13 @@ impl HandshakeMessage {
 
     /// Receives a handshake message with its descriptors. Does not block.
     pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<Descriptor>)> {
-        let mut bytes = [0; LONGEST];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut bytes = [0; MAX_LENGTH];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut room = [io::IoSliceMut::new(&mut bytes)];
         // The capacity suffices for all descriptors, so nothing is allocated while `opening` prevents forks.
-        let mut descriptors = Vec::with_capacity(DESCRIPTORS);
+        let mut descriptors = Vec::with_capacity(MAX_DESCRIPTORS);
         let opening = Opening::begin();
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
         for part in control.drain() {
@@ -194,21 +195,21 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Removes the length of a list from the beginning of `bytes` and returns it. Returns `None` if no message may have
-/// such a long list.
+/// Removes the length of a list from the beginning of `bytes`, and returns it. Returns `None` if the length exceeds the
+/// maximum.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
-    Some(usize::from(count)).filter(|&count| count <= LIST)
+    Some(usize::from(count)).filter(|&count| count <= MAX_LIST)
 }
 
-/// Returns an address as handshakes contain it: without the interface of a link-local address.
-pub(crate) fn listed(address: SocketAddr) -> SocketAddr {
+/// Returns an address in the form that handshakes contain, which is without the interface of a link-local address.
+pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
 /// Returns whether both lists are short enough for a handshake message.
 pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
-    addresses.len() <= LIST && gids.len() <= LIST
+    addresses.len() <= MAX_LIST && gids.len() <= MAX_LIST
 }
 
 #[cfg(test)]
@@ -228,7 +229,7 @@ mod tests {
 
     fn handshake_message() -> HandshakeMessage {
         HandshakeMessage {
-            word: Word::Welcome,
+            word: MessageType::Welcome,
             probe: 0x7fff_1234_5678,
             thread: 4_194_303,
             key_base: 77,
@@ -244,19 +245,19 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_message_comes_with_its_descriptors() {
+    fn a_handshake_message_is_received_with_its_descriptors() {
         let (here, there) = pair();
         let (_, passed) = pair();
         handshake_message()
             .send(here.as_fd(), &[passed.as_fd(), passed.as_fd()])
             .unwrap();
-        HandshakeMessage::only(Word::Sorry)
+        HandshakeMessage::of_type(MessageType::Sorry)
             .send(here.as_fd(), &[])
             .unwrap();
         let (came, descriptors) = HandshakeMessage::receive(there.as_fd()).unwrap();
         assert_eq!((came, descriptors.len()), (handshake_message(), 2));
         let (came, descriptors) = HandshakeMessage::receive(there.as_fd()).unwrap();
-        assert_eq!((came.word, descriptors.len()), (Word::Sorry, 0));
+        assert_eq!((came.word, descriptors.len()), (MessageType::Sorry, 0));
         let nothing = HandshakeMessage::receive(there.as_fd()).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(here);
@@ -265,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_address_is_the_one_that_arrives() {
+    fn listed_addresses_are_received_unchanged() {
         let link_local = SocketAddrV6::new("fe80::1".parse().unwrap(), 4791, 0, 2);
         let sent = HandshakeMessage {
-            addresses: vec![listed(link_local.into())],
+            addresses: vec![without_interface(link_local.into())],
             ..handshake_message()
         };
         assert_eq!(HandshakeMessage::decode(&sent.encode()), Some(sent));
@@ -277,24 +278,24 @@ mod tests {
     #[test]
     fn a_full_handshake_message_is_not_too_long() {
         let full = HandshakeMessage {
-            addresses: vec![handshake_message().addresses[0]; LIST],
-            gids: vec![handshake_message().gids[0]; LIST],
+            addresses: vec![handshake_message().addresses[0]; MAX_LIST],
+            gids: vec![handshake_message().gids[0]; MAX_LIST],
             ..handshake_message()
         };
         assert!(has_room(&full.addresses, &full.gids));
         let bytes = full.encode();
-        assert!(bytes.len() <= LONGEST);
+        assert!(bytes.len() <= MAX_LENGTH);
         assert_eq!(HandshakeMessage::decode(&bytes), Some(full));
     }
 
     proptest! {
         #[test]
-        fn nonsense_is_no_handshake_message(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+        fn invalid_bytes_are_no_handshake_message(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
             let _ = HandshakeMessage::decode(&bytes);
             let mut right = handshake_message().encode();
             right.truncate(cut % right.len());
             prop_assert_eq!(HandshakeMessage::decode(&right), None);
-            let mut headed = HEAD.to_vec();
+            let mut headed = MAGIC.to_vec();
             headed.extend(bytes);
             let _ = HandshakeMessage::decode(&headed);
         }

@@ -12,10 +12,10 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::copying_peer::Copies;
-use super::directory::Directory;
-use super::handshake_message::listed;
+use super::handshake_message::without_interface;
 use super::link::Link;
 use super::local::Own;
+use super::peer_directory::PeerDirectory;
 use super::regions::{Publication, QueuePair};
 use super::wake_target::WakeTarget;
 use super::withdrawal::Withdrawals;
@@ -24,12 +24,13 @@ use crate::context::Refusal;
 use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
-/// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these processes.
+/// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these
+/// processes.
 pub struct HostPeers {
-    directory: Directory,
+    directory: PeerDirectory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
-    /// Links (shared memory with other processes), found by a socket address of the peer. A peer may have several
+    /// Links (shared memory with other processes), by the socket addresses of the peers. A peer may have several
     /// addresses.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
@@ -40,29 +41,30 @@ pub struct HostPeers {
     pub(super) wake_target: WakeTarget,
 }
 
-/// A cached list of all links (shared memory with other processes), and the number of changes at the time of caching.
+/// Cached list of all links (shared memory with other processes), and the number of changes when the list was cached.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct CachedLinks {
     version: usize,
     links: Arc<[Arc<Link>]>,
 }
 
-impl Known {
-    /// Creates a list without links, which is out of date once there is one.
-    pub(crate) fn nobody() -> Self {
+impl CachedLinks {
+    /// Creates an empty cached list. It is out of date as soon as a link (shared memory) is added.
+    pub(crate) fn empty() -> Self {
         Self {
             version: 0,
             links: Arc::new([]),
         }
     }
 
-    /// Returns the links that the cached list contains.
+    /// Returns the links in the cached list.
     pub(crate) fn links(&self) -> &[Arc<Link>] {
         &self.links
     }
 }
 
-/// Copies by peer processes that were in progress at one moment, for callers that poll instead of sleeping.
+/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called, for callers that poll
+/// instead of sleeping.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<Copies>);
 
@@ -75,29 +77,30 @@ impl Accesses {
             is_refused |= over == Some(false);
             over != Some(true)
         });
-        match self.0.iter().map(Copies::age).max() {
+        match self.0.iter().map(Copies::elapsed).max() {
             None => Withdrawal::Complete,
             Some(_) if is_refused => Withdrawal::Refused,
             // The longer the copies have taken so far, the longer the next check is delayed.
             Some(age) => Withdrawal::Pending {
-                again: age.clamp(SHORTEST, LONGEST),
+                again: age.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL),
             },
         }
     }
 }
 
-/// Minimum and maximum time between two checks whether the copies of peers have ended.
-const SHORTEST: Duration = Duration::from_micros(10);
-const LONGEST: Duration = Duration::from_millis(1);
+/// Minimum time between two checks whether the copies of peers have ended.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
+/// Maximum time between two checks whether the copies of peers have ended.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
-    /// Listens for connections of other processes of the host, and creates the (empty) directory of them.
+    /// Listens for connections of other processes of the host, and creates an empty directory of these processes.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
             wake_eventfds: Arc::clone(&own.channels),
             wake_target: WakeTarget::default(),
-            directory: Directory::open(own)?,
+            directory: PeerDirectory::open(own)?,
             publication,
             withdrawals: Withdrawals::default(),
             by_address: RwLock::default(),
@@ -107,20 +110,20 @@ impl HostPeers {
         })
     }
 
-    /// Makes other processes of the host find this process by its UDP address `address`.
+    /// Makes this process reachable for other processes of the host by its UDP address `address`.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         self.directory.listen(address)
     }
 
-    /// Establishes a link (shared memory) to the process that has the socket address `address`. Performs a handshake if
-    /// there is no link yet.
-    pub(crate) fn meet(&self, address: SocketAddr) {
-        let address = listed(address);
+    /// Establishes a link (shared memory) to the process that has the socket address `address`, by a handshake, unless
+    /// there is a link already.
+    pub(crate) fn establish_link(&self, address: SocketAddr) {
+        let address = without_interface(address);
         if self.directory.link(address).is_some() {
             self.refresh();
             // The engine must look for messages: for a message that arrived before the engine knew the link, the peer sends no
             // second wakeup.
-            self.directory.ring();
+            self.directory.wake_engine();
         }
     }
 
@@ -132,7 +135,7 @@ impl HostPeers {
         }
         let by_address = self.by_address.read();
         by_address
-            .get(&listed(address))
+            .get(&without_interface(address))
             .filter(|link| !link.is_dead())
             .cloned()
     }
@@ -144,11 +147,11 @@ impl HostPeers {
 
     /// Updates the cached list `known` of all links, if links were added or removed since the last update.
     #[inline]
-    pub(crate) fn refresh_links(&self, known: &mut Known) {
+    pub(crate) fn refresh_links(&self, known: &mut CachedLinks) {
         let version = self.version.load(Ordering::Acquire);
         if known.version != version {
             // Links that are added after `version` was loaded change the version again, and so cause another update.
-            *known = Known {
+            *known = CachedLinks {
                 version,
                 links: Arc::clone(&self.links.read()),
             };
@@ -156,35 +159,36 @@ impl HostPeers {
     }
 
     /// Continues handshakes that other processes have begun, and removes links (shared memory) that have ended.
-    pub(crate) fn attend(&self) {
-        if self.directory.attend() {
+    pub(crate) fn handle_events(&self) {
+        if self.directory.handle_events() {
             self.refresh();
         }
     }
 
-    /// Returns the descriptor that is readable while [`attend`](Self::attend) must be called.
-    pub(crate) fn heard(&self) -> BorrowedFd<'_> {
-        self.directory.heard()
+    /// Returns the descriptor that is readable while [`handle_events`](Self::handle_events) must be called.
+    pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
+        self.directory.events_descriptor()
     }
 
-    /// Assigns a free eventfd to a completion channel. Peers use it to wake threads that wait on the channel. Returns
+    /// Assigns a free eventfd to a completion channel, by which peers wake threads that wait on the channel. Returns
     /// `None` if all eventfds are in use.
     pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
         self.wake_eventfds.take()
     }
 
-    /// Makes the engine send the deferred wakeups of peers after a short time, unless they are sent earlier.
-    pub(crate) fn remind(&self) {
-        self.directory.remind();
+    /// Makes the engine (background thread) send the deferred wakeups of peers after a short time, unless they are sent
+    /// earlier.
+    pub(crate) fn schedule_wakeups(&self) {
+        self.directory.schedule_wakeups();
     }
 
     /// Wakes this process's engine (background thread).
-    pub(crate) fn ring(&self) {
-        self.directory.ring();
+    pub(crate) fn wake_engine(&self) {
+        self.directory.wake_engine();
     }
 
-    /// Removes the record of a region or window from the published table. Returns the version of the record, which changes
-    /// when the record is published again.
+    /// Removes the record `slot` of a region or window from the published table. Returns the version of the record,
+    /// which changes when the record is published again.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
@@ -202,14 +206,14 @@ impl HostPeers {
     /// Waits until peers have finished all copies that may use memory or queue pairs that the caller has retracted.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer was stopped during a copy, and the copy has not ended within the time limit.
+    /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time limit.
     pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies by peers that are in progress, and that may use memory or queue pairs that the caller has
+    /// Returns the copies by peers that are in progress and that may use memory or queue pairs that the caller has
     /// retracted.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
@@ -220,7 +224,7 @@ impl HostPeers {
     fn refresh(&self) {
         // The links are read under the lock, so that the last of several concurrent calls stores the newest links.
         let mut by_address = self.by_address.write();
-        let links = self.directory.everyone();
+        let links = self.directory.links();
         by_address.clear();
         for link in &links {
             let addresses = link.addresses().iter();
@@ -242,7 +246,7 @@ impl Peers for HostPeers {
     }
 
     fn is_published(&self, slot: u32) -> bool {
-        self.publication.tells_region(slot)
+        self.publication.has_published_region(slot)
     }
 
     fn wait(&self) -> Result<(), Refusal> {
@@ -253,8 +257,8 @@ impl Peers for HostPeers {
         self.withdrawals.poll(slot, self)
     }
 
-    fn forget_withdrawal(&self, slot: u32) -> bool {
-        self.withdrawals.forget(slot)
+    fn cancel_withdrawal(&self, slot: u32) -> bool {
+        self.withdrawals.remove(slot)
     }
 }
 

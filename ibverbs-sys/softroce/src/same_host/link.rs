@@ -19,24 +19,24 @@ use super::backlog::Backlog;
 use super::copying_peer::{CopyingPeer, Process};
 use super::process::KernelCopies;
 use super::regions::{FilePlace, Tables};
-use super::ring::{self, Broken, CHUNK, PushError};
+use super::ring::{self, CHUNK, PushError, Violation};
 use super::ring_message;
 use super::segment::{Receiver, Sender, Side};
-use super::shared::{Map, One, Part, Rights};
-use super::wake::{Sleep, Sleeper};
+use super::shared::{Map, MappedArray, MappedValue, Rights};
+use super::wake::{SleepWord, Sleeper};
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
 use crate::memory::Piece;
 use crate::proto::Counter;
 use crate::spin;
 use crate::sync::Line;
-use crate::transfer::{self, PART_CHUNKS, RingMessage, Unsent};
+use crate::transfer::{self, MAX_CHUNKS_PART, NotSent, RingMessage};
 
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. `None` if the peer may
-    /// use all queue pair numbers.
+    /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. `None` if the peer
+    /// may use all queue pair numbers.
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
@@ -54,19 +54,19 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// A link: memory that this process shares with another process of the same host, and through which packets and other
-/// messages go.
+/// Memory that this process shares with another process of the same host, and through which packets and other messages
+/// are sent.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
-    side: Shared,
+    side: LinkFields,
     inbound: spin::Mutex<Inbound>,
-    /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the receiver's number,
-    /// which can be read without the lock.
+    /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the receiver's number
+    /// that can be read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
     /// Set while a wakeup of the peer is deferred to a later time.
-    owes_waking: AtomicBool,
+    must_wake: AtomicBool,
     /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
@@ -77,10 +77,10 @@ pub struct Link {
     failures: Arc<Failures>,
 }
 
-/// By this flag and eventfd, links notify the engine (background thread) of this process that they have failed.
+/// Notification of the engine (background thread) that links of this process have failed: a flag and an eventfd.
 #[derive(Debug)]
 pub(super) struct Failures {
-    /// The eventfd that wakes the engine.
+    /// Eventfd that wakes the engine.
     wake_eventfd: Arc<Descriptor>,
     has_failed: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl Failures {
         })
     }
 
-    /// Returns whether a link has failed since the previous call.
+    /// Returns whether a link (shared memory) has failed since the previous call.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
@@ -101,24 +101,25 @@ impl Failures {
     /// Wakes the engine, which then removes the failed link.
     fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
-        descriptor::count_up(self.wake_eventfd.as_fd());
+        descriptor::increment(self.wake_eventfd.as_fd());
     }
 }
 
-/// The receiving side of a link. Only one thread at a time uses it.
+/// Receiving side of a link (shared memory). Only one thread at a time uses it.
 struct Inbound {
     receiver: Receiver,
     /// Buffer for packets that are longer than a slot (one cache line of the ring).
     bytes: Box<[u8]>,
     /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
-    /// Number of the first slot (cache line of the ring) that is not received any more, because the peer published it after
-    /// the link had ended. `None` before the link has ended.
+    /// Number of the first slot (cache line of the ring) that is not received any more, because the peer published it
+    /// after the link had ended. `None` before the end.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Notes which messages have arrived when the link ends. Messages that arrive later are not received.
+    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive later are not
+    /// received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -126,8 +127,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link has ended, and 0
-    /// after the peer has violated the protocol.
+    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link (shared memory)
+    /// has ended, and 0 after the peer has violated the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -138,37 +139,37 @@ impl Inbound {
     }
 }
 
-/// The fields of a link that all threads of this process use concurrently.
+/// Fields of a link (shared memory) that all threads of this process use concurrently.
 #[derive(Debug)]
-struct Shared {
+struct LinkFields {
     sender: Sender,
-    slots: Part<ring::Slot>,
-    own_sleep: One<Line>,
-    peer_sleep: One<Line>,
-    own_lanes: Part<Line>,
+    slots: MappedArray<ring::Slot>,
+    own_sleep: MappedValue<Line>,
+    peer_sleep: MappedValue<Line>,
+    own_lanes: MappedArray<Line>,
 }
 
-/// A message that was received from the peer of a link.
+/// A message that was received from the peer of a link (shared memory).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Said<'a> {
-    /// The bytes of a packet, and the [annotation](Link::send) that the peer has added.
+pub(crate) enum Received<'a> {
+    /// The bytes of a packet, and the [annotation](Link::send) of the peer.
     Packet(&'a [u8], u64),
     /// A [`RingMessage`] (short message without packet headers), and the memory of its payload in the ring.
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
-/// The reason why a packet could not be sent on a link.
+/// Reason why a packet could not be sent on a link (shared memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum SendError {
     /// The ring has no free space at present.
     Full,
     /// The link has ended, for example because the peer's process has ended.
     Dead,
 }
 
-/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not reuse the peer's
-/// thread ID within this time, since it assigns all other IDs first.
-const CHECK_INTERVAL: u64 = 1_000_000;
+/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not assign the peer's
+/// thread ID to another thread within this time, because it assigns all other IDs first.
+const LIVENESS_INTERVAL: u64 = 1_000_000;
 
 /// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. Without a limit, a peer could
 /// use up the 65,530 mappings that a process may have. An arena has one range for each 64 MiB, so this limit suffices
@@ -176,14 +177,14 @@ const CHECK_INTERVAL: u64 = 1_000_000;
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
-pub(crate) const LONGEST: usize = 4096 + 256;
+pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
 /// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind the word that
-/// contains the length.
-const SHORT: usize = 8 * (ring::WORDS - 1);
+/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind the word with the
+/// length.
+const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
     pub(super) fn new(
@@ -203,11 +204,11 @@ impl Link {
             peer_lanes,
         } = side;
         // The engine may be asleep already. It has not declared that on this link, because it did not know the link then.
-        Sleep(&own_sleep.0).declare(Sleeper::Engine);
+        SleepWord(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
             copying_peer: Arc::new(CopyingPeer::new(process, peer_lanes)),
-            side: Shared {
+            side: LinkFields {
                 sender,
                 slots,
                 own_sleep,
@@ -216,13 +217,13 @@ impl Link {
             },
             inbound: spin::Mutex::new(Inbound {
                 receiver,
-                bytes: vec![0; LONGEST].into(),
+                bytes: vec![0; MAX_PACKET].into(),
                 is_broken: false,
                 end: None,
             }),
             next: AtomicU32::new(0),
             backlog: Backlog::default(),
-            owes_waking: AtomicBool::new(false),
+            must_wake: AtomicBool::new(false),
             maps: RwLock::default(),
             is_dead: AtomicBool::new(false),
             start: Instant::now(),
@@ -248,12 +249,13 @@ impl Link {
         &self.peer.gids
     }
 
-    /// Returns whether the link has ended, for example because the peer's process has ended.
+    /// Returns whether the link (shared memory) has ended, for example because the peer's process has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Checks whether the peer process exists, and ends the link if not. Returns whether the link is still alive.
+    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not. Returns whether the
+    /// link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -261,11 +263,11 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Returns whether the link is alive and the peer has existed within the last [`CHECK_INTERVAL`]. If so, no other
-    /// thread has got the thread ID of the peer.
+    /// Returns whether the link (shared memory) is alive and the peer has existed within the last
+    /// [`LIVENESS_INTERVAL`]. If so, the thread ID of the peer does not belong to another thread.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
-        if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > CHECK_INTERVAL {
+        if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > LIVENESS_INTERVAL {
             if !self.check() {
                 return false;
             }
@@ -304,44 +306,46 @@ impl Link {
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes: shared words in which this process marks that it is copying from or to the peer's memory.
+    /// Returns the lanes of this process: shared words that record its copies from and to the peer's memory as in
+    /// progress.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Marks that this process is copying from or to the peer's memory, until the returned guard is dropped.
+    /// Records that a copy from or to the peer's memory is in progress, until the returned guard is dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// Ends the link. Messages that have arrived before the end are still [received](Self::receive).
+    /// Ends the link (shared memory). Messages that have arrived before are still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link, and notifies the peer, which may still exist. For a peer that violated the protocol or did not finish
-    /// the handshake.
-    pub(super) fn break_off(&self) {
+    /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the peer has violated the
+    /// protocol or did not finish the handshake.
+    pub(super) fn abort(&self) {
         self.end();
         // Only the sending direction of the connection is closed. The other one reports when the peer has closed its side.
-        self.copying_peer.leave();
+        self.copying_peer.close_connection();
     }
 
-    /// Ends the link after the peer has violated the protocol, and wakes the engine, which removes the link.
+    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the engine, which removes the
+    /// link.
     #[cold]
     fn fail(&self) {
-        self.break_off();
+        self.abort();
         self.failures.notify();
     }
 
-    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data. Does not wake a peer
-    /// that sleeps; the next [`flush`](Self::flush) does.
-    pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), Failure> {
-        debug_assert!(bytes.len() <= LONGEST && annotation < 1 << 48);
+    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data. Does not wake a
+    /// sleeping peer; the next [`flush`](Self::flush) does.
+    pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
+        debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
         words[0] = annotation << 16 | bytes.len() as u64;
-        let chunks = if bytes.len() <= SHORT {
+        let chunks = if bytes.len() <= MAX_SLOT_PACKET {
             for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks(8)) {
                 let mut value = [0; 8];
                 value[..bytes.len()].copy_from_slice(bytes);
@@ -351,21 +355,21 @@ impl Link {
         } else {
             bytes.len().div_ceil(CHUNK) as u16
         };
-        let fill = |room: ring::Room<'_>| {
+        let fill = |room: ring::MessageChunks<'_>| {
             room.write(bytes);
             Ok(())
         };
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not 0. Does not wake a peer
-    /// that sleeps; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not 0. Does not wake a
+    /// sleeping peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
         tag: u16,
         ring_message: &RingMessage<'_>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), NotSent> {
         match self.push(
             tag | RING_MESSAGE,
             &ring_message::encode(ring_message),
@@ -373,19 +377,19 @@ impl Link {
             |_| Ok(()),
         ) {
             // If the link has ended, the acknowledgement timeout of the sender expires.
-            Ok(()) | Err(Failure::Dead) => Ok(()),
-            Err(Failure::Full) => Err(Unsent::Full),
+            Ok(()) | Err(SendError::Dead) => Ok(()),
+            Err(SendError::Full) => Err(NotSent::Full),
         }
     }
 
-    /// Prepares for further messages, which probably follow: requests memory of the ring that they will take.
+    /// Requests the cache line of the ring that a further message, which probably follows, will take.
     #[inline]
     pub(crate) fn expect_more(&self) {
-        self.side.sender.expect_more();
+        self.side.sender.prefetch();
     }
 
-    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring. `tag` has 15 bits and
-    /// is not 0. Does not wake a peer that sleeps; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring. `tag` has 15 bits
+    /// and is not 0. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -393,14 +397,14 @@ impl Link {
         ring_message: &RingMessage<'_>,
         length: u32,
         fill: impl FnOnce(&[Piece<'_>]) -> Option<()>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), NotSent> {
         debug_assert!(
-            length <= PART_CHUNKS,
+            length <= MAX_CHUNKS_PART,
             "within what the backlog finds room for"
         );
         let chunks = (length as usize).div_ceil(CHUNK) as u16;
         let mut is_readable = true;
-        let fill = |room: ring::Room<'_>| {
+        let fill = |room: ring::MessageChunks<'_>| {
             is_readable = fill(&room.pieces()).is_some();
             is_readable.then_some(()).ok_or(())
         };
@@ -411,15 +415,15 @@ impl Link {
             fill,
         ) {
             // If the link has ended, the acknowledgement timeout of the sender expires.
-            Ok(()) | Err(Failure::Dead) => Ok(()),
-            Err(Failure::Full) if is_readable => Err(Unsent::Full),
-            Err(Failure::Full) => Err(Unsent::Unreadable),
+            Ok(()) | Err(SendError::Dead) => Ok(()),
+            Err(SendError::Full) if is_readable => Err(NotSent::Full),
+            Err(SendError::Full) => Err(NotSent::Unreadable),
         }
     }
 
     /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the protocol.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
+    pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), SendError> {
         self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))
     }
 
@@ -429,27 +433,27 @@ impl Link {
         tag: u16,
         words: &[u64; ring::WORDS],
         chunks: u16,
-        fill: impl FnOnce(ring::Room<'_>) -> Result<(), ()>,
-    ) -> Result<(), Failure> {
+        fill: impl FnOnce(ring::MessageChunks<'_>) -> Result<(), ()>,
+    ) -> Result<(), SendError> {
         if self.is_dead() {
-            return Err(Failure::Dead);
+            return Err(SendError::Dead);
         }
         match self.side.sender.push(tag, words, chunks, fill) {
             Ok(()) => Ok(()),
-            Err(PushError::Full | PushError::Content(())) => Err(Failure::Full),
-            Err(PushError::Broken) => {
+            Err(PushError::Full | PushError::Content(())) => Err(SendError::Full),
+            Err(PushError::Violation) => {
                 self.fail();
-                Err(Failure::Dead)
+                Err(SendError::Dead)
             }
         }
     }
 
-    /// Wakes the peer, if it sleeps, so that it receives the messages that were sent before this call.
+    /// Wakes the peer, if it sleeps, to receive the messages that were sent before this call.
     pub(crate) fn flush(&self) {
-        if self.owes_waking.load(Ordering::Relaxed) {
-            self.owes_waking.store(false, Ordering::Relaxed);
+        if self.must_wake.load(Ordering::Relaxed) {
+            self.must_wake.store(false, Ordering::Relaxed);
         }
-        let Some(sleeper) = Sleep(&self.side.peer_sleep.0).interrupt() else {
+        let Some(sleeper) = SleepWord(&self.side.peer_sleep.0).take_sleeper() else {
             return;
         };
         self.counters.count(Counter::SharedWakings, 1);
@@ -463,38 +467,39 @@ impl Link {
         // An error is ignored. A full counter means that the peer has not reacted to an earlier wakeup yet. If a peer has
         // passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
-        descriptor::count_up(wake_eventfd.as_fd());
+        descriptor::increment(wake_eventfd.as_fd());
     }
 
-    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may follow
-    /// soon.
+    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may
+    /// follow soon.
     pub(crate) fn flush_later(&self) {
-        self.owes_waking.store(true, Ordering::Relaxed);
+        self.must_wake.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a [`flush`](Self::flush) was deferred and is still to be performed.
-    pub(crate) fn owes_waking(&self) -> bool {
-        self.owes_waking.load(Ordering::Relaxed)
+    /// Returns whether a [`flush`](Self::flush) was deferred and not performed yet.
+    pub(crate) fn must_wake(&self) -> bool {
+        self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link: there is no message to receive, no queue pair or
-    /// packet that waits for space, and no deferred wakeup. Takes no lock, so the result may be out of date; the thread
-    /// will call this function again.
+    /// Returns whether a polling thread has nothing to do for this link: no message to receive, no queue pair or packet
+    /// that waits for space, and no deferred wakeup. Takes no lock, so the result may be out of date; the thread will
+    /// call this function again.
     #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
-        !ring::has_come(&self.side.slots, next) && !self.has_backlog() && !self.owes_waking()
+        !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
 
-    /// Receives at most `limit` messages, and calls `take` with the tag and the content of each. Returns the number of
-    /// received messages, or `None` if another thread is receiving. Also returns after a message whose acknowledgement the
-    /// sender may be waiting for, so that the caller can send the acknowledgement before it receives the next message.
+    /// Receives at most `limit` messages. Calls `take` with the tag and the content of each. Returns the number of
+    /// received messages, or `None` if another thread is receiving. Also returns after a message whose acknowledgement
+    /// the sender may be waiting for, so that the caller can send the acknowledgement before it receives the next
+    /// message.
     ///
     /// After the link has ended, only messages that had arrived before are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
-        mut take: impl FnMut(u16, Said<'_>),
+        mut take: impl FnMut(u16, Received<'_>),
     ) -> Option<usize> {
         let mut inbound = self.inbound.try_lock()?;
         let mut limit = limit;
@@ -514,34 +519,34 @@ impl Link {
                 if message.tag & RING_MESSAGE != 0 {
                     let mut room = [0; transfer::SHORT];
                     let ring_message =
-                        ring_message::decode(&message.words, &mut room).ok_or(Broken)?;
+                        ring_message::decode(&message.words, &mut room).ok_or(Violation)?;
                     let chunks = ring_message.message.filter(|of| of.form.has_chunks());
                     if chunks.is_some_and(|of| of.length() as usize > message.room.length()) {
-                        return Err(Broken);
+                        return Err(Violation);
                     }
                     let pieces = message.room.pieces();
                     take(
                         message.tag & !RING_MESSAGE,
-                        Said::RingMessage(&ring_message, &pieces),
+                        Received::RingMessage(&ring_message, &pieces),
                     );
                     return Ok((ring_message.message).is_some_and(|of| of.holds_up_sender()));
                 }
                 let length = usize::from(message.words[0] as u16);
                 let annotation = message.words[0] >> 16;
-                if length <= SHORT {
-                    let mut short = [0; SHORT];
+                if length <= MAX_SLOT_PACKET {
+                    let mut short = [0; MAX_SLOT_PACKET];
                     for (bytes, word) in short.chunks_exact_mut(8).zip(&message.words[1..]) {
                         bytes.copy_from_slice(&word.to_ne_bytes());
                     }
-                    take(message.tag, Said::Packet(&short[..length], annotation));
+                    take(message.tag, Received::Packet(&short[..length], annotation));
                     return Ok(false);
                 }
-                let bytes = bytes.get_mut(..length).ok_or(Broken)?;
+                let bytes = bytes.get_mut(..length).ok_or(Violation)?;
                 if length > message.room.length() {
-                    return Err(Broken);
+                    return Err(Violation);
                 }
                 message.room.read(bytes);
-                take(message.tag, Said::Packet(bytes, annotation));
+                take(message.tag, Received::Packet(bytes, annotation));
                 Ok(false)
             });
             match popped {
@@ -556,28 +561,28 @@ impl Link {
                     *end = end.map(|_| receiver.next_slot());
                     break;
                 }
-                Ok(Some(Err(Broken))) | Err(Broken) => {
+                Ok(Some(Err(Violation))) | Err(Violation) => {
                     *is_broken = true;
                     self.fail();
                 }
             }
         }
         self.next.store(receiver.next_slot(), Ordering::Relaxed);
-        if receiver.owes_waking() {
+        if receiver.must_wake_producer() {
             drop(inbound);
             self.flush();
         }
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link, or waiting messages can be sent. In both cases the calling
+    /// Returns whether messages can be received from this link, or waiting messages can be sent. If so, the calling
     /// thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
 
-    /// Returns whether there is a message to receive. Also returns `true` while another thread is receiving, since that thread
-    /// may have found the ring empty just before a message arrived.
+    /// Returns whether there is a message to receive. Also returns `true` while another thread is receiving, because
+    /// that thread may have found the ring empty just before a message arrived.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -588,25 +593,26 @@ impl Link {
         })
     }
 
-    /// Marks a thread of this process as asleep, so that the peer wakes the thread. The thread must call
-    /// [`is_waiting`](Self::is_waiting) afterwards, and must not sleep if the result is `true`.
+    /// Records in the shared memory that a thread of this process is about to sleep, so that the peer wakes the thread.
+    /// The thread must then call [`is_waiting`](Self::is_waiting), and must not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
-        Sleep(&self.side.own_sleep.0).declare(sleeper);
+        SleepWord(&self.side.own_sleep.0).declare(sleeper);
     }
 
-    /// Marks a thread of this process as awake, so that the peer sends it no wakeup.
+    /// Records in the shared memory that a thread of this process is awake, so that the peer does not wake it.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
-        Sleep(&self.side.own_sleep.0).end(sleeper);
+        SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Makes the peer wake no thread that waits at a channel.
-    pub(super) fn forget_channel(&self) {
-        Sleep(&self.side.own_sleep.0).forget_channel();
+    /// Removes a thread that waits at a channel from the shared memory, so that the peer does not wake it.
+    pub(super) fn clear_channel(&self) {
+        SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
     /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length` bytes at `offset` of
-    /// `place`, and their offset in the mapping. Maps the surrounding segment of the file if necessary. Returns `None` if
-    /// the bytes are not inside the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
+    /// `place`, and the offset of these bytes in the mapping. Maps the surrounding segment of the file if necessary.
+    /// Returns `None` if the bytes are not inside the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is
+    /// reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,
@@ -645,7 +651,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // No thread of this process can copy through the link any more.
-        self.copying_peer.leave();
+        self.copying_peer.close_connection();
     }
 }
 

@@ -14,52 +14,53 @@ use super::link::Link;
 /// All links (shared memory with other processes), and the state of each known socket address.
 #[derive(Default)]
 pub(super) struct Links {
-    by_address: HashMap<SocketAddr, Known>,
+    by_address: HashMap<SocketAddr, ProcessState>,
     links: Vec<Arc<Link>>,
-    /// Set if a link in the table may have ended. [`remove_ended`](Self::remove_ended) must then be called again.
+    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) must be called.
     has_ended: bool,
     /// Number of times that links were added or removed.
     changes: u64,
 }
 
 /// State of the process that has a socket address, as far as this process knows it.
-pub(super) enum Known {
+pub(super) enum ProcessState {
     /// A thread of this process is performing a handshake with the process.
-    Asked,
+    InHandshake,
     Linked(Arc<Link>),
     /// The process refused to share memory, or did not answer, at this time.
     Declined(Instant),
 }
 
 impl Links {
-    /// Returns the state of the process that has the socket address `address`, or `None` if no handshake with it was ever
+    /// Returns the state of the process that has the socket address `address`, or `None` if no handshake with it was
     /// begun.
-    pub(super) fn known(&self, address: SocketAddr) -> Option<&Known> {
+    pub(super) fn state(&self, address: SocketAddr) -> Option<&ProcessState> {
         self.by_address.get(&address)
     }
 
     /// Returns the link (shared memory) to the process that has the socket address `address`, or `None` if there is no live
     /// link.
     pub(super) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
-        match self.known(address) {
-            Some(Known::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
+        match self.state(address) {
+            Some(ProcessState::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
             _ => None,
         }
     }
 
-    /// Returns whether a thread of this process is performing a handshake with the process that has the address `address`.
-    pub(super) fn is_asked(&self, address: SocketAddr) -> bool {
-        matches!(self.known(address), Some(Known::Asked))
+    /// Returns whether a thread of this process is performing a handshake with the process that has the address
+    /// `address`.
+    pub(super) fn is_in_handshake(&self, address: SocketAddr) -> bool {
+        matches!(self.state(address), Some(ProcessState::InHandshake))
     }
 
     /// Records that a thread of this process begins a handshake with the process that has the address `address`.
-    pub(super) fn note_asked(&mut self, address: SocketAddr) {
-        self.by_address.insert(address, Known::Asked);
+    pub(super) fn begin_handshake(&mut self, address: SocketAddr) {
+        self.by_address.insert(address, ProcessState::InHandshake);
     }
 
     /// Records that the process with the address `address` refused to share memory, or did not answer, at the time `now`.
-    pub(super) fn note_declined(&mut self, address: SocketAddr, now: Instant) {
-        self.by_address.insert(address, Known::Declined(now));
+    pub(super) fn set_declined(&mut self, address: SocketAddr, now: Instant) {
+        self.by_address.insert(address, ProcessState::Declined(now));
     }
 
     /// Returns the links (shared memory) to all peer processes.
@@ -72,7 +73,8 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link in the table may have ended. [`remove_ended`](Self::remove_ended) must then be called.
+    /// Returns whether a link (shared memory) in the table may have ended, so that the caller must call
+    /// [`remove_ended`](Self::remove_ended).
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -80,18 +82,19 @@ impl Links {
     /// Returns whether a process other than `process` has a live link to this process with one of the addresses
     /// `addresses`.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
-        addresses.iter().any(|address| match self.known(*address) {
-            Some(Known::Linked(link)) => link.process() != process && link.check(),
+        addresses.iter().any(|address| match self.state(*address) {
+            Some(ProcessState::Linked(link)) => link.process() != process && link.check(),
             _ => false,
         })
     }
 
-    /// Adds a link. Ends earlier links to the same addresses, since the peer does not use them any more. Exception: if an
-    /// address is in `own`, this process is its own peer, and the earlier link is the other side of the same shared memory.
+    /// Adds a link. Ends earlier links to the same addresses, because the peer does not use them any more. Exception:
+    /// if an address is in `own`, this process is its own peer, and the earlier link is the other side of the same
+    /// shared memory.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
-            let known = Known::Linked(Arc::clone(link));
-            if let Some(Known::Linked(earlier)) = self.by_address.insert(address, known)
+            let known = ProcessState::Linked(Arc::clone(link));
+            if let Some(ProcessState::Linked(earlier)) = self.by_address.insert(address, known)
                 && !own.contains(&address)
             {
                 earlier.end();
@@ -102,15 +105,15 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link stays while messages that arrived before its end can be
-    /// received, or while queue pairs that wait for room in its ring were not notified of its end.
+    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages that arrived before
+    /// its end can be received, or while queue pairs that wait for space in its ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
-            .partition(|link| link.check() || link.may_have_messages() || link.owes_news());
+            .partition(|link| link.check() || link.may_have_messages() || link.must_resume());
         self.links = present;
         self.has_ended = self.links.iter().any(|link| link.is_dead());
         if !ended.is_empty() {
-            let is_dead = |known: &Known| matches!(known, Known::Linked(link) if link.is_dead());
+            let is_dead = |known: &ProcessState| matches!(known, ProcessState::Linked(link) if link.is_dead());
             self.by_address.retain(|_, known| !is_dead(known));
             self.changes += 1;
         }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_with_messages_stays_until_they_are_taken() {
+    fn a_link_with_messages_stays_until_the_messages_are_received() {
         let (here, there, _) = testing::links().unwrap();
         let mut links = Links::default();
         links.add(&here, &[]);
@@ -163,6 +166,6 @@ mod tests {
         assert_eq!(here.receive(2, |_, _| ()), Some(1));
         assert_eq!(links.remove_ended().len(), 1);
         assert!(links.all().is_empty() && !links.has_ended());
-        assert!(links.known(here.addresses()[0]).is_none());
+        assert!(links.state(here.addresses()[0]).is_none());
     }
 }

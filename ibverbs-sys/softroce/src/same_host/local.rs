@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use super::admitted::Admitted;
 use super::copying_peer::{CopyingPeer, Process};
 use super::events::{Events, Source};
-use super::handshake_message::{HandshakeMessage, Word};
+use super::handshake_message::{HandshakeMessage, MessageType};
 use super::link::{Failures, Link, Peer};
 use super::process;
 use super::regions::{Publication, Tables};
@@ -30,11 +30,11 @@ use crate::memory::Arena;
 pub(crate) struct Own {
     /// First UDP port of the device's port range, from which the number of a peer's port is counted; see [`slot_of_sender`].
     pub(crate) base_port: u16,
-    /// UDP addresses of this process, at most [`LIST`](super::LIST).
+    /// UDP addresses of this process, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Number of the first `addresses` that have a socket from the beginning.
+    /// Number of addresses, from the first one on, that have a socket from the beginning.
     pub(crate) open: usize,
-    /// First entries of the device's GID table, at most [`LIST`](super::LIST).
+    /// First entries of the device's GID table, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) gids: Vec<Ipv6Addr>,
     /// Tables in which this process publishes regions and queue pairs.
     pub(crate) publication: Arc<Publication>,
@@ -46,7 +46,7 @@ pub(crate) struct Own {
     pub(crate) channels: Arc<WakeEventfds>,
     /// Counters of the wakeups that this process sends.
     pub(crate) counters: Arc<Counters>,
-    /// Set if this process may be a peer of itself, and so shares memory with itself.
+    /// Set if this process may be a peer of itself, and so share memory with itself.
     pub(crate) is_peer: bool,
 }
 
@@ -54,23 +54,23 @@ pub(crate) struct Own {
 pub(super) struct Local {
     pub(super) own: Own,
     pub(super) events: Events,
-    engine: Engine,
+    engine: EngineThread,
     /// Peer processes that may copy from and to memory of this process.
     admitted: Admitted<Arc<CopyingPeer>>,
     failures: Arc<Failures>,
 }
 
-/// Thread ID of this process's engine (background thread). By this ID, peers reach the memory of the process. Unset
-/// until the engine runs.
-struct Engine {
+/// Thread ID of this process's engine (background thread), by which peers access the memory of the process. Unset until
+/// the engine runs.
+struct EngineThread {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
     started: Condvar,
 }
 
-impl Engine {
-    /// Records the ID of the calling thread, which is that of the engine, and wakes threads that wait for it.
-    fn note_started(&self) {
+impl EngineThread {
+    /// Records the ID of the calling thread, which is the engine, and wakes threads that wait for the ID.
+    fn set_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
             let _ = self.thread.set(rustix::thread::gettid());
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Waits until the engine runs, but not longer than until `deadline`.
+    /// Waits until the engine (background thread) runs, or until `deadline`.
     fn wait(&self, deadline: Instant) {
         let mut locked = self.lock.lock();
         let is_missing = |_: &mut ()| self.thread.get().is_none();
@@ -93,7 +93,7 @@ impl Local {
             failures: Failures::new(Arc::clone(&own.wake_eventfd)),
             own,
             events,
-            engine: Engine {
+            engine: EngineThread {
                 thread: OnceLock::new(),
                 lock: Mutex::new(()),
                 started: Condvar::new(),
@@ -108,18 +108,18 @@ impl Local {
     }
 
     /// Records that the calling thread is the engine (background thread).
-    pub(super) fn note_engine(&self) {
-        self.engine.note_started();
+    pub(super) fn set_engine(&self) {
+        self.engine.set_started();
     }
 
-    /// Waits until the engine (background thread) runs, but not longer than until `deadline`.
+    /// Waits until the engine (background thread) runs, or until `deadline`.
     pub(super) fn wait_for_engine(&self, deadline: Instant) {
         self.engine.wait(deadline);
     }
 
     /// Wakes the engine (background thread) of this process.
-    pub(super) fn ring(&self) {
-        descriptor::count_up(self.own.wake_eventfd.as_fd());
+    pub(super) fn wake_engine(&self) {
+        descriptor::increment(self.own.wake_eventfd.as_fd());
     }
 
     /// Returns whether a link (shared memory with another process) has failed since the previous call.
@@ -127,8 +127,9 @@ impl Local {
         self.failures.take()
     }
 
-    /// Returns a handshake message that describes this process, or `None` if the engine does not run yet.
-    pub(super) fn describe(&self, word: Word) -> Option<HandshakeMessage> {
+    /// Returns a handshake message of the type `word` that describes this process, or `None` if the engine (background
+    /// thread) does not run yet.
+    pub(super) fn describe(&self, word: MessageType) -> Option<HandshakeMessage> {
         Some(HandshakeMessage {
             word,
             probe: process::word(),
@@ -154,8 +155,8 @@ impl Local {
         segment.into_iter().chain(own).collect()
     }
 
-    /// Creates a [`Peer`] from the handshake message and the descriptors that the peer has sent. `descriptors` must not
-    /// include that of the link's shared memory. Checks the descriptors, and maps the tables of the peer.
+    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except that of the link's shared
+    /// memory. Checks the descriptors, and maps the tables of the peer.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,
@@ -172,7 +173,7 @@ impl Local {
         if !channels
             .iter()
             .chain([&wake_eventfd])
-            .all(|wake_eventfd| is_wake_eventfd(wake_eventfd.as_fd()))
+            .all(|wake_eventfd| is_eventfd(wake_eventfd.as_fd()))
         {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -198,8 +199,8 @@ impl Local {
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Adds a peer to the list of processes that may copy from and to memory of this process. Then sends the peer the
-    /// message that permits it to copy.
+    /// Adds the peer of `link` to the list of processes that may copy from and to memory of this process. Then sends
+    /// `handshake_message` to the peer, which permits it to copy.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -207,22 +208,23 @@ impl Local {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let copying_peer = link.copying_peer();
-        for watched in copying_peer.watched() {
+        for watched in copying_peer.descriptors() {
             // If this fails, the end of the peer is noticed when a thread waits for copies by the peer.
             let _ = self.events.add(watched, Source::Peer);
         }
         let socket = copying_peer.process.socket.as_fd();
-        (self.admitted).admit(Arc::clone(copying_peer), || {
+        (self.admitted).add(Arc::clone(copying_peer), || {
             handshake_message.send(socket, descriptors)
         })
     }
 
-    /// Removes the peers that have ended or closed their connection, and so no longer copy from or to memory of this process.
-    pub(super) fn dismiss(&self) {
+    /// Removes the peers that have ended or closed their connection from the list of processes that may copy from and
+    /// to memory of this process.
+    pub(super) fn remove_gone(&self) {
         self.admitted.retain(|copying_peer| {
             let is_gone = copying_peer.is_gone();
             if is_gone {
-                for watched in copying_peer.watched() {
+                for watched in copying_peer.descriptors() {
                     self.events.remove(watched);
                 }
             }
@@ -235,13 +237,13 @@ impl Local {
         self.admitted.all()
     }
 
-    /// Returns the number of peers that may copy from and to memory of this process: admitted and not yet
-    /// [removed](Self::dismiss).
+    /// Returns the number of peers that may copy from and to memory of this process, which includes peers that have
+    /// ended but were not [removed](Self::remove_gone) yet.
     pub(super) fn copying_peer_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links (shared memory) with the process `process`. Includes links that have ended for this
+    /// Returns the number of links (shared memory) with the process `process`, including links that have ended for this
     /// process but possibly not for the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
@@ -249,8 +251,8 @@ impl Local {
     }
 }
 
-/// Returns whether `descriptor` is an eventfd. A write to an eventfd does not block unless its counter is full.
-fn is_wake_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+/// Returns whether `descriptor` is an eventfd. (A write to an eventfd does not block unless its counter is full.)
+fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
 }
@@ -260,9 +262,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_eventfds_are_wake_eventfds() {
-        assert!(WakeEventfds::new().unwrap().all().all(is_wake_eventfd));
+    fn only_eventfds_are_accepted_as_wake_eventfds() {
+        assert!(WakeEventfds::new().unwrap().all().all(is_eventfd));
         let other = fs::File::open("/dev/null").unwrap();
-        assert!(!is_wake_eventfd(other.as_fd()));
+        assert!(!is_eventfd(other.as_fd()));
     }
 }

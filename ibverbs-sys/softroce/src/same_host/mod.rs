@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `host_peers` | the interface to the rest of the crate: all peers of a NIC, and what the NIC publishes to them |
-//! | `directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
+//! | `peer_directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
 //! | `handshake`, `local`, `handshake_message` | the handshake that begins a link, what this process hands over, and the messages |
 //! | `pending`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
 //! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine waits for |
@@ -31,7 +31,6 @@ mod admitted;
 mod backlog;
 mod board;
 mod copying_peer;
-mod directory;
 mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -43,6 +42,7 @@ mod links;
 mod local;
 #[cfg(all(test, loom))]
 mod models;
+mod peer_directory;
 mod pending;
 mod process;
 mod regions;
@@ -59,13 +59,13 @@ mod wake;
 mod wake_target;
 mod withdrawal;
 
-pub(crate) use access::{Access, Connection, Knowledge, Target, Visit};
-pub(crate) use backlog::Kept;
-pub(crate) use handshake_message::{LIST, listed};
+pub(crate) use access::{Access, CachedRecords, Connection, Target, Visit};
+pub(crate) use backlog::DelayedPacket;
+pub(crate) use handshake_message::{MAX_LIST, without_interface};
+pub(crate) use host_peers::CachedLinks;
 pub use host_peers::HostPeers;
-pub(crate) use host_peers::Known;
 pub use link::Link;
-pub(crate) use link::{Failure, Said};
+pub(crate) use link::{Received, SendError};
 pub(crate) use local::Own;
 pub(crate) use regions::{Publication, QueuePair};
-pub(crate) use wake_target::CHECK;
+pub(crate) use wake_target::CHECK_INTERVAL;

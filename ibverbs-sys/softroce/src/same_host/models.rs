@@ -21,53 +21,55 @@ use super::ring::{Chunk, Consumer, Marks, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
-/// Indices of the sender's records: its queue pair, and the memory region that contains its messages.
+/// Index of the record of the sender's queue pair.
 const QUEUE_PAIR: usize = 0;
+/// Index of the record of the memory region with the sender's messages.
 const REGION: usize = 1;
 
-/// Possible contents of the sender's memory: the payload of a message, and what the program writes after its request
-/// has failed.
+/// Content of the sender's memory while a message is sent: the payload.
 const MESSAGE: u64 = 1;
+/// Content of the sender's memory after the request has failed and the program has written other bytes.
 const REUSED: u64 = 2;
 
-/// Tags of messages in the ring: an offer (description of a message whose payload the receiver must copy), and its two
-/// answers.
+/// Tag of an offer (description of a message whose payload the receiver must copy) in the ring.
 const OFFER: u16 = 1;
+/// Tag of the answer that the receiver has copied the payload of an offer.
 const ACCEPTED: u16 = 2;
+/// Tag of the answer that the receiver has not copied the payload of an offer.
 const DECLINED: u16 = 3;
 
-/// The memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
-struct World {
+/// Memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
+struct SharedMemory {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// Represents the mapping of the payload, which the sender may remove after it has deregistered the region.
+    /// Stands for the mapping of the payload, which the sender may remove after it has deregistered the region.
     mapping: UnsafeCell<()>,
 }
 
-/// The sides of the two rings that one process uses: it sends in one ring and receives from the other.
-struct Side {
+/// Ring ends of one process: it sends in one ring, and receives from the other.
+struct RingEnds {
     sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
     receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
 }
 
-/// The process that sends messages, whose payload the other process copies.
+/// The process that sends messages. The other process copies their payload.
 struct Sender {
-    world: Arc<World>,
-    side: Side,
+    world: Arc<SharedMemory>,
+    side: RingEnds,
 }
 
 /// The process that receives messages, and copies their payload.
 struct Receiver {
-    world: Arc<World>,
-    side: Side,
+    world: Arc<SharedMemory>,
+    side: RingEnds,
     /// Version that the record of the sender's queue pair had when the two processes were connected.
     version: u64,
 }
 
 /// Creates a sender and a receiver that are connected, and the memory that contains the payloads.
 fn connect() -> (Sender, Receiver) {
-    let world = Arc::new(World {
+    let world = Arc::new(SharedMemory {
         records: Board(records(2)),
         lanes: vec![Line::here()],
         bytes: [AtomicU64::new(MESSAGE), AtomicU64::new(MESSAGE)],
@@ -79,14 +81,14 @@ fn connect() -> (Sender, Receiver) {
     let ((offers_in, offers_out), (answers_in, answers_out)) = (memory(2, 1), memory(2, 1));
     let sender = Sender {
         world: Arc::clone(&world),
-        side: Side {
+        side: RingEnds {
             sender: Producer::new(offers_in),
             receiver: Consumer::new(answers_out),
         },
     };
     let receiver = Receiver {
         world,
-        side: Side {
+        side: RingEnds {
             sender: Producer::new(answers_in),
             receiver: Consumer::new(offers_out),
         },
@@ -95,13 +97,13 @@ fn connect() -> (Sender, Receiver) {
     (sender, receiver)
 }
 
-impl Side {
-    fn say(&self, tag: u16) {
-        let nothing = |_: super::ring::Room<'_>| Ok::<(), ()>(());
+impl RingEnds {
+    fn send(&self, tag: u16) {
+        let nothing = |_: super::ring::MessageChunks<'_>| Ok::<(), ()>(());
         assert_eq!(self.sender.push(tag, &[], 0, nothing), Ok(()));
     }
 
-    fn hear(&mut self) -> Option<u16> {
+    fn receive_tag(&mut self) -> Option<u16> {
         self.receiver.pop(|message| message.tag).unwrap()
     }
 }
@@ -109,12 +111,12 @@ impl Side {
 impl Sender {
     /// Sends an offer: the receiver must copy the payload of the message from the sender's memory.
     fn offer(&self) {
-        self.side.say(OFFER);
+        self.side.send(OFFER);
     }
 
-    /// Makes the sender's queue pair fail, which completes its requests, and overwrites their memory, as a program does
-    /// then.
-    fn give_up(&self) {
+    /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the memory of the
+    /// requests, as a program may do.
+    fn fail_queue_pair(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
             word.store(REUSED, Ordering::Relaxed);
@@ -123,11 +125,11 @@ impl Sender {
 
     /// Deregisters the memory region of the payloads, and removes its mapping.
     fn deregister(&self) {
-        let World { records, lanes, .. } = &*self.world;
+        let SharedMemory { records, lanes, .. } = &*self.world;
         records.retract(REGION);
         let lanes = Lanes(lanes);
         let mut copies = lanes.occupied();
-        while !copies.are_left(lanes) {
+        while !copies.have_ended(lanes) {
             thread::yield_now();
         }
         // The model fails if this access is not ordered after the receiver's copy.
@@ -139,21 +141,22 @@ impl Receiver {
     /// Receives the next offer, copies the payload, and answers. Returns whether the message was accepted, or `None` if
     /// there is no offer.
     fn take(&mut self) -> Option<bool> {
-        let tag = self.side.hear()?;
+        let tag = self.side.receive_tag()?;
         assert_eq!(tag, OFFER);
         let copied = self.copy();
         if let Some(bytes) = copied {
             assert_eq!(bytes, [MESSAGE; 2], "not the bytes of the message");
         }
         let is_accepted = copied.is_some();
-        self.side.say(if is_accepted { ACCEPTED } else { DECLINED });
+        self.side
+            .send(if is_accepted { ACCEPTED } else { DECLINED });
         Some(is_accepted)
     }
 
     /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must be discarded, because the
     /// sender may have changed them.
     fn copy(&self) -> Option<[u64; 2]> {
-        let World { records, lanes, .. } = &*self.world;
+        let SharedMemory { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
         if !records.is_current(QUEUE_PAIR, self.version) {
             return None;
@@ -168,7 +171,7 @@ impl Receiver {
 }
 
 #[test]
-fn no_message_is_lost_while_nobody_fails() {
+fn no_message_is_lost_while_both_sides_run() {
     loom::model(|| {
         let (mut sender, mut receiver) = connect();
         let other = thread::spawn(move || {
@@ -188,7 +191,7 @@ fn no_message_is_lost_while_nobody_fails() {
         sender.offer();
         let mut answered = 0;
         while answered < 2 {
-            match sender.side.hear() {
+            match sender.side.receive_tag() {
                 Some(answer) => {
                     assert_eq!(answer, ACCEPTED);
                     answered += 1;
@@ -200,17 +203,17 @@ fn no_message_is_lost_while_nobody_fails() {
     });
 }
 
-/// Checks that if the sender gives up a message that was not answered, the receiver has copied the payload before, or
+/// Checks that if the sender fails a message that was not answered, the receiver has copied the payload before, or
 /// declines.
 #[test]
-fn bytes_that_were_changed_after_the_completion_are_not_accepted() {
+fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {
         let (mut sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        match sender.side.hear() {
+        match sender.side.receive_tag() {
             Some(answer) => assert_eq!(answer, ACCEPTED),
-            None => sender.give_up(),
+            None => sender.fail_queue_pair(),
         }
         // The receiver must find the offer, which arrived before the thread was started.
         assert!(other.join().unwrap().is_some());
@@ -225,7 +228,7 @@ fn a_message_of_an_earlier_connection_is_not_accepted() {
         let (sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        sender.give_up();
+        sender.fail_queue_pair();
         sender.world.records.publish(QUEUE_PAIR, &[2; WORDS]);
         assert!(other.join().unwrap().is_some());
     });
@@ -237,7 +240,7 @@ fn memory_stays_mapped_while_a_message_is_copied() {
         let (sender, mut receiver) = connect();
         sender.offer();
         let other = thread::spawn(move || receiver.take());
-        sender.give_up();
+        sender.fail_queue_pair();
         sender.deregister();
         assert!(other.join().unwrap().is_some());
     });
@@ -253,7 +256,7 @@ fn a_region_that_ends_is_not_copied_from() {
         let other = thread::spawn(move || receiver.take());
         sender.deregister();
         let is_accepted = other.join().unwrap();
-        let answer = sender.side.hear();
+        let answer = sender.side.receive_tag();
         assert_eq!(
             answer,
             is_accepted.map(|is| if is { ACCEPTED } else { DECLINED })

@@ -29,7 +29,7 @@ pub(super) struct Handshake {
     pub(super) process: Pid,
     /// Time at which the connection was accepted.
     since: Instant,
-    /// Set while the first message of the peer has arrived, but is left unread because of the rate limit.
+    /// Set while the first message of the peer has arrived, and is not read because of the rate limit.
     has_handshake_message: bool,
     /// The new link (shared memory with the peer). Set from the time when `Welcome` was sent until the last message of the
     /// peer is received.
@@ -38,14 +38,14 @@ pub(super) struct Handshake {
 
 /// Content that can be received from a connection: nothing, a message, or the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
+enum Readable {
     Nothing,
     HandshakeMessage,
     End,
 }
 
 impl Handshake {
-    /// Returns the time at which the handshake is given up if it is not finished.
+    /// Returns the time at which the handshake is ended if it is not finished.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
     }
@@ -55,22 +55,22 @@ impl Handshake {
         self.welcomed.is_none() && !self.has_handshake_message
     }
 
-    /// Returns what can be received from the connection, without receiving it.
-    fn pending(&self) -> Pending {
+    /// Returns the kind of content that can be received from the connection, without receiving it.
+    fn readable(&self) -> Readable {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
-            Ok(0) => Pending::End,
-            Ok(_) => Pending::HandshakeMessage,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Pending::Nothing,
-            Err(_) => Pending::End,
+            Ok(0) => Readable::End,
+            Ok(_) => Readable::HandshakeMessage,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Readable::Nothing,
+            Err(_) => Readable::End,
         }
     }
 
-    /// Gives up a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of
+    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of
     /// this process until it has closed its side of the connection.
-    fn give_up(self) {
+    fn abort(self) {
         if let Some(link) = self.welcomed {
-            link.break_off();
+            link.abort();
         }
     }
 }
@@ -80,7 +80,7 @@ pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
     beginnings: RateLimit,
-    /// Time at which waiting connections are accepted, if a limit or an error delays them; `None` if none is delayed.
+    /// Time at which delayed connections are accepted, if a limit or an error delays them; `None` otherwise.
     accept_at: Option<Instant>,
 }
 
@@ -122,8 +122,8 @@ impl Handshakes {
         }
     }
 
-    /// Adds an accepted connection to the pending handshakes. Closes the connection if its process is of another user or has
-    /// [`MAX_PENDING_PER_PROCESS`] pending handshakes.
+    /// Adds an accepted connection to the pending handshakes. Closes the connection instead if its process belongs to
+    /// another user or has [`MAX_PENDING_PER_PROCESS`] pending handshakes.
     fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
         let Some(process) = process::owner(socket.as_fd()) else {
             return;
@@ -143,7 +143,7 @@ impl Handshakes {
         }
     }
 
-    /// Continues all pending handshakes, and gives up those that were not finished in time. Returns whether a handshake has
+    /// Continues all pending handshakes, and ends those that were not finished in time. Returns whether a handshake has
     /// ended.
     ///
     /// Calls `receive` for each handshake with an unread message. `receive` must receive the message, and return whether
@@ -163,15 +163,15 @@ impl Handshakes {
             }
         }
         for mut handshake in others {
-            let stays = match handshake.pending() {
-                Pending::Nothing => true,
-                Pending::End => false,
-                Pending::HandshakeMessage if self.beginnings.is_ready(now) => {
+            let stays = match handshake.readable() {
+                Readable::Nothing => true,
+                Readable::End => false,
+                Readable::HandshakeMessage if self.beginnings.is_ready(now) => {
                     self.beginnings.count(now);
                     handshake.has_handshake_message = false;
                     receive(self, &mut handshake)
                 }
-                Pending::HandshakeMessage => {
+                Readable::HandshakeMessage => {
                     handshake.has_handshake_message = true;
                     true
                 }
@@ -185,14 +185,14 @@ impl Handshakes {
             .iter()
             .position(|handshake| handshake.deadline() <= now)
         {
-            self.all.remove(late).give_up();
+            self.all.remove(late).abort();
         }
         self.all.len() < before
     }
 
-    /// Makes room for another connection, and returns whether there is room. If the limit is reached, closes the oldest
-    /// connection that has sent no message. Returns `false` if each of [`MAX_PENDING_HANDSHAKES`] connections has sent a
-    /// message.
+    /// Closes the oldest connection that has sent no message, if the number of connections is
+    /// [`MAX_PENDING_HANDSHAKES`]. Returns whether there is room for another connection: `false` if all connections
+    /// have sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -208,8 +208,8 @@ impl Handshakes {
         true
     }
 
-    /// Makes room for another handshake in which `Welcome` is sent. If the limit is reached, gives up the oldest such
-    /// handshake.
+    /// Ends the oldest handshake in which `Welcome` was sent, if the limit of such handshakes is reached, so that there
+    /// is room for another one.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -219,12 +219,12 @@ impl Handshakes {
             return;
         }
         if let Some((index, _)) = welcomed().min_by_key(|(_, handshake)| handshake.since) {
-            self.all.remove(index).give_up();
+            self.all.remove(index).abort();
         }
     }
 
-    /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must be called even without an
-    /// event.
+    /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must be called even
+    /// without an event, or `None` if there is none.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let unread = self
             .all
@@ -235,7 +235,7 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether `Welcome` was sent to the process that has the address `address`, so that only its last message is
+    /// Returns whether `Welcome` was sent to the process that has the address `address`, and its last message is
     /// missing.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
@@ -260,7 +260,7 @@ impl Handshakes {
 
 #[cfg(any(test, fuzzing))]
 impl Handshakes {
-    /// Resets the rate limits of handshakes, so that they allow a full burst at once.
+    /// Resets the rate limits of handshakes, so that a full burst is allowed.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
         self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_connection_without_a_message_makes_room() {
+    fn only_a_connection_without_a_message_is_closed_for_a_new_one() {
         let start = Instant::now();
         let mut handshakes = Handshakes::new(start);
         let second = start + Duration::from_millis(1);

@@ -32,18 +32,18 @@ use smallvec::SmallVec;
 
 use crate::memory::Piece;
 
-/// A range of addresses in the memory of another process.
+/// Range of addresses in the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RemoteRange {
     pub(super) address: u64,
     pub(super) length: usize,
 }
 
-impl Place {
-    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is not
-    /// longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds all
-    /// others written.
-    fn with_tail(self) -> ([Self; 2], usize) {
+impl RemoteRange {
+    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is
+    /// not longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds
+    /// all others written.
+    fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
             let none = Self { length: 0, ..self };
@@ -80,10 +80,10 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies memory ranges of this process to another process, the last word after all other bytes. Returns the number of
-/// copied bytes. It is less than the length of the range if a page cannot be written.
-pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
-    let (parts, count) = to.with_tail();
+/// Copies the memory ranges `from` of this process to another process, and their last word after all other bytes.
+/// Returns the number of copied bytes, which is less than the length of the range if a page cannot be written.
+pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
+    let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
     let (from, to) = (vectors(from), &to[..count]);
     // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses in them, and does not write to
@@ -101,9 +101,9 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to memory ranges of this process. Returns the number of copied bytes. It is less
-/// than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
-pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
+/// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of copied bytes, which
+/// is less than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
+pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -123,8 +123,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process on the other side of a Unix connection: for an accepted connection, the process that has
-/// connected; for an outgoing connection, the process that listens. Returns `None` if that process belongs to another
+/// Returns the process at the other end of a Unix connection: the process that has connected, for an accepted
+/// connection; the process that listens, for an outgoing connection. Returns `None` if the process belongs to another
 /// user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
@@ -150,7 +150,7 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped by a signal or a debugger. It may then stay stopped without a time limit.
+/// Returns whether a process is stopped by a signal or a debugger. It may stay stopped without a time limit.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -198,18 +198,20 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
     }
 }
 
-/// Word of this process that peers read and write back to find out whether the kernel permits their copies.
-static WORD: AtomicU64 = AtomicU64::new(0);
+/// Word of this process that peers read and write back, to check whether the kernel permits their copies.
+static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the address of the word of this process that peers read and write back in [`reach`].
 pub(super) fn word() -> u64 {
-    WORD.as_ptr().expose_provenance() as u64
+    PROBE_WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads a word of another process and writes it back. Returns whether both copies were complete. If the kernel refuses
-/// a copy, fails with the error number.
+/// Reads the word at `address` of another process, and writes it back. Returns whether both copies were complete.
+///
+/// # Errors
+/// The error number, if the kernel refuses a copy.
 pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
-    let place = Place { address, length: 8 };
+    let place = RemoteRange { address, length: 8 };
     let mut word = [0; 8];
     let copied = read(process, place, &[Piece::of_mut(&mut word)])
         .and_then(|found| Ok(found == 8 && write(process, &[Piece::of(&word)], place)? == 8));
@@ -224,16 +226,16 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// Returns the address range of `bytes` in the form that the copy functions take.
-    fn place(bytes: &mut [u8]) -> Place {
-        Place {
+    /// Returns the address range of `bytes`, as the copy functions take it.
+    fn place(bytes: &mut [u8]) -> RemoteRange {
+        RemoteRange {
             address: bytes.as_mut_ptr().expose_provenance() as u64,
             length: bytes.len(),
         }
     }
 
     #[test]
-    fn pieces_go_from_one_process_to_another() {
+    fn pieces_are_copied_between_processes() {
         for length in 0..40 {
             for skip in 0..9 {
                 let mut target = [0_u8; 64];
@@ -250,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_is_a_part_of_its_own() {
+    fn the_last_word_is_copied_separately() {
         let split = |address, length| {
-            let (parts, count) = Place { address, length }.with_tail();
+            let (parts, count) = RemoteRange { address, length }.split_last_word();
             let parts = parts.map(|part| (part.address, part.length));
             parts[..count].to_vec()
         };
@@ -264,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn a_copy_of_unmapped_memory_fails() {
         let bytes = [7_u8; 8];
-        let nowhere = Place {
+        let nowhere = RemoteRange {
             address: 8,
             length: 8,
         };
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_found_only_where_memory_is() {
+    fn a_word_of_unmapped_memory_is_not_found() {
         assert_eq!(probe(this(), word()), Ok(true));
         for wrong in [0, 8, u64::MAX, u64::MAX - 15] {
             assert_ne!(probe(this(), wrong), Ok(true));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_reached_by_a_thread_that_is_not_the_first() {
+    fn memory_is_accessible_through_a_thread_other_than_the_main_thread() {
         let first = this().as_raw_pid();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::board::{self, Board, Record};
-use super::shared::{self, Map, Part, Rights};
+use super::shared::{self, Map, MappedArray, Rights};
 use crate::descriptor::Descriptor;
 use crate::limits;
 pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// Record in which a process publishes a queue pair that is ready to receive. The connected peer reads it.
+/// Record in which a process publishes a queue pair that is ready to receive. The connected peer reads the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -38,24 +38,25 @@ pub(crate) struct QueuePair {
     pub(crate) generation: u32,
 }
 
-/// Unit of the start and the length of an arena segment in a record, in bytes.
-const UNIT: u64 = 2 << 20;
+/// Unit in bytes of the start and the length of an arena (shared file) segment in a record.
+const SEGMENT_UNIT: u64 = 2 << 20;
 
-/// Number of records for regions and windows: as many as may exist of both, and some more.
+/// Number of records for regions and windows: the maximum numbers of both, and a reserve.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
 /// Number of records of queue pairs. Queue pairs that exist at the same time use different records.
 const QUEUE_PAIRS: usize = number::RECORDS;
 
-/// Length in bytes of the shared file that contains the tables.
+/// Length in bytes of the shared file that contains the tables of queue pairs and regions.
 pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
-/// Offset in the file of the records of regions, in bytes.
+/// Offset in bytes, in the file of the tables, of the records of regions.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
 /// Offset in bytes, in the file of the tables, of the array that maps key indices to records.
 pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
+/// Mask of the 24-bit number of the queue pair or memory region in a record.
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
@@ -67,8 +68,8 @@ impl Published {
         let (offset, segment) = match &self.place {
             None => (u64::MAX, 0),
             Some(FilePlace { offset, segment }) => {
-                let start = u32::try_from(segment.start / UNIT).ok()?;
-                let units = u32::try_from((segment.end - segment.start) / UNIT).ok()?;
+                let start = u32::try_from(segment.start / SEGMENT_UNIT).ok()?;
+                let units = u32::try_from((segment.end - segment.start) / SEGMENT_UNIT).ok()?;
                 (*offset, u64::from(start) << 32 | u64::from(units))
             }
         };
@@ -83,13 +84,13 @@ impl Published {
         ])
     }
 
-    /// Decodes a peer's record of a region or window. Does not check the fields.
+    /// Decodes a peer's record of a region or window, without checking the fields.
     fn decode(words: &[u64; board::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
-        let from = (segment >> 32) * UNIT;
+        let from = (segment >> 32) * SEGMENT_UNIT;
         let place = FilePlace {
             offset,
-            segment: from..from + (segment & 0xffff_ffff) * UNIT,
+            segment: from..from + (segment & 0xffff_ffff) * SEGMENT_UNIT,
         };
         Self {
             key: (head >> 32) as u32,
@@ -104,8 +105,8 @@ impl Published {
     }
 }
 
-/// Bit number in a queue pair's record: set for an unreliable connection.
-const UNRELIABLE: u32 = 48;
+/// Bit number in a queue pair's record that is set for an unreliable connection.
+const UNRELIABLE_BIT: u32 = 48;
 
 impl QueuePair {
     fn encode(&self) -> [u64; board::WORDS] {
@@ -118,7 +119,7 @@ impl QueuePair {
         let access = u64::from(self.access.bits() as u8);
         let numbers = u64::from(self.number) << 24 | u64::from(self.peer);
         [
-            access << 56 | u64::from(self.is_unreliable) << UNRELIABLE | numbers,
+            access << 56 | u64::from(self.is_unreliable) << UNRELIABLE_BIT | numbers,
             u64::from(self.generation) << 32 | u64::from(self.first),
             self.domain,
             own_high,
@@ -136,7 +137,7 @@ impl QueuePair {
             peer: (head & NUMBER) as u32,
             own_gid: gid(own_high, own_low),
             peer_gid: gid(peer_high, peer_low),
-            is_unreliable: head & 1 << UNRELIABLE != 0,
+            is_unreliable: head & 1 << UNRELIABLE_BIT != 0,
             access: AccessFlags::from_bits_truncate((head >> 56) as u32),
             domain,
             first: first as u32,
@@ -145,7 +146,8 @@ impl QueuePair {
     }
 }
 
-/// The tables in which this process publishes its memory. Peers can map their file only for reading.
+/// Tables in which this process publishes its memory and queue pairs. Peers can map the file of the tables only for
+/// reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
@@ -154,23 +156,22 @@ pub(crate) struct Publication {
     tables: Tables,
 }
 
-/// The tables of queue pairs, regions and windows that this process or a peer publishes.
+/// Tables of queue pairs, regions and windows that this process or a peer publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
-    queue_pairs: Board<Part<Record>>,
-    regions: Board<Part<Record>>,
-    /// For each index in memory keys: the bits in which the index differs from the number of the record to which it
-    /// belongs.
-    differences: Part<AtomicU8>,
+    queue_pairs: Board<MappedArray<Record>>,
+    regions: Board<MappedArray<Record>>,
+    /// For each index in memory keys, the bits in which the index differs from the number of its record.
+    differences: MappedArray<AtomicU8>,
 }
 
 impl Tables {
     fn of(map: Map) -> Option<Self> {
         let map = Arc::new(map);
         Some(Self {
-            queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
-            regions: Board(Part::of(&map, REGIONS_AT, REGIONS)?),
-            differences: Part::of(&map, DIFFERENCES_AT, REGIONS)?,
+            queue_pairs: Board(MappedArray::of(&map, 0, QUEUE_PAIRS)?),
+            regions: Board(MappedArray::of(&map, REGIONS_AT, REGIONS)?),
+            differences: MappedArray::of(&map, DIFFERENCES_AT, REGIONS)?,
         })
     }
 
@@ -186,7 +187,8 @@ impl Tables {
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the number of the record to which an index in memory keys belongs, or `None` if the index is out of range.
+    /// Returns the number of the record to which the index `index` in memory keys belongs, or `None` if the index is
+    /// out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
@@ -213,8 +215,8 @@ impl Tables {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the record of a queue pair has had the version `version` without interruption since
-    /// [`queue_pair`](Self::queue_pair) returned that version.
+    /// Returns whether the record of the queue pair with the number `number` has had the version `version` all the time
+    /// since [`queue_pair`](Self::queue_pair) returned that version.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)
@@ -222,8 +224,8 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables. `key_base` is the number that is added to the index of a record to form the index in a memory
-    /// key.
+    /// Creates empty tables. `key_base` is the number that is added to the index of a record to form the index in a
+    /// memory key.
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -239,8 +241,8 @@ impl Publication {
         self.key_base
     }
 
-    /// Publishes a region or window in the record `slot`, and replaces the previous content. The caller has to wait for peers
-    /// that still use the previous content.
+    /// Publishes a region or window in the record `slot`, and replaces the previous content. The caller must then wait
+    /// for peers that still use the previous content.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         let index = (region.key >> 8).wrapping_sub(self.key_base);
         if let Some(difference) = self.tables.differences.get(index as usize) {
@@ -251,25 +253,25 @@ impl Publication {
         }
     }
 
-    /// Marks the record `slot` of a region or window as empty, and returns its version, which each publication changes. The
-    /// caller has to wait for peers that still use the previous content.
+    /// Marks the record `slot` of a region or window as empty. Returns the record's version, which each publication
+    /// changes. The caller must then wait for peers that still use the previous content.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
 
-    /// Returns whether the record `slot` currently publishes a region or window to peers.
-    pub(crate) fn tells_region(&self, slot: u32) -> bool {
+    /// Returns whether the record `slot` publishes a region or window to peers at present.
+    pub(crate) fn has_published_region(&self, slot: u32) -> bool {
         self.tables.regions.read(slot as usize).is_some()
     }
 
-    /// Publishes a queue pair, and replaces what its record contained before.
+    /// Publishes a queue pair, and replaces the previous content of its record.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
         let index = number::record(queue_pair.number);
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Marks the record of a queue pair as empty. Returns whether the queue pair was published. If so, the caller must wait
-    /// for peers that still access memory through the queue pair.
+    /// Marks the record of the queue pair with the number `number` as empty. Returns whether the queue pair was
+    /// published. If so, the caller must wait for peers that still access memory through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_reads_what_is_published_until_it_is_taken_back() {
+    fn a_peer_reads_a_published_region_until_withdrawn() {
         let publication = Publication::new(0).unwrap();
         let tables = Tables::map(publication.as_fd()).unwrap();
         let region_in = |slot| tables.region(slot).map(|(_, region)| region);
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_is_gone_gives_its_place_to_another() {
+    fn the_record_of_a_destroyed_queue_pair_is_reused() {
         let publication = Publication::new(0).unwrap();
         let (first, second) = (queue_pair(0x10_0007), queue_pair(0x11_0007));
         let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);

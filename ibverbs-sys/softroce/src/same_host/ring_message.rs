@@ -3,30 +3,39 @@
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
-use crate::transfer::{Form, PartOf, RingMessage, SHORT, Short};
+use crate::transfer::{Form, PartFlags, RingMessage, SHORT, Short};
 
-/// Flags of a ring message (short message without packet headers) in the first word of a slot, above the 24-bit queue pair number.
+/// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an acknowledgement.
 const ACKNOWLEDGED: u64 = 1 << 24;
+/// Flag in the first word of a slot: the slot contains a message.
 const MESSAGE: u64 = 1 << 25;
+/// Flag in the first word of a slot: the message has immediate data.
 const IMMEDIATE: u64 = 1 << 26;
+/// Flag in the first word of a slot: the message requests a solicited completion event.
 const SOLICITED: u64 = 1 << 27;
+/// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message is a write with
+/// immediate data, [`Form::Write`].
 const FETCH: u64 = 1 << 28;
+/// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
+/// Flag in the first word of a slot: the part is the first of its message.
 const STARTS: u64 = 1 << 30;
+/// Flag in the first word of a slot: the part is the last of its message.
 const ENDS: u64 = 1 << 31;
-/// Flags of a ring message (short message without packet headers) in the second word of a slot, above the partition key.
+/// Flag in the second word of a slot: the message invalidates a memory key (Send with Invalidate).
 const INVALIDATES: u64 = 1 << 48;
+/// Flag in the second word of a slot: the payload is in chunks of the shared memory instead of the slot.
 const CHUNKS: u64 = 1 << 49;
 
 /// Mask of a 24-bit number (queue pair number or sequence number).
-const NUMBER: u64 = 0xff_ffff;
-/// Bit offsets in the first word of a slot, above the queue pair number and the flags: the message's sequence number, and the
-/// length of its payload.
+const NUMBER_MASK: u64 = 0xff_ffff;
+/// Bit offset, in the first word of a slot, of the sequence number of the message.
 const SEQUENCE_AT: u32 = 32;
+/// Bit offset, in the first word of a slot, of the length of the payload in bytes.
 const LENGTH_AT: u32 = 56;
-/// Positions in the other words of a slot: the bit offset of the partition key, above the immediate data in the second
-/// word, and the index of the first word of the payload. The third word is the acknowledged sequence number.
+/// Bit offset, in the second word of a slot, of the partition key. The immediate data is below.
 const PARTITION_AT: u32 = 32;
+/// Index of the first word of the payload in a slot. The word before is the acknowledged sequence number.
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
@@ -35,7 +44,7 @@ const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 #[inline(always)]
 pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    words[0] = u64::from(ring_message.destination) & NUMBER;
+    words[0] = u64::from(ring_message.destination) & NUMBER_MASK;
     words[1] = u64::from(ring_message.partition_key) << PARTITION_AT;
     if let Some(sequence) = ring_message.acknowledged {
         words[0] |= ACKNOWLEDGED;
@@ -103,7 +112,7 @@ pub(crate) fn decode<'a>(
             (false, true) => Form::Written,
             (true, true) => Form::Write,
             (true, false) => {
-                let part = PartOf {
+                let part = PartFlags {
                     starts: has(STARTS),
                     ends: has(ENDS),
                     invalidates: words[1] & INVALIDATES != 0,
@@ -117,7 +126,7 @@ pub(crate) fn decode<'a>(
         };
         Some(Short {
             form,
-            sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER) as u32),
+            sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER_MASK) as u32),
             immediate: has(IMMEDIATE).then_some((words[1] as u32).to_ne_bytes()),
             solicited: has(SOLICITED),
             payload: &room[..length],
@@ -126,9 +135,9 @@ pub(crate) fn decode<'a>(
         None
     };
     Some(RingMessage {
-        destination: (words[0] & NUMBER) as u32,
+        destination: (words[0] & NUMBER_MASK) as u32,
         partition_key: (words[1] >> PARTITION_AT) as u16,
-        acknowledged: has(ACKNOWLEDGED).then_some(Sequence::new((words[2] & NUMBER) as u32)),
+        acknowledged: has(ACKNOWLEDGED).then_some(Sequence::new((words[2] & NUMBER_MASK) as u32)),
         message,
     })
 }
@@ -139,9 +148,9 @@ mod tests {
 
     use super::*;
 
-    /// Generates the form of a message.
+    /// Generates a form of ring messages.
     fn form() -> impl Strategy<Value = Form> {
-        let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartOf {
+        let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,
             ends,
             invalidates,
@@ -155,7 +164,7 @@ mod tests {
         ]
     }
 
-    /// Generates the parts of a message: its sequence number, form, immediate data, solicited flag and payload.
+    /// Generates the content of a message: its sequence number, form, immediate data, solicited flag and payload.
     fn message() -> impl Strategy<Value = (u32, Form, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (
@@ -169,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_heard(
+        fn a_message_is_decoded_as_encoded(
             destination in 0..1_u32 << 24,
             partition_key: u16,
             acknowledged in proptest::option::of(0..1_u32 << 24),
@@ -192,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_harmless(words: [u64; WORDS]) {
+        fn invalid_words_are_decoded_without_a_panic(words: [u64; WORDS]) {
             let mut room = [0; SHORT];
             if let Some(message) = decode(&words, &mut room).and_then(|ring_message| ring_message.message) {
                 prop_assert!(message.payload.len() <= SHORT);

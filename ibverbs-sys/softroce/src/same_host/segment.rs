@@ -6,100 +6,107 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::ring::{Chunk, Consumer, Marks, Memory, Producer, Slot};
-use super::shared::{self, Map, One, Part, Rights};
+use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
 /// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in one direction.
 const SLOTS: usize = 2048;
 
-/// Number of chunks (cache lines of payload) of a ring. They are 512 KiB, for payloads that do not fit into a slot.
+/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do not fit into a slot.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes of each process (shared words that mark a copy as in progress, see [`epoch`](crate::epoch)). As many
-/// threads can copy at the same time without waiting for each other.
+/// Number of lanes of each process: shared words that record a copy as in progress, see [`epoch`](crate::epoch). As
+/// many threads can copy at the same time without waiting for each other.
 const LANES: usize = 32;
 
-/// The memory of a ring (message queue) in a mapped file.
-type Ring = Memory<Part<Slot>, Part<Chunk>, One<Marks>>;
+/// Memory of a ring (message queue) in a mapped file.
+type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
-/// The sending side of a ring (message queue) in a mapped file.
-pub(super) type Sender = Producer<Part<Slot>, Part<Chunk>, One<Marks>>;
+/// Sending side of a ring (message queue) in a mapped file.
+pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
-/// The receiving side of a ring (message queue) in a mapped file.
-pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
+/// Receiving side of a ring (message queue) in a mapped file.
+pub(super) type Receiver = Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
 
-/// The memory that two linked processes share, from the perspective of one of them.
+/// Memory that two linked processes share, from the perspective of one of them.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     /// Slots (cache lines for messages) of the ring from which this process receives.
-    pub(super) slots: Part<Slot>,
-    /// Word that names the thread of this process that sleeps. The peer reads it to wake the thread.
-    pub(super) own_sleep: One<Line>,
-    /// Word that names the thread of the peer that sleeps. This process reads it to wake the thread.
-    pub(super) peer_sleep: One<Line>,
-    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which this process marks its copies from and to the peer's memory.
-    pub(super) own_lanes: Part<Line>,
-    /// Lanes (shared words, see [`epoch`](crate::epoch)) in which the peer marks its copies from and to this process's memory.
-    pub(super) peer_lanes: Part<Line>,
+    pub(super) slots: MappedArray<Slot>,
+    /// Word that identifies the sleeping thread of this process, which the peer wakes.
+    pub(super) own_sleep: MappedValue<Line>,
+    /// Word that identifies the sleeping thread of the peer, which this process wakes.
+    pub(super) peer_sleep: MappedValue<Line>,
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which this process records its copies from and to the
+    /// peer's memory.
+    pub(super) own_lanes: MappedArray<Line>,
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records its copies from and to this
+    /// process's memory.
+    pub(super) peer_lanes: MappedArray<Line>,
 }
 
 /// Role of a process in the creation of the memory that two processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The process that created the memory.
-    Maker,
+    Creator,
     /// The process that received the memory in the handshake.
     Taker,
 }
 
-/// Byte offsets within the memory of one direction: the sleep word, the lanes, the slots and the chunks. Then the
-/// length of the memory of one direction.
+/// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
 const SLEEP: usize = size_of::<Marks>();
+/// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
+/// Byte offset, in the memory of one direction, of the slots of the ring.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
+/// Byte offset, in the memory of one direction, of the chunks (blocks for payloads).
 const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
+/// Length in bytes of the memory of one direction.
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Length in bytes of the memory that two linked processes share.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Creates the memory that two processes will share. Returns its file, and its mapping as this process uses it.
-pub(super) fn make() -> io::Result<(Descriptor, Side)> {
+/// Creates the memory that two processes will share. Returns its file, and its mapping for the process that creates the
+/// memory.
+pub(super) fn create() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
-    Ok((file, Side::of(map, Role::Maker)?))
+    Ok((file, Side::of(map, Role::Creator)?))
 }
 
-/// Maps memory that a peer process has created in order to share it. Returns the mapping as this process uses it.
-pub(super) fn take(file: BorrowedFd<'_>) -> io::Result<Side> {
+/// Maps memory that a peer process has created to share it with this process. Returns its mapping for this process.
+pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Side> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     Side::of(map, Role::Taker)
 }
 
-/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset `at` of the shared memory.
-fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
-    Part::of(map, at + SLOT, SLOTS)
+/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset `at` of the shared
+/// memory.
+fn slots(map: &Arc<Map>, at: usize) -> Option<MappedArray<Slot>> {
+    MappedArray::of(map, at + SLOT, SLOTS)
 }
 
-/// Returns the contents of the memory for one direction, which begins at byte offset `at`: the ring, the sleep word of
-/// the receiver, and the lanes of the sender.
-fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
+/// Returns the parts of the memory for one direction, which begins at byte offset `at`: the ring, the sleep word of the
+/// receiver, and the lanes of the sender.
+fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, MappedArray<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,
-        chunks: Part::of(map, at + CHUNK, CHUNKS)?,
-        marks: One::of(map, at)?,
+        chunks: MappedArray::of(map, at + CHUNK, CHUNKS)?,
+        marks: MappedValue::of(map, at)?,
     };
-    let sleep = One::of(map, at + SLEEP)?;
-    Some((ring, sleep, Part::of(map, at + LANE, LANES)?))
+    let sleep = MappedValue::of(map, at + SLEEP)?;
+    Some((ring, sleep, MappedArray::of(map, at + LANE, LANES)?))
 }
 
 impl Side {
     fn of(map: Map, role: Role) -> io::Result<Self> {
         let map = Arc::new(map);
         let (out, back) = match role {
-            Role::Maker => (0, DIRECTION),
+            Role::Creator => (0, DIRECTION),
             Role::Taker => (DIRECTION, 0),
         };
         let parts = direction(&map, out).zip(direction(&map, back));
@@ -122,15 +129,15 @@ impl Side {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::super::wake::{Sleep, Sleeper};
+    use super::super::wake::{SleepWord, Sleeper};
     use super::*;
     use crate::epoch::Lanes;
 
     #[test]
-    fn the_two_sides_are_each_others() {
-        let (file, mut here) = make().unwrap();
-        let mut there = take(file.as_fd()).unwrap();
-        let fill = |_: super::super::ring::Room<'_>| Ok::<(), ()>(());
+    fn each_side_reads_what_the_other_side_writes() {
+        let (file, mut here) = create().unwrap();
+        let mut there = map(file.as_fd()).unwrap();
+        let fill = |_: super::super::ring::MessageChunks<'_>| Ok::<(), ()>(());
         here.sender.push(1, &[5], 1, fill).unwrap();
         there.sender.push(2, &[6], 0, fill).unwrap();
         let numbers = |receiver: &mut Receiver| {
@@ -142,16 +149,16 @@ mod tests {
         assert_eq!(numbers(&mut here.receiver), Some((2, 6)));
         assert_eq!(numbers(&mut here.receiver), None);
 
-        Sleep(&there.own_sleep.0).declare(Sleeper::Channel(1));
-        let woken = Sleep(&here.peer_sleep.0).interrupt();
+        SleepWord(&there.own_sleep.0).declare(Sleeper::Channel(1));
+        let woken = SleepWord(&here.peer_sleep.0).take_sleeper();
         assert_eq!(woken, Some(Sleeper::Channel(1)));
-        assert_eq!(Sleep(&there.peer_sleep.0).interrupt(), None);
+        assert_eq!(SleepWord(&there.peer_sleep.0).take_sleeper(), None);
 
         let lane = Lanes(&here.own_lanes).enter(3);
         let lanes = Lanes(&there.peer_lanes);
         let mut occupied = lanes.occupied();
-        assert!(!occupied.are_left(lanes));
+        assert!(!occupied.have_ended(lanes));
         drop(lane);
-        assert!(occupied.are_left(lanes));
+        assert!(occupied.have_ended(lanes));
     }
 }

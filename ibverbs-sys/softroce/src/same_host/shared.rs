@@ -65,12 +65,12 @@ unsafe impl Send for Map {}
 // SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Creates an in-memory file with a fixed length in bytes, and maps it for writing. If `keeps` is set, other processes cannot
-/// map the file for writing.
+/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for writing. If `keeps` is
+/// set, other processes cannot map the file for writing.
 ///
 /// # Errors
-/// Fails with `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process
-/// by a signal.
+/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process by
+/// a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -92,10 +92,11 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     Ok((file, map))
 }
 
-/// Checks that the bytes `range` of a file can be mapped and then accessed without a fault, even if other processes
+/// Checks that the bytes `range` of `file` can be mapped and then accessed without a fault, even if other processes
 /// change or close the file.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`. In other file systems, a page may be unavailable when it is first accessed.
+    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files. In other file systems,
+    /// a page may be unavailable when it is first accessed.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -113,7 +114,7 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps the bytes `range` of a file. The start of the range must be a multiple of the page size.
+    /// Maps the bytes `range` of `file`. The start of the range must be a multiple of the page size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -150,7 +151,7 @@ impl Map {
         self.length
     }
 
-    /// Copies bytes of the mapping to `out`, starting at `offset`. Returns `None` if the range is not inside the mapping.
+    /// Copies bytes of the mapping from `offset` on to `out`. Returns `None` if the range is not inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
@@ -158,8 +159,8 @@ impl Map {
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the mapping, starting at `offset`, in ascending order, so that the last bytes are written last. Returns
-    /// `None` if the range is not inside the mapping or the mapping is read-only.
+    /// Copies `data` to the mapping from `offset` on, in ascending order, so that the last bytes are written last.
+    /// Returns `None` if the range is not inside the mapping or the mapping is read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
@@ -171,9 +172,9 @@ impl Map {
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies memory ranges of this process, one after the other, to the mapping, starting at `offset`, in ascending order.
-    /// Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a byte could not be
-    /// copied.
+    /// Copies the memory ranges `pieces` of this process, one after the other, to the mapping from `offset` on, in
+    /// ascending order. Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a
+    /// byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -190,8 +191,8 @@ impl Map {
         Some(())
     }
 
-    /// Copies bytes of the mapping, starting at `offset`, to memory ranges of this process. Returns `None` if not all bytes
-    /// are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
+    /// Copies bytes of the mapping from `offset` on to the memory ranges `pieces` of this process. Returns `None` if
+    /// not all bytes are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -232,14 +233,14 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `Part`, hold an `Arc` of it.
+        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `MappedArray`, hold an `Arc` of it.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
-/// An array of values in a mapping. Holds a reference that keeps the mapping.
+/// An array of values in a mapping, which stays mapped while the array is used.
 #[derive(Debug)]
-pub(super) struct Part<T> {
+pub(super) struct MappedArray<T> {
     _map: Arc<Map>,
     start: NonNull<T>,
     count: usize,
@@ -247,11 +248,11 @@ pub(super) struct Part<T> {
 }
 
 // SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
-unsafe impl<T: Plain> Send for Part<T> {}
+unsafe impl<T: Plain> Send for MappedArray<T> {}
 // SAFETY: the values are atomics, and the `Arc` keeps the mapping at its address.
-unsafe impl<T: Plain> Sync for Part<T> {}
+unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
-impl<T: Plain> Part<T> {
+impl<T: Plain> MappedArray<T> {
     /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are not inside the mapping or not
     /// aligned. Values of a read-only mapping must only be loaded: a store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
@@ -266,7 +267,7 @@ impl<T: Plain> Part<T> {
     }
 }
 
-impl<T> Deref for Part<T> {
+impl<T> Deref for MappedArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -276,19 +277,19 @@ impl<T> Deref for Part<T> {
     }
 }
 
-/// A single value in a mapping. Holds a reference that keeps the mapping.
+/// A single value in a mapping, which stays mapped while the value is used.
 #[derive(Debug)]
-pub(super) struct One<T>(Part<T>);
+pub(super) struct MappedValue<T>(MappedArray<T>);
 
-impl<T: Plain> One<T> {
+impl<T: Plain> MappedValue<T> {
     /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping or not aligned. A value of
     /// a read-only mapping must only be loaded.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
-        Part::of(map, offset, 1).map(Self)
+        MappedArray::of(map, offset, 1).map(Self)
     }
 }
 
-impl<T> Deref for One<T> {
+impl<T> Deref for MappedValue<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -323,19 +324,19 @@ mod tests {
         assert_eq!(second.word(4088).unwrap().load(Ordering::Relaxed), 7);
 
         let map = Arc::new(map);
-        let part = Part::<AtomicU64>::of(&map, 8176, 2).unwrap();
+        let part = MappedArray::<AtomicU64>::of(&map, 8176, 2).unwrap();
         assert_eq!(part[1].load(Ordering::Relaxed), 7);
-        assert!(Part::<AtomicU64>::of(&map, 8176, 3).is_none());
-        assert!(Part::<AtomicU64>::of(&map, 8175, 1).is_none());
-        assert!(Part::<AtomicU64>::of(&map, 0, usize::MAX).is_none());
-        assert!(One::<Marks>::of(&map, 8192 - 64).is_none());
-        let marks = One::<Marks>::of(&map, 8192 - 128).unwrap();
+        assert!(MappedArray::<AtomicU64>::of(&map, 8176, 3).is_none());
+        assert!(MappedArray::<AtomicU64>::of(&map, 8175, 1).is_none());
+        assert!(MappedArray::<AtomicU64>::of(&map, 0, usize::MAX).is_none());
+        assert!(MappedValue::<Marks>::of(&map, 8192 - 64).is_none());
+        let marks = MappedValue::<Marks>::of(&map, 8192 - 128).unwrap();
         drop(map);
         assert!(!format!("{marks:?}").is_empty());
     }
 
     #[test]
-    fn others_only_read_what_is_kept() {
+    fn other_processes_cannot_write_to_a_read_only_file() {
         let (file, map) = create("test", PAGE as usize, true).unwrap();
         assert!(Map::of(file.as_fd(), 0..PAGE, Rights::Write).is_err());
         let theirs = Map::of(file.as_fd(), 0..PAGE, Rights::Read).unwrap();
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_could_vanish_is_not_mapped() {
+    fn a_file_that_can_shrink_is_not_mapped() {
         let (file, _map) = create("test", PAGE as usize, false).unwrap();
         for range in [0..2 * PAGE, PAGE..2 * PAGE, 0..0] {
             assert!(Map::of(file.as_fd(), range, Rights::Read).is_err());

@@ -46,8 +46,8 @@ pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Waits until a message can be received from the socket, but not longer than until `deadline`. Returns whether a
-/// message can be received.
+/// Waits until a message can be received from the socket, or until `deadline`. Returns whether a message can be
+/// received.
 pub(super) fn wait_until_readable(socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -43,21 +43,21 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     })
 }
 
-/// Returns both sides of a link (shared memory of two processes), and the file of its memory. The first side has
-/// created the memory.
+/// Creates a link (shared memory of two processes). Returns its two sides, and the file of its memory. The first side
+/// has created the memory.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
-    let (file, made) = segment::make()?;
-    let taken = segment::take(file.as_fd())?;
+    let (file, made) = segment::create()?;
+    let taken = segment::map(file.as_fd())?;
     let this = rustix::process::getpid();
     let there = link(peer(addresses[0])?, process(this, second), taken)?;
     let here = link(peer(addresses[1])?, process(this, first), made)?;
     Ok((here, there, file))
 }
 
-/// Returns a link to a simulated process with the tables `tables` and the arena `arena`, and that process's side of the
-/// connection.
+/// Returns a link (shared memory) to a simulated process with the process ID `number`, the tables `tables` and the
+/// arena `arena`, and that process's side of the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,
@@ -69,7 +69,7 @@ pub(super) fn link_to(
         arena,
         ..peer(([127, 0, 0, 1], 4791).into())?
     };
-    let link = link(peer, process(number, socket), segment::make()?.1)?;
+    let link = link(peer, process(number, socket), segment::create()?.1)?;
     Ok((link, end))
 }
 

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copying_peer::Copies;
-use super::directory::Directory;
-use super::link::{Failure, Link, Said};
+use super::link::{Link, Received, SendError};
+use super::peer_directory::PeerDirectory;
 use super::segment;
 use super::shared::{Map, Rights};
 use super::testing;
 use crate::epoch::Lanes;
 use crate::memory::Piece;
 use crate::proto::Sequence;
-use crate::transfer::{Form, PART_CHUNKS, PartOf, RingMessage, Short, Unsent};
+use crate::transfer::{Form, MAX_CHUNKS_PART, NotSent, PartFlags, RingMessage, Short};
 
 /// Maximum time to wait for each step of a test.
-const LIMIT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Tag and words of a ring message (short message without packet headers) that the receiver cannot decode.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
@@ -35,12 +35,12 @@ fn violate(link: &Link) {
     assert_eq!(link.send_words(tag, &words), Ok(()));
 }
 
-/// Receives all messages that have arrived on a link, and returns a description of each.
+/// Receives all messages that have arrived on a link. Returns a description of each.
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
-        Said::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
-        Said::RingMessage(ring_message, _) => texts.push(format!("{ring_message:?}")),
+        Received::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
+        Received::RingMessage(ring_message, _) => texts.push(format!("{ring_message:?}")),
     }) != Some(0)
     {}
     texts
@@ -56,7 +56,7 @@ fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
         acknowledged: None,
         message: Some(Short {
             sequence: Sequence::new(3),
-            form: Form::Chunks(PartOf {
+            form: Form::Chunks(PartFlags {
                 starts: true,
                 ends: false,
                 invalidates: false,
@@ -69,11 +69,11 @@ fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
 }
 
 #[test]
-fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
+fn bytes_in_chunks_that_wrap_around_the_ring_are_received() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     for round in 0..200_u32 {
-        let length = 1 + round * 977 % PART_CHUNKS;
+        let length = 1 + round * 977 % MAX_CHUNKS_PART;
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + round) as u8).collect();
         let sent = there.send_chunks(0x100, &part(length, &mut payload), length, |pieces| {
             let mut done = 0;
@@ -87,7 +87,7 @@ fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
         assert_eq!(sent, Ok(()));
         let mut arrived = vec![0; bytes.len()];
         let received = here.receive(2, |tag, said| {
-            let Said::RingMessage(ring_message, chunks) = said else {
+            let Received::RingMessage(ring_message, chunks) = said else {
                 panic!("a brief was sent");
             };
             assert_eq!((tag, ring_message), (0x100, &part(length, &mut [0; 4])));
@@ -108,7 +108,7 @@ fn a_part_whose_bytes_cannot_be_read_is_not_sent() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     let sent = there.send_chunks(0x100, &part(100, &mut payload), 100, |_| None);
-    assert_eq!(sent, Err(Unsent::Unreadable));
+    assert_eq!(sent, Err(NotSent::Unreadable));
     send(&there, "next");
     assert_eq!(received(&here), ["next"]);
 }
@@ -127,21 +127,21 @@ fn a_part_that_is_longer_than_its_chunks_ends_the_link() {
 }
 
 #[test]
-fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() {
+fn messages_before_an_invalid_message_are_received_and_later_ones_are_not() {
     let (here, there, _) = testing::links().unwrap();
     ["a", "b", "c"].iter().for_each(|text| send(&there, text));
     violate(&there);
     ["d", "e"].iter().for_each(|text| send(&there, text));
     assert_eq!(received(&here), ["a", "b", "c"]);
     assert!(here.is_dead() && !here.may_have_messages());
-    assert_eq!(here.send(0x100, 0, b"f"), Err(Failure::Dead));
+    assert_eq!(here.send(0x100, 0, b"f"), Err(SendError::Dead));
     assert!(!there.check(), "the peer is told");
 }
 
 /// Checks that if the peer claims to have read messages that were never sent, the messages that it sent before are
 /// received, and no later ones.
 #[test]
-fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
+fn only_messages_before_an_impossible_count_are_received() {
     let (here, there, file) = testing::links().unwrap();
     let map = Map::of(file.as_fd(), 0..4096, Rights::Write).unwrap();
     map.word(0).unwrap().store(u64::MAX, Ordering::Release);
@@ -157,7 +157,7 @@ fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
 
 /// Checks that a message is not received if the peer withdraws the message after the link has ended, and sends it again.
 #[test]
-fn what_is_taken_back_and_comes_again_is_not_received() {
+fn a_message_that_is_withdrawn_and_sent_again_is_not_received() {
     let (here, there, file) = testing::links().unwrap();
     let all = 0..segment::LENGTH as u64;
     let map = Map::of(file.as_fd(), all, Rights::Write).unwrap();
@@ -191,7 +191,7 @@ fn what_is_taken_back_and_comes_again_is_not_received() {
 
 /// Checks that a peer that publishes only slots without a message does not keep the receiving thread from other work.
 #[test]
-fn slots_without_a_message_do_not_go_on_for_ever() {
+fn slots_without_a_message_do_not_block_the_receiving_thread() {
     let (here, there, _) = testing::links().unwrap();
     let end = Instant::now() + Duration::from_millis(200);
     let received = thread::scope(|scope| {
@@ -210,28 +210,29 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
 }
 
 /// Two simulated processes whose engine threads only continue handshakes and remove ended links.
-struct Host {
-    processes: [(SocketAddr, Arc<Directory>); 2],
+struct ProcessPair {
+    processes: [(SocketAddr, Arc<PeerDirectory>); 2],
     stop: Arc<AtomicBool>,
     engine: Option<thread::JoinHandle<()>>,
 }
 
-impl Host {
-    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each test.
+impl ProcessPair {
+    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each
+    /// test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
             let address =
                 SocketAddr::from(([127, 100 + number, id[0], last], 0x4000 | u16::from(id[1])));
             let own = testing::own(address).unwrap();
-            (address, Arc::new(Directory::open(own).unwrap()))
+            (address, Arc::new(PeerDirectory::open(own).unwrap()))
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (attended, stops) = (processes.clone(), Arc::clone(&stop));
         let engine = thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 let mut descriptors: Vec<_> = (attended.iter())
-                    .flat_map(|(_, directory)| [directory.heard(), directory.wake_eventfd()])
+                    .flat_map(|(_, peers)| [peers.events_descriptor(), peers.wake_eventfd()])
                     .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
                     .collect();
                 let soon = Timespec {
@@ -242,7 +243,7 @@ impl Host {
                 drop(descriptors);
                 for (_, directory) in attended.iter().filter(|_| woken) {
                     let _ = rustix::io::read(directory.wake_eventfd(), &mut [0; 8]);
-                    directory.attend();
+                    directory.handle_events();
                 }
             }
         });
@@ -258,7 +259,7 @@ impl Host {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
         let far = until("the other one has it, too", || {
-            let links = there.everyone();
+            let links = there.links();
             let alive = |link: &&Arc<Link>| !link.is_dead() && link.addresses() == [*first];
             links.iter().find(alive).cloned()
         });
@@ -266,7 +267,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for ProcessPair {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(engine) = self.engine.take() {
@@ -277,19 +278,19 @@ impl Drop for Host {
 
 #[track_caller]
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn a_link_that_failed_is_removed_and_replaced_by_another() {
-    let host = Host::new(1);
+    let host = ProcessPair::new(1);
     for _ in 0..3 {
         let [near, far] = host.links();
         send(&near, "a");
@@ -310,18 +311,18 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// Checks that after a link has failed, a process does not get its memory back while a peer that has not noticed this
-/// may copy from it.
+/// Checks that after a link has failed, a process does not reuse its memory while a peer that has not noticed the
+/// failure may copy from it.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
-    let host = Host::new(2);
+    let host = ProcessPair::new(2);
     let [near, far] = host.links();
     let lane = Lanes(near.own_lanes()).enter(0);
     violate(&near);
     assert!(received(&far).is_empty() && far.is_dead());
     let there = &host.processes[1].1;
     until("the link is removed", || {
-        there.everyone().is_empty().then_some(())
+        there.links().is_empty().then_some(())
     });
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

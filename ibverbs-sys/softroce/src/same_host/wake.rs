@@ -15,35 +15,37 @@
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// The shared word in which a process tells one peer which of its threads sleeps.
+/// Shared word in which a process publishes to one peer which of its threads sleeps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sleep<'a>(pub(super) &'a AtomicU64);
+pub(super) struct SleepWord<'a>(pub(super) &'a AtomicU64);
 
 /// The thread of a process that sleeps, and that a peer must wake after it has sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleeper {
     Engine,
-    /// A thread that waits at a completion channel. The eventfd with this index wakes it.
+    /// A thread that waits at the completion channel whose eventfd has this index.
     Channel(usize),
 }
 
+/// Value of the shared word if no thread of the process sleeps.
 const AWAKE: u64 = 0;
+/// Value of the shared word if the engine (background thread) sleeps.
 const ENGINE: u64 = 1;
-/// Value of the shared word that names the channel whose eventfd has the index 0.
-const CHANNELS: u64 = 2;
+/// Value of the shared word for a thread that waits at the channel whose eventfd has the index 0.
+const FIRST_CHANNEL: u64 = 2;
 
 impl Sleeper {
     fn word(self) -> u64 {
         match self {
             Self::Engine => ENGINE,
-            Self::Channel(number) => CHANNELS + number as u64,
+            Self::Channel(number) => FIRST_CHANNEL + number as u64,
         }
     }
 }
 
-impl Sleep<'_> {
-    /// Stores in the word that a thread is about to sleep. The thread must check for work afterwards. If the word names a
-    /// thread that waits at a channel, the engine does not replace it.
+impl SleepWord<'_> {
+    /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check for work. If the word
+    /// contains a thread that waits at a channel, the engine (background thread) does not replace it.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -55,7 +57,7 @@ impl Sleep<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Clears the word if it still names the thread `sleeper`, which is awake again.
+    /// Clears the word if it still contains the thread `sleeper`, which is awake again.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
         // The word is loaded first: usually the peer has woken the thread, and so has cleared the word.
@@ -64,16 +66,17 @@ impl Sleep<'_> {
         }
     }
 
-    /// Clears the word if it names a thread that waits at a channel.
-    pub(super) fn forget_channel(self) {
+    /// Sets the shared word to "awake" if the word names a thread that waits at a completion channel.
+    pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
-        let _ = (self.0).fetch_update(order, order, |word| (word >= CHANNELS).then_some(AWAKE));
+        let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
+        let _ = self.0.fetch_update(order, order, is_channel);
     }
 
-    /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before. Returns
-    /// `None` if no thread sleeps.
+    /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before.
+    /// Returns `None` if no thread sleeps.
     #[must_use]
-    pub(super) fn interrupt(self) -> Option<Sleeper> {
+    pub(super) fn take_sleeper(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
         // The word is loaded first: usually the peer is awake, and a load does not take the cache line away from it.
         if self.0.load(Ordering::Relaxed) == AWAKE {
@@ -82,16 +85,18 @@ impl Sleep<'_> {
         match self.0.swap(AWAKE, Ordering::Relaxed) {
             AWAKE => None,
             ENGINE => Some(Sleeper::Engine),
-            channel => Some(Sleeper::Channel((channel - CHANNELS) as usize)),
+            channel => Some(Sleeper::Channel((channel - FIRST_CHANNEL) as usize)),
         }
     }
 }
 
-/// Mark that the program has armed a completion queue with a non-blocking channel. The shared words then name the channel's
-/// thread, although the thread may not wait. So the engine looks for messages at intervals while the mark is set.
+/// Record that the program has armed a completion queue with a non-blocking channel. The shared words then contain the
+/// channel's thread, although the thread may not wait. So the engine (background thread) checks for messages at
+/// intervals while the record is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
+/// No completion queue with a non-blocking channel is armed.
 const UNARMED: u8 = 0;
 /// A queue was armed, but not in the present interval.
 const ARMED_BEFORE: u8 = 1;
@@ -99,20 +104,20 @@ const ARMED_BEFORE: u8 = 1;
 const ARMED: u8 = 2;
 
 impl Armed {
-    /// Records that a queue is armed. The caller must store the channel in the shared words afterwards, and then wake the
-    /// engine if the result is `true`: the engine may sleep without a limit.
+    /// Records that a queue is armed. The caller must then store the channel in the shared words. If the result is
+    /// `true`, the caller must also wake the engine, which may be sleeping without a limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
     }
 
-    /// Returns whether the engine must look for messages at intervals.
+    /// Returns whether the engine (background thread) must check for messages at intervals.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine must then make the shared
-    /// words forget the channel, and store its own sleep in them before it sleeps.
+    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine (background thread)
+    /// must then remove the channel from the shared words, and store its own sleep in them before it sleeps.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -137,36 +142,36 @@ mod tests {
     const CHANNEL: Sleeper = Sleeper::Channel(1);
 
     #[test]
-    fn only_the_first_who_finds_a_sleeper_rings() {
+    fn only_the_first_sender_wakes_a_sleeping_thread() {
         let word = AtomicU64::new(0);
-        let sleep = Sleep(&word);
+        let sleep = SleepWord(&word);
         for sleeper in [ENGINE, CHANNEL] {
-            assert_eq!(sleep.interrupt(), None);
+            assert_eq!(sleep.take_sleeper(), None);
             sleep.declare(sleeper);
-            assert_eq!(sleep.interrupt(), Some(sleeper));
-            assert_eq!(sleep.interrupt(), None);
+            assert_eq!(sleep.take_sleeper(), Some(sleeper));
+            assert_eq!(sleep.take_sleeper(), None);
             sleep.declare(sleeper);
             sleep.end(sleeper);
-            assert_eq!(sleep.interrupt(), None);
+            assert_eq!(sleep.take_sleeper(), None);
         }
     }
 
     #[test]
-    fn who_waits_at_a_channel_is_woken_and_not_the_engine() {
+    fn the_thread_at_a_channel_is_woken_instead_of_the_engine() {
         let word = AtomicU64::new(0);
-        let sleep = Sleep(&word);
+        let sleep = SleepWord(&word);
         sleep.declare(ENGINE);
         sleep.declare(CHANNEL);
         sleep.end(ENGINE);
         sleep.declare(ENGINE);
-        assert_eq!(sleep.interrupt(), Some(CHANNEL));
+        assert_eq!(sleep.take_sleeper(), Some(CHANNEL));
         sleep.declare(ENGINE);
         sleep.end(CHANNEL);
-        assert_eq!(sleep.interrupt(), Some(ENGINE));
+        assert_eq!(sleep.take_sleeper(), Some(ENGINE));
     }
 
     #[test]
-    fn a_channel_is_forgotten_after_an_interval_without_arming() {
+    fn a_channel_is_removed_after_an_interval_without_arming() {
         let armed = Armed::default();
         assert!(!armed.end_interval());
         assert!(armed.arm());
@@ -180,11 +185,11 @@ mod tests {
         assert!(armed.arm());
 
         let word = AtomicU64::new(0);
-        let sleep = Sleep(&word);
+        let sleep = SleepWord(&word);
         for (sleeper, after) in [(CHANNEL, None), (ENGINE, Some(ENGINE))] {
             sleep.declare(sleeper);
-            sleep.forget_channel();
-            assert_eq!(sleep.interrupt(), after);
+            sleep.clear_channel();
+            assert_eq!(sleep.take_sleeper(), after);
         }
     }
 }
@@ -200,10 +205,10 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks that either the thread that goes to sleep finds the work, or the thread that has added the work finds that it
-    /// sleeps.
+    /// Checks that either the thread that goes to sleep finds the work, or the thread that has added the work finds
+    /// that the other one sleeps.
     #[test]
-    fn nobody_sleeps_over_something() {
+    fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {
             loom::model(move || {
                 let (word, task) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -211,10 +216,10 @@ mod models {
                     let (word, task) = (Arc::clone(&word), Arc::clone(&task));
                     thread::spawn(move || {
                         task.store(1, Ordering::Relaxed);
-                        Sleep(&word).interrupt()
+                        SleepWord(&word).take_sleeper()
                     })
                 };
-                Sleep(&word).declare(sleeper);
+                SleepWord(&word).declare(sleeper);
                 let sees = task.load(Ordering::Relaxed) == 1;
                 let is_woken = other.join().unwrap().is_some();
                 assert!(sees || is_woken);
@@ -224,35 +229,35 @@ mod models {
 
     /// Checks that if two threads of the peer try to wake a sleeping thread at the same time, exactly one of them does.
     #[test]
-    fn one_of_two_rings() {
+    fn only_one_of_two_senders_wakes_the_thread() {
         loom::model(|| {
             let word = Arc::new(AtomicU64::new(0));
-            Sleep(&word).declare(ENGINE);
+            SleepWord(&word).declare(ENGINE);
             let other = {
                 let word = Arc::clone(&word);
-                thread::spawn(move || Sleep(&word).interrupt().is_some())
+                thread::spawn(move || SleepWord(&word).take_sleeper().is_some())
             };
-            let here = Sleep(&word).interrupt().is_some();
+            let here = SleepWord(&word).take_sleeper().is_some();
             assert!(here != other.join().unwrap());
         });
     }
 
-    /// Checks that no message is missed if a thread stops waiting at a channel while the engine falls asleep and a message
-    /// arrives: one of the two threads finds the message, or the engine is woken.
+    /// Checks that no message is missed if a thread stops waiting at a channel while the engine (background thread)
+    /// falls asleep and a message arrives: one of the two threads finds the message, or the engine is woken.
     #[test]
-    fn who_goes_leaves_somebody_on_duty() {
+    fn no_message_is_missed_when_a_thread_leaves_the_channel() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
             let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false)));
-            Sleep(&words.0).declare(CHANNEL);
+            SleepWord(&words.0).declare(CHANNEL);
             let engine = {
                 let words = Arc::clone(&words);
                 thread::spawn(move || {
                     let (word, task, sleeps) = &*words;
                     sleeps.store(true, Ordering::Relaxed);
                     fence(Ordering::SeqCst);
-                    Sleep(word).declare(ENGINE);
+                    SleepWord(word).declare(ENGINE);
                     task.load(Ordering::Relaxed) == 1
                 })
             };
@@ -260,44 +265,45 @@ mod models {
                 let words = Arc::clone(&words);
                 thread::spawn(move || {
                     words.1.store(1, Ordering::Relaxed);
-                    Sleep(&words.0).interrupt()
+                    SleepWord(&words.0).take_sleeper()
                 })
             };
             let (word, task, sleeps) = &*words;
-            Sleep(word).end(CHANNEL);
+            SleepWord(word).end(CHANNEL);
             fence(Ordering::SeqCst);
             if sleeps.load(Ordering::Relaxed) {
-                Sleep(word).declare(ENGINE);
+                SleepWord(word).declare(ENGINE);
             }
             let sees = task.load(Ordering::Relaxed) == 1;
             let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks that no message is missed if the program arms a queue while the engine ends an interval and a message arrives:
-    /// a thread finds the message or is woken, or the engine looks at the end of its next interval.
+    /// Checks that no message is missed if the program arms a queue while the engine (background thread) ends an
+    /// interval and a message arrives: a thread finds the message or is woken, or the engine looks at the end of its
+    /// next interval.
     #[test]
-    fn an_armed_channel_leaves_no_message_behind() {
+    fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {
             let mut model = loom::model::Builder::new();
             model.preemption_bound = Some(3);
             model.check(move || {
                 let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0), Armed::default()));
-                Sleep(&shared.0).declare(ENGINE);
+                SleepWord(&shared.0).declare(ENGINE);
                 if was_armed {
                     let _ = shared.2.arm();
                     assert!(!shared.2.end_interval());
-                    Sleep(&shared.0).declare(CHANNEL);
+                    SleepWord(&shared.0).declare(CHANNEL);
                 }
                 let engine = {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {
                         let (word, task, armed) = &*shared;
                         if armed.end_interval() {
-                            Sleep(word).forget_channel();
+                            SleepWord(word).clear_channel();
                         }
                         let looks_again = armed.is_set();
-                        Sleep(word).declare(ENGINE);
+                        SleepWord(word).declare(ENGINE);
                         looks_again || task.load(Ordering::Relaxed) == 1
                     })
                 };
@@ -305,12 +311,12 @@ mod models {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {
                         shared.1.store(1, Ordering::Relaxed);
-                        Sleep(&shared.0).interrupt().is_some()
+                        SleepWord(&shared.0).take_sleeper().is_some()
                     })
                 };
                 let (word, task, armed) = &*shared;
                 let wakes_engine = armed.arm();
-                Sleep(word).declare(CHANNEL);
+                SleepWord(word).declare(CHANNEL);
                 let sees = task.load(Ordering::Relaxed) == 1;
                 let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
                 assert!(wakes_engine || sees || engine_sees || woken);

@@ -6,7 +6,7 @@
 //! - while the thread [waits](Waiter) in a call for an event of a completion channel;
 //! - after the thread has armed a completion queue whose channel is non-blocking, as an event loop does ([`arm_channel`]). The
 //!   thread may be busy when a peer wakes it, or never wait for the channel. So the engine then looks for messages at
-//!   [intervals](CHECK), until no queue was armed for one interval.
+//!   [intervals](CHECK_INTERVAL), until no queue was armed for one interval.
 //!
 //! [`arm_channel`]: HostPeers::arm_channel
 
@@ -19,20 +19,21 @@ use super::link::Link;
 use super::wake::{Armed, Sleeper};
 use crate::completion::WakeEventfd;
 
-/// State of the choice of the thread that peer processes wake.
+/// State of the selection of the thread that peer processes wake.
 #[derive(Debug, Default)]
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads wait, peers still wake
-    /// the first one.
+    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads wait, peers still
+    /// wake the first one.
     is_kept: AtomicBool,
-    /// Set while peers wake a thread that may not wait.
+    /// Set while peers wake a thread that may not be waiting.
     armed: Armed,
 }
 
-/// Interval at which the engine looks for messages while peers wake a thread that may not come to receive them.
-pub(crate) const CHECK: Duration = Duration::from_millis(2);
+/// Interval at which the engine (background thread) checks for messages while peers wake a thread of the program that
+/// may not receive them.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
 pub(crate) struct Waiter<'a> {
@@ -42,8 +43,9 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl HostPeers {
-    /// Marks the engine (background thread) as asleep in the memory that is shared with each peer, so that peers wake it.
-    /// Returns `false` if the engine must not sleep, because messages can be received, or waiting messages can be sent.
+    /// Records the engine (background thread) as asleep in the memory that is shared with each peer, so that peers wake
+    /// it. Returns `false` if the engine must not sleep, because messages can be received, or waiting messages can be
+    /// sent.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.wake_target
             .is_engine_asleep
@@ -58,7 +60,7 @@ impl HostPeers {
         !links.iter().any(|link| link.is_waiting())
     }
 
-    /// Marks the engine (background thread) as awake on all links, so that no peer sends a wakeup to it.
+    /// Records the engine (background thread) as awake on all links, so that no peer wakes it.
     pub(crate) fn wake_up(&self) {
         self.wake_target
             .is_engine_asleep
@@ -68,9 +70,9 @@ impl HostPeers {
         }
     }
 
-    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd `wake_eventfd`, instead of the
-    /// engine, for its next message. Sends deferred wakeups of peers. The program has armed a completion queue of the channel,
-    /// and polls the queue before it waits.
+    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd `wake_eventfd`, instead
+    /// of the engine, for its next message. Sends deferred wakeups of peers. Called when the program has armed a
+    /// completion queue of the channel, and before it polls the queue and waits.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -81,35 +83,35 @@ impl HostPeers {
         }
         let is_first = wake_target.armed.arm();
         for link in &*links {
-            if link.owes_waking() {
+            if link.must_wake() {
                 link.flush();
             }
             link.fall_asleep(Sleeper::Channel(wake_eventfd.number()));
         }
         if is_first {
-            self.ring();
+            self.wake_engine();
         }
     }
 
-    /// Returns whether peers wake a thread of the program that may not come, so that the engine must look for messages at
-    /// intervals of [`CHECK`].
+    /// Returns whether peers wake a thread of the program that may not receive their messages, so that the engine
+    /// (background thread) must check for messages at intervals of [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK`]. If the program has armed no queue in the interval, peers wake the engine again. Only the
-    /// engine calls this function.
+    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval, peers wake the engine
+    /// (background thread) again. Only the engine calls this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
-                link.forget_channel();
+                link.clear_channel();
             }
         }
     }
 
-    /// Makes peers wake the calling thread, by the eventfd of its completion channel. Returns `None` if peers already wake
-    /// another waiting thread, or if no memory is shared with other processes.
-    pub(crate) fn keep_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
+    /// Makes peers wake the calling thread, by the eventfd of its completion channel. Returns `None` if peers already
+    /// wake another waiting thread, or if no memory is shared with other processes.
+    pub(crate) fn become_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.wake_target.is_kept;
         (!is_kept.swap(true, Ordering::AcqRel)).then(|| Waiter {
@@ -121,15 +123,15 @@ impl HostPeers {
 }
 
 impl Waiter<'_> {
-    /// Marks this thread as asleep in the memory that is shared with each peer, so that peers wake it, and sends deferred
-    /// wakeups of peers. Returns `false` if this thread must not sleep, because messages can be received, or waiting
-    /// messages can be sent.
+    /// Records this thread as asleep in the memory that is shared with each peer, so that peers wake it, and sends
+    /// deferred wakeups of peers. Returns `false` if this thread must not sleep, because messages can be received, or
+    /// waiting messages can be sent.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         if let Some(links) = self.host_peers.links() {
             self.links = links;
         }
         for link in &*self.links {
-            if link.owes_waking() {
+            if link.must_wake() {
                 link.flush();
             }
             link.fall_asleep(self.sleeper);
@@ -137,13 +139,13 @@ impl Waiter<'_> {
         !self.links.iter().any(|link| link.is_waiting())
     }
 
-    /// Marks this thread as awake on all links, so that no peer sends a wakeup to it.
+    /// Records this thread as awake on all links, so that no peer wakes it.
     pub(crate) fn wake_up(&self) {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true` if messages may be
-    /// received, or waiting messages can be sent, and no thread was woken for them.
+    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true` if messages can be
+    /// received or waiting messages can be sent, and no thread was woken for them.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;

@@ -17,15 +17,15 @@ pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the window's retracted record, as returned by [`HostPeers::retract_region`]. It changes when the record
-    /// is published again.
+    /// Version of the window's retracted record, as [`HostPeers::retract_region`] returned it. It changes when the
+    /// record is published again.
     retracted: u64,
     accesses: Accesses,
 }
 
 impl Withdrawals {
-    /// Begins or continues to withdraw the region or window in the record `slot` from peers. Returns the progress of the
-    /// withdrawal.
+    /// Begins or continues the withdrawal of the region or window in the record `slot` from peers. Returns the
+    /// progress.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);
@@ -45,9 +45,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false` if no withdrawal was
-    /// pending.
-    pub(super) fn forget(&self, slot: u32) -> bool {
+    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false` if there was none.
+    pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);
         known.map(|known| all.swap_remove(known)).is_some()

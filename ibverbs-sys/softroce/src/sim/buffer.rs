@@ -6,15 +6,16 @@ use super::content::difference;
 use super::memory::Memory;
 use super::random::Random;
 
-/// Number of guard bytes before and after each memory segment of a buffer. Nothing may write to them.
-const GUARD: usize = 16;
+/// Number of guard bytes before and after each memory segment of a buffer. No request may write to the guard bytes.
+const GUARD_BYTES: usize = 16;
 
-/// Number of bytes behind a message that are checked for wrong writes, if the buffer is longer than the message.
-const LOOK: usize = 64;
+/// Maximum number of bytes after a message that are checked for wrong writes, in a buffer that is longer than the
+/// message.
+const CHECKED_BYTES: usize = 64;
 
-/// Local memory of one request, in one or more segments. Each segment is in a memory region of its own, between guard bytes of
-/// zeros. The regions are registered for this request only, so an access after the end of the request fails because its key is
-/// invalid.
+/// Local memory of one request, in one or more segments. Each segment is in its own memory region, between guard bytes
+/// of zeros. The regions are registered only for this request, so an access after the end of the request fails because
+/// its key is invalid.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     segments: GatherList,
@@ -22,13 +23,13 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a buffer of zeros in up to four memory segments.
-    pub(crate) fn blank(memory: &Memory, random: &mut Random, length: usize) -> Self {
+    /// Creates a buffer of `length` zero bytes in up to four memory segments.
+    pub(crate) fn zeroed(memory: &Memory, random: &mut Random, length: usize) -> Self {
         Self::new(memory, random, length, |_, _| ())
     }
 
-    /// Creates a buffer that contains `message`.
-    pub(crate) fn holding(memory: &Memory, random: &mut Random, message: &[u8]) -> Self {
+    /// Creates a buffer that contains the bytes `message`.
+    pub(crate) fn containing(memory: &Memory, random: &mut Random, message: &[u8]) -> Self {
         Self::new(memory, random, message.len(), |offset, piece| {
             piece.copy_from_slice(&message[offset..offset + piece.len()]);
         })
@@ -51,11 +52,11 @@ impl Buffer {
         let mut segments = GatherList::new();
         for cut in cuts.windows(2) {
             let (offset, piece) = (cut[0], cut[1] - cut[0]);
-            let mut bytes = vec![0; piece + 2 * GUARD];
-            fill(offset, &mut bytes[GUARD..GUARD + piece]);
+            let mut bytes = vec![0; piece + 2 * GUARD_BYTES];
+            fill(offset, &mut bytes[GUARD_BYTES..GUARD_BYTES + piece]);
             let base = random.range(1, 1 << 40);
             segments.push(Segment {
-                address: base + GUARD as u64,
+                address: base + GUARD_BYTES as u64,
                 length: piece as u32,
                 key: memory.register(bytes, base, AccessFlags::LOCAL_WRITE),
             });
@@ -67,14 +68,14 @@ impl Buffer {
         &self.segments
     }
 
-    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the guard bytes are still
-    /// zero.
+    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the guard bytes are
+    /// still zero.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }
 
-    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The other bytes of the buffer
-    /// may be those of a longer message that has arrived incompletely.
+    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The other bytes of the
+    /// buffer may be those of a longer message that arrived incompletely.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)
     }
@@ -92,10 +93,10 @@ impl Buffer {
             let piece = segment.length as usize;
             let here = &message[offset.min(message.len())..message.len().min(offset + piece)];
             memory.inspect(segment.key, |bytes| {
-                if bytes.len() != piece + 2 * GUARD {
+                if bytes.len() != piece + 2 * GUARD_BYTES {
                     return Err("the buffer's region is gone".to_owned());
                 }
-                let found = &bytes[GUARD..GUARD + here.len()];
+                let found = &bytes[GUARD_BYTES..GUARD_BYTES + here.len()];
                 if let Some(place) = difference(found, here) {
                     return Err(format!(
                         "wrong byte {} of {}",
@@ -103,13 +104,13 @@ impl Buffer {
                         message.len()
                     ));
                 }
-                let behind = &bytes[GUARD + here.len()..];
-                let seen = if fresh { behind.len().min(LOOK) } else { 0 };
+                let behind = &bytes[GUARD_BYTES + here.len()..];
+                let seen = CHECKED_BYTES.min(if fresh { behind.len() } else { 0 });
                 let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
                 let ends = [
-                    &bytes[..GUARD],
+                    &bytes[..GUARD_BYTES],
                     &behind[..seen],
-                    &behind[behind.len() - GUARD..],
+                    &behind[behind.len() - GUARD_BYTES..],
                 ];
                 if ends.into_iter().all(untouched) {
                     Ok(())

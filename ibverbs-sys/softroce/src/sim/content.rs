@@ -1,20 +1,21 @@
 use super::random::splitmix;
 
-/// Returns the `index`th group of eight bytes of message `id`. All bytes of a message are derived from its id, so every
-/// byte can be checked when it arrives, and bytes of another message or position are detected.
+/// Returns the group of eight bytes with the index `index` of the message with the ID `id`. All bytes of a message are
+/// derived from its ID, so every byte can be checked when it arrives, and bytes of another message or position are
+/// detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()
 }
 
-/// Fills `out` with the bytes of message `id`.
+/// Fills `out` with the first bytes of the message with the ID `id`.
 pub(crate) fn fill(id: u64, out: &mut [u8]) {
     for (index, chunk) in out.chunks_mut(8).enumerate() {
         chunk.copy_from_slice(&word(id, index as u64)[..chunk.len()]);
     }
 }
 
-/// Returns the first `length` bytes of message `id`.
+/// Returns the first `length` bytes of the message with the ID `id`.
 pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(id, &mut bytes);
@@ -35,7 +36,7 @@ mod tests {
     use super::{difference, message};
 
     #[test]
-    fn a_message_is_its_own() {
+    fn messages_differ_and_the_first_difference_is_found() {
         assert_eq!(message(5, 100), message(5, 200)[..100]);
         assert_eq!(difference(&message(5, 64), &message(6, 64)), Some(0));
         let mut other = message(5, 64);

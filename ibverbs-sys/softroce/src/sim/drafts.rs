@@ -4,14 +4,15 @@ use std::rc::Rc;
 use crate::proto::{AccessFlags, Payload, Remote, SendOperation, WindowBinding, Work};
 
 use super::buffer::Buffer;
-use super::cells::{Change, WORDS};
 use super::content;
 use super::generate::Draft;
-use super::requester::{Content, Effect, Expected, PeerWindow, WindowState};
+use super::requester::{Content, Effect, Expectation, PeerWindow, WindowState};
 use super::scenario::Scenario;
+use super::shared_words::{Change, WORDS};
 
 impl Scenario<'_> {
-    /// Creates a random request of requester `r`, which has a reliable service.
+    /// Creates a random request of the requester with the index `r`, which has a reliable service. `id` is the ID of
+    /// the request.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -33,7 +34,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a send, which consumes a receive of the peer.
+    /// Creates a send of the requester with the index `r`, which consumes a receive of the peer.
     fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let immediate = with_immediate.then(|| immediate_of(id));
         let operation = SendOperation::Send {
@@ -43,7 +44,7 @@ impl Scenario<'_> {
         let effect = Effect::Message(Content::Numbered);
         let mut draft = Draft::new(Work::Send, operation, effect);
         let mut content = Content::Numbered;
-        if let Some((buffer, bytes)) = self.just_read(r) {
+        if let Some((buffer, bytes)) = self.last_read(r) {
             // The message consists of bytes that an earlier read still fetches, so the request needs a fence.
             draft.fence = true;
             draft.length = bytes.len();
@@ -53,14 +54,15 @@ impl Scenario<'_> {
             draft.effect = Effect::Message(content.clone());
         } else {
             let length = self.draw_length(r);
-            self.with_message(r, &mut draft, id, length);
+            self.set_message(r, &mut draft, id, length);
         }
-        draft.expected = Some(told(id, content, true, draft.length, immediate));
+        draft.expected = Some(expect(id, content, true, draft.length, immediate));
         draft
     }
 
-    /// Returns, in some random cases, the buffer of the read that was posted last, and the bytes that the buffer will contain.
-    fn just_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
+    /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and the bytes that the
+    /// buffer will contain. Returns `None` otherwise.
+    fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
         let (Effect::Read { bytes, .. }, Some(buffer)) = (&last.effect, &last.buffer) else {
@@ -96,9 +98,10 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location of `length` bytes in the target (memory of the peer): its offset, its remote address with
-    /// the key of the region or of a memory window, and the index of the window, if there is one.
-    fn place_of(
+    /// Returns a random location of `length` bytes in the target (memory of the peer) of requester `r`: its offset, its
+    /// remote address with the key of the region or of a memory window, and the index of the window, if a window is
+    /// used.
+    fn random_location(
         &mut self,
         r: usize,
         length: usize,
@@ -135,7 +138,7 @@ impl Scenario<'_> {
 
     fn draft_write(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
         let length = self.draw_length(r);
-        let (offset, remote, window) = self.place_of(r, length, 1);
+        let (offset, remote, window) = self.random_location(r, length, 1);
         let immediate = with_immediate.then(|| immediate_of(id));
         let bytes: Rc<[u8]> = content::message(id, length).into();
         let effect = Effect::Write {
@@ -145,32 +148,33 @@ impl Scenario<'_> {
         };
         let operation = SendOperation::Write { remote, immediate };
         let mut draft = Draft::new(Work::Write, operation, effect);
-        self.with_message(r, &mut draft, id, length);
+        self.set_message(r, &mut draft, id, length);
         draft.window = window;
         let requester = &mut self.requesters[r];
         draft.fence = requester.is_reading(&(offset..offset + length));
         requester.target.write(offset, &bytes);
         if with_immediate {
-            draft.expected = Some(told(id, Content::Numbered, false, length, immediate));
+            draft.expected = Some(expect(id, Content::Numbered, false, length, immediate));
         }
         draft
     }
 
     fn draft_read(&mut self, r: usize) -> Draft {
         let length = self.draw_length(r);
-        let (offset, remote, window) = self.place_of(r, length, 1);
+        let (offset, remote, window) = self.random_location(r, length, 1);
         let range = offset..offset + length;
         let bytes: Rc<[u8]> = self.requesters[r].target.read(range.clone()).into();
         let effect = Effect::Read { range, bytes };
         let mut draft = Draft::new(Work::Read, SendOperation::Read { remote }, effect);
-        self.with_room(r, &mut draft, length);
+        self.set_response_memory(r, &mut draft, length);
         draft.window = window;
         draft
     }
 
-    /// Creates an atomic operation on eight bytes of the target (memory of the peer that only this requester changes).
+    /// Creates an atomic operation on eight bytes of the target of requester `r` (memory of the peer that only this
+    /// requester changes).
     fn draft_atomic(&mut self, r: usize) -> Draft {
-        let (offset, remote, window) = self.place_of(r, 8, 8);
+        let (offset, remote, window) = self.random_location(r, 8, 8);
         let requester = &mut self.requesters[r];
         let was = requester.target.number(offset);
         let random = &mut requester.random;
@@ -201,7 +205,7 @@ impl Scenario<'_> {
         let fence = requester.is_reading(&(offset..offset + 8));
         requester.target.write(offset, &becomes.to_ne_bytes());
         let mut draft = Draft::new(work, operation, effect);
-        self.with_room(r, &mut draft, 8);
+        self.set_response_memory(r, &mut draft, 8);
         draft.window = window;
         draft.fence = fence;
         draft
@@ -235,11 +239,12 @@ impl Scenario<'_> {
             }
         };
         let mut draft = Draft::new(work, operation, Effect::Shared(change));
-        self.with_room(r, &mut draft, 8);
+        self.set_response_memory(r, &mut draft, 8);
         draft
     }
 
-    /// Creates a request that binds a memory window, which the partner may then use. Returns `None` if no window is free.
+    /// Creates a request that binds a memory window, which the peer's requester may then use. Returns `None` if no
+    /// window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -268,7 +273,7 @@ impl Scenario<'_> {
         Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
     }
 
-    /// Creates a local invalidate of a memory window. Outstanding requests of the partner must not use the window. Returns
+    /// Creates a local invalidate of a memory window that no outstanding request of the peer's requester uses. Returns
     /// `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
@@ -308,19 +313,19 @@ impl Scenario<'_> {
         };
         let operation = SendOperation::Write { remote, immediate };
         let mut draft = Draft::new(Work::Write, operation, effect);
-        self.with_message(r, &mut draft, id, length);
+        self.set_message(r, &mut draft, id, length);
         if with_immediate {
-            draft.expected = Some(told(id, Content::Numbered, false, length, immediate));
+            draft.expected = Some(expect(id, Content::Numbered, false, length, immediate));
         }
         draft
     }
 
-    /// Creates a datagram to the queue pair of the partner.
+    /// Creates a datagram to the queue pair of the peer's requester.
     pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
         let length = self.draw_length(r);
         let with_immediate = self.requesters[r].random.percent(40);
         let immediate = with_immediate.then(|| immediate_of(id));
-        let (path, destination) = self.way_of(r);
+        let (path, destination) = self.path_of(r);
         let random = &mut self.requesters[r].random;
         let wrong_key = random.percent(5);
         // If the top bit is set, the packet contains the queue pair's own key.
@@ -337,9 +342,9 @@ impl Scenario<'_> {
         };
         let effect = Effect::Message(Content::Numbered);
         let mut draft = Draft::new(Work::Send, operation, effect);
-        self.with_message(r, &mut draft, id, length);
+        self.set_message(r, &mut draft, id, length);
         if !wrong_key {
-            draft.expected = Some(told(id, Content::Numbered, true, length, immediate));
+            draft.expected = Some(expect(id, Content::Numbered, true, length, immediate));
         }
         draft
     }
@@ -348,20 +353,20 @@ impl Scenario<'_> {
 /// Queue key of all datagram queue pairs.
 pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
 
-/// Returns the immediate data of message `id`.
+/// Returns the immediate data of the message with the ID `id`.
 fn immediate_of(id: u64) -> [u8; 4] {
     (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
 }
 
-/// Returns the model's record of a message that the peer must receive.
-pub(super) fn told(
+/// Creates the model's record of a message that the peer must receive.
+pub(super) fn expect(
     id: u64,
     content: Content,
     is_send: bool,
     length: usize,
     immediate: Option<[u8; 4]>,
-) -> Expected {
-    Expected {
+) -> Expectation {
+    Expectation {
         id,
         content,
         is_send,

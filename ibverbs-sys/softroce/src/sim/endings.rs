@@ -5,7 +5,7 @@ use crate::proto::{CompletionStatus, GatherList, Payload, Remote, Segment, SendO
 
 use super::buffer::Buffer;
 use super::content;
-use super::drafts::told;
+use super::drafts::expect;
 use super::generate::Draft;
 use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
@@ -15,12 +15,12 @@ use super::schedule::Ending;
 const NO_KEY: u32 = 0xdead_be00;
 
 /// Interval between two checks whether requests are still outstanding.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request of requester `r` that must fail, if the schedule defines one. All other requests of the requester
-    /// must have been posted before.
-    pub(super) fn spoil(&mut self, r: usize) {
+    /// Posts the request of requester `r` that must fail, if the schedule defines such a request. All other requests of
+    /// the requester must have been posted before.
+    pub(super) fn post_failing_request(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
         let ending = self.schedule.connections[connection].ending;
@@ -33,7 +33,8 @@ impl Scenario<'_> {
         );
         if is_about_receives && !requester.posted.is_empty() {
             requester.resting = true;
-            self.world.wake_after(LOOK_AGAIN, Token::Post(r).number());
+            self.world
+                .wake_after(CHECK_INTERVAL, Token::Post(r).number());
             return;
         }
         requester.spoiled = true;
@@ -124,7 +125,7 @@ impl Scenario<'_> {
                 draft
             }
             Ending::Cut => {
-                let (_, peer) = self.way_of(r);
+                let (_, peer) = self.path_of(r);
                 let own = self.world.queue_pair(self.requesters[r].place).number();
                 self.world.network().cut(peer);
                 self.world.network().cut(own);
@@ -139,13 +140,13 @@ impl Scenario<'_> {
         }
     }
 
-    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which posts others.
+    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which posts other receives.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
         };
         if let Some(pool) = self.roles[&self.requesters[partner].place].pool {
-            self.pools[pool].empty(&mut self.world);
+            self.pools[pool].stop(&mut self.world);
             post(self, pool);
         }
     }
@@ -170,7 +171,7 @@ impl Scenario<'_> {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);
         let message = content::message(id, length);
-        let buffer = Buffer::holding(memory, &mut requester.random, &message);
+        let buffer = Buffer::containing(memory, &mut requester.random, &message);
         draft.length = length;
         draft.payload = Payload::Gathered(buffer.segments().clone());
         draft.buffer = Some(Rc::new(buffer));
@@ -203,7 +204,7 @@ impl Scenario<'_> {
         let fault = Effect::Fault(statuses);
         if random.percent(50) {
             let mut draft = Draft::new(Work::Read, SendOperation::Read { remote }, fault);
-            self.with_room(r, &mut draft, length);
+            self.set_response_memory(r, &mut draft, length);
             return draft;
         }
         let operation = SendOperation::Write {
@@ -223,7 +224,7 @@ impl Scenario<'_> {
     ) -> Draft {
         let operation = SendOperation::FetchAdd { remote, add: 1 };
         let mut draft = Draft::new(Work::FetchAdd, operation, Effect::Fault(statuses));
-        self.with_room(r, &mut draft, 8);
+        self.set_response_memory(r, &mut draft, 8);
         draft
     }
 
@@ -239,7 +240,7 @@ impl Scenario<'_> {
         let largest = self.schedule.connections[self.requesters[r].connection].largest;
         let good = u64::from(largest).min(6000) - 10;
         let good = self.requesters[r].random.range(0, good) as usize;
-        self.with_room(r, &mut draft, good);
+        self.set_response_memory(r, &mut draft, good);
         if let Payload::Gathered(list) = &mut draft.payload {
             list.push(nowhere(10));
         }
@@ -257,7 +258,7 @@ fn nowhere(length: u32) -> Segment {
 }
 
 fn expect_fault(draft: &mut Draft, id: u64, statuses: &'static [CompletionStatus]) {
-    let mut expected = told(id, Content::Numbered, true, draft.length, None);
+    let mut expected = expect(id, Content::Numbered, true, draft.length, None);
     expected.fault = statuses;
     draft.expected = Some(expected);
 }

@@ -2,15 +2,15 @@ use crate::proto::{
     CompletionStatus, Event, GatherList, Payload, SendOperation, SendRequest, State,
 };
 
-use super::pool::Queue;
+use super::receive_pool::Queue;
 use super::requester::{Effect, Posted};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
-use super::target::Maybe;
+use super::target_memory::PossibleWrite;
 
 impl Scenario<'_> {
-    /// Checks the state after a run, when no events are left: `requesters` must have completed all their requests, and all
-    /// memory must have the expected content.
+    /// Checks the state after a run, when no events are left: the requesters with the indices `requesters` must have
+    /// completed all their requests, and all memory must have the expected content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
@@ -28,7 +28,7 @@ impl Scenario<'_> {
     }
 
     fn finish_requester(&mut self, r: usize) -> Result<(), String> {
-        self.sweep(r)?;
+        self.complete_unsignaled(r)?;
         let place = self.requesters[r].place;
         let fell = self.world.queue_pair(place).state() == State::Error;
         if fell && self.requesters[r].ended.is_none() {
@@ -37,7 +37,7 @@ impl Scenario<'_> {
                 if posted.signaled {
                     return Err(format!("the end of request {} was never told", posted.id));
                 }
-                self.settle(r, posted)?;
+                self.check_success(r, posted)?;
             }
         }
         let requester = &self.requesters[r];
@@ -115,12 +115,12 @@ impl Scenario<'_> {
                 Effect::Write { offset, bytes, .. } => (*offset, bytes),
                 Effect::Atomic { offset, .. } => (*offset, becomes),
                 Effect::Shared(change) => {
-                    self.cells[requester.target.node].maybe(*change);
+                    self.cells[requester.target.node].record_failed(*change);
                     continue;
                 }
                 _ => continue,
             };
-            maybe.push(Maybe { offset, bytes });
+            maybe.push(PossibleWrite { offset, bytes });
         }
         let number = self.world.queue_pair(requester.place).number();
         let memory = self.world.memory(requester.target.node);
@@ -128,8 +128,8 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request that is posted then,
-    /// are flushed once and in order.
+    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request that is posted in
+    /// this state, are flushed once and in order.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;
@@ -148,7 +148,7 @@ impl Scenario<'_> {
         for r in 0..self.requesters.len() {
             self.post_in_error(r);
         }
-        self.settle_down()?;
+        self.run_until_idle()?;
         for (place, role) in &self.roles {
             let number = self.world.queue_pair(*place).number();
             let own = role.pool.map(|pool| &self.pools[pool]);

@@ -5,14 +5,14 @@ use crate::proto::{GatherList, Inline, Payload, SendOperation, SendRequest, Stat
 
 use super::buffer::Buffer;
 use super::content;
-use super::requester::{Effect, Expected, Posted};
+use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
 
 /// Maximum length in bytes of a message that may be posted inline.
-const INLINE: usize = 128;
+const MAX_INLINE: usize = 128;
 
-/// A request that is being prepared, and what the model expects of it.
+/// A request that is being prepared, with the effect that the model expects.
 pub(super) struct Draft {
     pub(super) work: Work,
     pub(super) operation: SendOperation,
@@ -23,7 +23,7 @@ pub(super) struct Draft {
     pub(super) window: Option<usize>,
     pub(super) fence: bool,
     /// Message that the peer must receive if the request succeeds.
-    pub(super) expected: Option<Expected>,
+    pub(super) expected: Option<Expectation>,
 }
 
 impl Draft {
@@ -44,9 +44,9 @@ impl Draft {
 
 impl Scenario<'_> {
     /// Posts all requests that requester `r` may post now.
-    pub(super) fn pump(&mut self, r: usize) -> Result<(), String> {
+    pub(super) fn post_requests(&mut self, r: usize) -> Result<(), String> {
         loop {
-            self.sweep(r)?;
+            self.complete_unsignaled(r)?;
             let requester = &mut self.requesters[r];
             let connection = &self.schedule.connections[requester.connection];
             let state = self.world.queue_pair(requester.place).state();
@@ -55,7 +55,7 @@ impl Scenario<'_> {
                 return Ok(());
             }
             if requester.remaining == 0 {
-                self.spoil(r);
+                self.post_failing_request(r);
                 return Ok(());
             }
             if requester.random.percent(15) {
@@ -75,7 +75,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts the prepared request `draft` with the id `id`, and records what the model must expect.
+    /// Posts the prepared request `draft` with the ID `id`, and records the effect that the model must expect.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -101,7 +101,7 @@ impl Scenario<'_> {
             window: draft.window,
         });
         if let Some(expected) = draft.expected {
-            requester.expected.push_back(Expected {
+            requester.expected.push_back(Expectation {
                 solicited,
                 srq: xrc_srq,
                 ..expected
@@ -124,7 +124,7 @@ impl Scenario<'_> {
         );
     }
 
-    /// Returns a random message length.
+    /// Returns a random message length for a request of requester `r`.
     pub(super) fn draw_length(&mut self, r: usize) -> usize {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
@@ -153,26 +153,27 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Gives the request the bytes of message `id` as its data, inline or in registered memory.
-    pub(super) fn with_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
+    /// Sets the data of the request `draft` to `length` bytes of the message with the ID `id`, inline or in registered
+    /// memory.
+    pub(super) fn set_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
         draft.length = length;
-        if length <= INLINE && requester.random.percent(30) {
+        if length <= MAX_INLINE && requester.random.percent(30) {
             draft.payload = Payload::Inline(Inline::from_slice(&message));
             return;
         }
         let memory = self.world.memory(requester.place.node);
-        let buffer = Buffer::holding(memory, &mut requester.random, &message);
+        let buffer = Buffer::containing(memory, &mut requester.random, &message);
         draft.payload = Payload::Gathered(buffer.segments().clone());
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Gives the request registered memory for a response of `length` bytes.
-    pub(super) fn with_room(&mut self, r: usize, draft: &mut Draft, length: usize) {
+    /// Sets the memory of the request `draft` to registered memory for a response of `length` bytes.
+    pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);
-        let buffer = Buffer::blank(memory, &mut requester.random, length);
+        let buffer = Buffer::zeroed(memory, &mut requester.random, length);
         draft.length = length;
         draft.payload = Payload::Gathered(buffer.segments().clone());
         draft.buffer = Some(Rc::new(buffer));

@@ -10,12 +10,12 @@ use crate::proto::{
 use super::network::{Conditions, Faults, Network};
 use super::random::Random;
 use super::schedule::ack_delay;
-use super::world::{Happening, Notice, Place, World};
+use super::world::{Happening, Notice, QpId, World};
 
-/// Loss rates for the columns of the goodput table, in lost packets per million.
+/// Loss rates of the columns of the goodput table, in lost packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
 
-/// Number of simulation seeds. Each value of the table is the average over them.
+/// Number of simulation seeds. Each value of the table is the average of one run per seed.
 const SEEDS: u64 = 3;
 
 /// Maximum number of requests that are in the send queue at the same time.
@@ -39,8 +39,8 @@ struct Row {
     backlog: u64,
 }
 
-/// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values depend on nothing but
-/// the transport. So the table changes if a change of the transport improves or worsens the recovery from losses.
+/// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values depend only on the
+/// transport, so the table changes if a change of the transport improves or worsens the recovery from losses.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
@@ -104,11 +104,11 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// Simulation of messages that are sent in one direction, for one value of the goodput table.
+/// Simulation that produces one value of the goodput table: a stream of messages in one direction.
 struct Stream<'r> {
     row: &'r Row,
     world: World<'static>,
-    ends: [Place; 2],
+    ends: [QpId; 2],
     here: u32,
     there: u32,
     posted: u64,
@@ -134,7 +134,7 @@ impl<'r> Stream<'r> {
         });
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-        let register = |world: &World<'_>, place: Place| {
+        let register = |world: &World<'_>, place: QpId| {
             let bytes = vec![0; row.message as usize];
             world.memory(place.node).register(bytes, BASE, access)
         };
@@ -178,7 +178,7 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// Returns the virtual time until all messages are complete, or `None` if a message fails.
+    /// Sends all messages. Returns the virtual time until all are complete, or `None` if a message fails.
     fn run(mut self) -> Option<Duration> {
         for _ in 0..DEPTH {
             self.post_receive();

@@ -4,17 +4,17 @@ use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory as MemoryAccess,
     ReceiveRequest, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
 };
-use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
+use crate::transfer::{Peer, Transfer, TransferHost, Work, choose};
 
 use super::memory::Memory;
-use super::world::{Happening, Notice, Place};
+use super::world::{Happening, Notice, QpId};
 
 /// Posted receives of one receive queue, oldest first.
 pub(crate) type ReceiveQueue = VecDeque<ReceiveRequest>;
 
-/// Environment of a simulated queue pair: the implementation of [`Host`] for one call.
+/// Environment of a simulated queue pair during one call: the implementation of [`Host`].
 pub(crate) struct View<'a> {
-    pub(crate) place: Place,
+    pub(crate) place: QpId,
     pub(crate) queue_pair: u32,
     pub(crate) memory: &'a Memory,
     /// Receive queue of the queue pair.
@@ -156,9 +156,9 @@ impl View<'_> {
     }
 }
 
-/// The simulated nodes share no memory. So whole short messages are sent as
-/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all others as packets.
-impl Carrier for View<'_> {
+/// Implementation for simulated nodes, which share no memory: whole short messages are sent as
+/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other messages as packets.
+impl TransferHost for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {
             Transfer::Slot => Transfer::Slot,

@@ -4,7 +4,8 @@ use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding}
 
 /// Memory of one simulated node: regions and windows, with checks of each access.
 ///
-/// A memory key consists of an index and a tag. When the index is reused, the tag changes, so an old key is not valid.
+/// A memory key consists of an index and a tag. When the index is reused, the tag changes, so that an old key is not
+/// valid.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     table: RefCell<Table>,
@@ -26,7 +27,7 @@ struct Entry {
 enum Kind {
     Free,
     Region(Region),
-    /// A type 2 memory window, with its binding, or `None` if it is not bound.
+    /// A type 2 memory window with its binding, or with `None` if it is not bound.
     Window(Option<Window>),
 }
 
@@ -48,12 +49,12 @@ struct Window {
     queue_pair: u32,
 }
 
-/// Index of the first region or window. Because it is not 0, no key is below 0x100, and zero is never a valid key.
-const FIRST: usize = 1;
+/// Index of the first region or window. It is not 0, so that zero is never a valid key.
+const FIRST_INDEX: usize = 1;
 
 impl Memory {
-    /// Registers memory whose first byte has the address `base`. Returns the key, which is both the local and the remote
-    /// key.
+    /// Registers the memory `bytes`, whose first byte has the address `base`, with the rights `access`. Returns the key
+    /// of the region, which is both the local and the remote key.
     pub(crate) fn register(&self, bytes: Vec<u8>, base: u64, access: AccessFlags) -> u32 {
         let region = Region {
             base,
@@ -83,7 +84,8 @@ impl Memory {
         }
     }
 
-    /// Calls `look` with the bytes of a region, or with no bytes if the key is not that of a region.
+    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key is not that of a
+    /// region. Returns the result.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -144,8 +146,8 @@ impl Memory {
         }
     }
 
-    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by `key` and `address`.
-    /// Fails if the peer lacks the rights `access` to these bytes.
+    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by `key` and `address`,
+    /// and returns the result. Fails if the peer lacks the rights `access` to these bytes.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -178,7 +180,7 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a memory window, so that the peer of the queue pair `queue_pair` may use it.
+    /// Binds a memory window, so that the peer of the queue pair with the number `queue_pair` may use it.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -205,7 +207,8 @@ impl Memory {
         }
     }
 
-    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that `queue_pair` has bound.
+    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that was bound through the queue pair
+    /// with the number `queue_pair`.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {
             Some(Kind::Window(bound)) => bound
@@ -219,18 +222,18 @@ impl Memory {
 impl Table {
     fn insert(&mut self, kind: Kind) -> u32 {
         if let Some(index) = self.free.pop() {
-            let entry = &mut self.entries[index - FIRST];
+            let entry = &mut self.entries[index - FIRST_INDEX];
             entry.key = (entry.key & !0xff) | (entry.key.wrapping_add(1) & 0xff);
             entry.kind = kind;
             return entry.key;
         }
-        let key = ((self.entries.len() + FIRST) as u32) << 8;
+        let key = ((self.entries.len() + FIRST_INDEX) as u32) << 8;
         self.entries.push(Entry { key, kind });
         key
     }
 
     fn entry(&mut self, key: u32) -> Option<&mut Entry> {
-        let place = index(key).checked_sub(FIRST)?;
+        let place = index(key).checked_sub(FIRST_INDEX)?;
         self.entries.get_mut(place).filter(|entry| entry.key == key)
     }
 
@@ -265,8 +268,8 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns memory ranges that together are the `length` bytes of a message from byte `offset` on. Each is a segment,
-/// the number of bytes to skip in the segment, and the number of bytes to use.
+/// Returns the memory ranges of `length` bytes of a message from byte `offset` on. Each is a segment, the number of
+/// bytes to skip in the segment, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_scattered_and_gathered_from_any_offset() {
+    fn messages_are_scattered_and_gathered_at_every_offset() {
         let memory = Memory::default();
         let key = memory.register(vec![0; 100], BASE, all());
         let at = |address, length| Segment {
@@ -354,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_good_for_its_queue_pair_until_it_is_invalid() {
+    fn a_window_is_valid_for_its_queue_pair_until_invalidated() {
         let memory = Memory::default();
         let region = memory.register(vec![0; 100], BASE, all());
         let window = memory.allocate_window();

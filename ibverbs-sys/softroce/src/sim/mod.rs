@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
-mod cells;
 mod content;
 mod drafts;
 mod endings;
@@ -36,25 +35,26 @@ mod host;
 mod memory;
 mod model;
 mod network;
-mod pool;
+mod packet_checker;
 mod random;
+mod receive_pool;
 mod received;
 mod requester;
-mod revive;
+mod reset;
 mod run;
 mod scenario;
 mod schedule;
 mod setup;
-mod target;
+mod shared_words;
+mod target_memory;
 mod trace;
-mod watch;
 mod world;
 
 pub use goodput::goodput_table;
 pub use network::{Conditions, Fate};
+#[cfg(any(test, fuzzing))]
+pub(crate) use packet_checker::PacketChecker;
 pub use run::{Failure, Outcome, run_all};
 pub use schedule::{Connection, Ending, Kind, Schedule};
 pub use trace::Lines;
-#[cfg(any(test, fuzzing))]
-pub(crate) use watch::Watch;
 pub use world::Traffic;

@@ -5,23 +5,23 @@ use crate::proto::{Completion, CompletionStatus, Event, State};
 use super::requester::{Effect, Posted, Requester, WindowState};
 use super::scenario::{Scenario, Token};
 use super::schedule::{Ending, Kind};
-use super::world::{Happening, Place};
+use super::world::{Happening, QpId};
 
 impl Scenario<'_> {
-    /// Checks a completion or an event of the queue pair at `place`: it must be one that the model expects.
-    pub(super) fn happened(&mut self, place: Place, what: Happening) -> Result<(), String> {
+    /// Checks a completion or an event of the queue pair at `place`, and updates the model. The completion or event
+    /// must be one that the model expects.
+    pub(super) fn check_happening(&mut self, place: QpId, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
             Happening::Sent(completion) => {
-                let Some(r) = self.roles[&place].asks else {
-                    return Err(format!("qp {number:#x} sends nothing, but {completion:?}"));
-                };
+                let none = || format!("qp {number:#x} sends nothing, but {completion:?}");
+                let r = self.roles[&place].asks.ok_or_else(none)?;
                 self.sent(r, &completion)
                     .map_err(|why| format!("qp {number:#x}, {completion:?}: {why}"))?;
-                self.pump(r)?;
+                self.post_requests(r)?;
             }
             Happening::Received(completion, srq) => {
-                self.received(place, &completion, srq)
+                self.check_receive(place, &completion, srq)
                     .map_err(|why| format!("qp {number:#x}, {completion:?}: {why}"))?;
             }
             Happening::Raised(event) => self.raised(place, event)?,
@@ -29,7 +29,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn raised(&mut self, place: Place, event: Event) -> Result<(), String> {
+    fn raised(&mut self, place: QpId, event: Event) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         let Some(role) = self.roles.get_mut(&place) else {
             return Ok(());
@@ -37,9 +37,9 @@ impl Scenario<'_> {
         role.raised.push(event);
         match event {
             Event::SendQueueDrained => {
-                self.world.drained(place);
+                self.world.set_drained(place);
                 if let Some(r) = role.asks {
-                    let delay = self.moment();
+                    let delay = self.short_delay();
                     self.world.wake_after(delay, Token::Resume(r).number());
                 }
                 Ok(())
@@ -59,13 +59,13 @@ impl Scenario<'_> {
                 return Err(format!("after {before:?} all must be flushed"));
             }
         } else if status != CompletionStatus::Success {
-            self.end(r, completion)?;
+            self.check_failure(r, completion)?;
         }
         loop {
             let ended = self.requesters[r].ended.is_some();
-            let Some(posted) = self.requesters[r].posted.pop_front() else {
-                return Err("nothing is posted, or this ended before".to_owned());
-            };
+            let posted = self.requesters[r].posted.pop_front();
+            let posted =
+                posted.ok_or("no request is posted, or the request has completed before")?;
             if posted.id == completion.id {
                 if ended {
                     self.requesters[r].undone.push(posted);
@@ -79,18 +79,18 @@ impl Scenario<'_> {
                 if posted.work != completion.work {
                     return Err(format!("it was a {:?}", posted.work));
                 }
-                return self.settle(r, posted);
+                return self.check_success(r, posted);
             }
             if posted.signaled || (ended && status == CompletionStatus::Flushed) {
                 return Err(format!("request {} must be told first", posted.id));
             }
             // The request was not signaled, and succeeded: a later one has completed.
-            self.settle(r, posted)?;
+            self.check_success(r, posted)?;
         }
     }
 
     /// Checks that the first failed completion of requester `r` is one that the schedule allows.
-    fn end(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
+    fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
         // All earlier requests succeeded. Their effects are checked before the requester counts as failed.
         while let Some(first) = self.requesters[r].posted.front() {
@@ -98,7 +98,7 @@ impl Scenario<'_> {
                 break;
             }
             if let Some(posted) = self.requesters[r].posted.pop_front() {
-                self.settle(r, posted)?;
+                self.check_success(r, posted)?;
             }
         }
         let requester = &self.requesters[r];
@@ -131,7 +131,7 @@ impl Scenario<'_> {
             ));
         }
         if gave_up {
-            self.check_patience(connection)?;
+            self.check_retry_time(connection)?;
         }
         self.broken[connection] = true;
         self.requesters[r].ended = Some(status);
@@ -139,11 +139,11 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Checks the time after which retries were exhausted, on a network without faults until the connection is cut. On such a
-    /// network only timeouts consume retries. The second timeout without a response takes the configured time, the third twice
-    /// that time, and each later one four times that time, which is the maximum (IBTA 9.7.6.1.3). The first timeout may have
-    /// begun before the cut.
-    fn check_patience(&self, connection: usize) -> Result<(), String> {
+    /// Checks the time after which the retries of a connection were exhausted, on a network without faults until the
+    /// connection was cut. On such a network only timeouts consume retries. The second timeout without a response takes
+    /// the configured time, the third twice that time, and each later one four times that time, which is the maximum
+    /// (IBTA 9.7.6.1.3). The first timeout may have begun before the cut.
+    fn check_retry_time(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
         let Some(&cut) = self.cut.get(&connection) else {
@@ -169,7 +169,7 @@ impl Scenario<'_> {
 
     /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair has no outstanding
     /// request.
-    pub(super) fn sweep(&mut self, r: usize) -> Result<(), String> {
+    pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
         let going = matches!(
@@ -186,13 +186,13 @@ impl Scenario<'_> {
                 self.requesters[r].posted.push_front(posted);
                 break;
             }
-            self.settle(r, posted)?;
+            self.check_success(r, posted)?;
         }
         Ok(())
     }
 
     /// Records that a request of requester `r` succeeded, and checks its effect on memory and on the peer.
-    pub(super) fn settle(&mut self, r: usize, posted: Posted) -> Result<(), String> {
+    pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;
         let checked = self.check_effect(r, &posted);
@@ -282,10 +282,10 @@ impl Scenario<'_> {
                     found.map_err(|fault| format!("{fault:?}"))?;
                 }
                 let was = u64::from_ne_bytes(eight);
-                if let Some(guess) = change.guess(was) {
+                if let Some(guess) = change.next_compare(was) {
                     requester.seen[change.word()] = guess;
                 }
-                self.cells[requester.target.node].done(*change, was)?;
+                self.cells[requester.target.node].record_completed(*change, was)?;
             }
             Effect::Bind { window } | Effect::Invalidate { window } => {
                 let Some(partner) = requester.partner else {

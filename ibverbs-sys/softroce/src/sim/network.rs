@@ -12,9 +12,9 @@ pub struct Conditions {
     pub loss: u32,
     /// Probability that a packet arrives twice.
     pub duplicate: u32,
-    /// Probability that a packet is delayed, so that later packets can overtake it.
+    /// Probability that a packet is delayed for some time in which later packets can overtake it.
     pub reorder: u32,
-    /// Probability that a packet arrives changed.
+    /// Probability that a packet arrives with changed bytes.
     pub corrupt: u32,
     /// Delay of each packet, in addition to its transmission time.
     pub latency: Duration,
@@ -29,7 +29,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// A network without losses: 10 Gbit/s, and 5 us of latency.
+    /// A network without losses, with 10 Gbit/s and 5 us of latency.
     pub const CLEAN: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -52,13 +52,13 @@ pub enum Fate {
     Lose,
     /// The packet arrives twice, the second time after the given delay.
     Duplicate(Duration),
-    /// The packet arrives late by the given delay, so that later packets can overtake it.
+    /// The packet arrives late by the given delay, in which later packets can overtake it.
     Hold(Duration),
     /// The packet arrives with flipped bits. The number determines which bits.
     Corrupt(u64),
 }
 
-/// Determines the [`Fate`] of each packet.
+/// Source of the [`Fate`] of each packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     /// Effects are drawn at random, with the given probabilities.
@@ -70,7 +70,7 @@ pub(crate) enum Faults {
 /// State of a node's outgoing connection to the network.
 #[derive(Debug)]
 struct Egress {
-    /// Time at which the node has transmitted its last packet.
+    /// Time at which the node will have transmitted its last packet.
     free: Time,
     /// Arrival time of the last packet that was not reordered.
     last: Time,
@@ -83,7 +83,7 @@ pub(crate) struct Network {
     random: Random,
     ways: Vec<Egress>,
     packets: u64,
-    /// Numbers of the queue pairs for which the network loses all packets.
+    /// Numbers of the queue pairs to which the network loses all packets.
     cut: Vec<u32>,
 }
 
@@ -98,8 +98,8 @@ impl Network {
         }
     }
 
-    /// Adds a node.
-    pub(crate) fn connect(&mut self) {
+    /// Adds a node to the network.
+    pub(crate) fn add_node(&mut self) {
         let start = Time::default();
         self.ways.push(Egress {
             free: start,
@@ -112,7 +112,8 @@ impl Network {
         self.cut.push(queue_pair);
     }
 
-    /// Sends a packet of `bytes` bytes from `node` to `queue_pair`. Returns its fate, and its arrival time if it is not lost.
+    /// Sends a packet of `bytes` bytes from the node `node` to the queue pair with the number `queue_pair`. Returns the
+    /// effect of the network, and the arrival time if the packet is not lost.
     pub(crate) fn send(
         &mut self,
         now: Time,
@@ -132,7 +133,7 @@ impl Network {
                 (conditions, fate.unwrap_or(Fate::Deliver))
             }
         };
-        let bits = (bytes as u64 + ETHERNET) * 8;
+        let bits = (bytes as u64 + ETHERNET_OVERHEAD) * 8;
         let wire = Duration::from_nanos(bits * 1_000_000_000 / conditions.bandwidth);
         let jitter = conditions.jitter.as_nanos() as u64;
         let jitter = match jitter {
@@ -159,8 +160,8 @@ impl Network {
     }
 }
 
-/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, gap.
-const ETHERNET: u64 = 38;
+/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, and inter-packet gap.
+const ETHERNET_OVERHEAD: u64 = 38;
 
 fn chance(conditions: &Conditions, random: &mut Random) -> Fate {
     // A single random number decides about all faults, so a packet has only one. A network without faults draws no other

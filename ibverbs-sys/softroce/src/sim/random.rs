@@ -15,8 +15,8 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// Creates the generator of the stream `stream` of a seed. The streams of a seed are independent: code that uses one
-    /// stream can draw more numbers without changing the numbers of the others.
+    /// Creates the generator of the stream with the number `stream` of a seed. The streams of a seed are independent:
+    /// code that uses one stream can draw more numbers without changing the numbers of the others.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);
@@ -51,7 +51,7 @@ impl Random {
         low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
     }
 
-    /// Returns a random number below `count`.
+    /// Returns a random number from 0 to `count` - 1.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.range(0, count as u64 - 1) as usize
     }
@@ -71,8 +71,8 @@ impl Random {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Returns a random number up to `high`. All lengths of its binary form are equally likely, so small numbers are
-    /// frequent.
+    /// Returns a random number from 0 to `high`. All lengths of its binary form are equally likely, so small numbers
+    /// are frequent.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);
@@ -87,7 +87,7 @@ mod tests {
 
     /// Checks that the generators return the values that their authors published.
     #[test]
-    fn a_seed_is_a_stream_for_ever() {
+    fn a_seed_always_gives_the_same_numbers() {
         let mut state = 1_234_567;
         let numbers: [u64; 2] = std::array::from_fn(|_| splitmix(&mut state));
         assert_eq!(
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ() {
+    fn different_seeds_give_different_numbers() {
         let first = Random::new(1, 2).bits();
         assert_eq!(Random::new(1, 2).bits(), first);
         assert_ne!(Random::new(1, 3).bits(), first);

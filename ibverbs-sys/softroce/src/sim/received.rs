@@ -1,16 +1,17 @@
 use crate::proto::{Completion, CompletionStatus, State, Work};
 
 use super::buffer::Buffer;
-use super::requester::{Effect, Expected, Posted};
+use super::requester::{Effect, Expectation, Posted};
 use super::scenario::{Scenario, Token};
 use super::schedule::Kind;
-use super::world::Place;
+use super::world::QpId;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive: it must match the message that was sent.
-    pub(super) fn received(
+    /// Checks the completion of a receive at the queue pair `place`: it must match the message that was sent. `srq` is
+    /// the shared receive queue of an XRC target.
+    pub(super) fn check_receive(
         &mut self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         srq: Option<u32>,
     ) -> Result<(), String> {
@@ -38,7 +39,7 @@ impl Scenario<'_> {
 
     fn check_received(
         &mut self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         srq: Option<u32>,
         sender: Option<usize>,
@@ -76,7 +77,7 @@ impl Scenario<'_> {
             _ => Vec::new(),
         };
         let memory = self.world.memory(place.node);
-        let fits = |expected: &Expected| {
+        let fits = |expected: &Expectation| {
             check_message(expected, completion, srq, &prefix).and_then(|()| {
                 let length = if expected.is_send { expected.length } else { 0 };
                 let bytes = expected.content.bytes(expected.id, length);
@@ -103,13 +104,13 @@ impl Scenario<'_> {
                 {
                     return Err(format!("window {key:#x} is still valid"));
                 }
-                self.check_told_write(sender, &expected)
+                self.check_immediate(sender, &expected)
             }
             Kind::Unreliable => {
                 // Messages may be missing, but those that arrive are in order.
                 while let Some(expected) = requester.expected.pop_front() {
                     if fits(&expected).is_ok() {
-                        return self.check_told_write(sender, &expected);
+                        return self.check_immediate(sender, &expected);
                     }
                 }
                 Err("it was not sent, or is late".to_owned())
@@ -125,8 +126,9 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the completion.
-    fn check_told_write(&mut self, sender: usize, expected: &Expected) -> Result<(), String> {
+    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the
+    /// completion.
+    fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
         let write = posted.into_iter().find(|posted| posted.id == expected.id);
@@ -158,10 +160,10 @@ impl Scenario<'_> {
         })
     }
 
-    /// Checks the GRH of a datagram: its addresses must be those of the sender and the receiver. Returns the GRH.
+    /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver. Returns the GRH.
     fn check_route(
         &self,
-        place: Place,
+        place: QpId,
         completion: &Completion,
         sender: usize,
         buffer: Option<&Buffer>,
@@ -194,7 +196,7 @@ impl Scenario<'_> {
 }
 
 fn check_message(
-    expected: &Expected,
+    expected: &Expectation,
     completion: &Completion,
     srq: Option<u32>,
     prefix: &[u8],

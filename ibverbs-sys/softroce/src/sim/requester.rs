@@ -6,17 +6,17 @@ use std::rc::Rc;
 use crate::proto::{CompletionStatus, Work};
 
 use super::buffer::Buffer;
-use super::cells::Change;
 use super::content;
 use super::random::Random;
-use super::target::Target;
-use super::world::Place;
+use super::shared_words::Change;
+use super::target_memory::TargetMemory;
+use super::world::QpId;
 
-/// State that the model keeps for one side of a connection as a requester: its posted requests, and the messages that
+/// State that the model keeps of one side of a connection as a requester: its posted requests, and the messages that
 /// its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    pub(crate) place: Place,
+    pub(crate) place: QpId,
     pub(crate) connection: usize,
     /// Number of this side of the connection, 0 or 1.
     pub(crate) side: usize,
@@ -33,20 +33,20 @@ pub(crate) struct Requester {
     /// Requests of which the model cannot know whether they had an effect at the peer, because they failed or use an
     /// unreliable service.
     pub(crate) undone: Vec<Posted>,
-    pub(crate) target: Target,
+    pub(crate) target: TargetMemory,
     /// Memory windows through which this requester may access the target (its memory at the peer).
     pub(crate) windows: Vec<PeerWindow>,
     /// Offset in the target (memory at the peer) of the next write of an unreliable connection.
     pub(crate) cursor: usize,
     /// Last known value of each word at the peer's node that several requesters change.
-    pub(crate) seen: [u64; super::cells::WORDS],
+    pub(crate) seen: [u64; super::shared_words::WORDS],
     /// Messages that the peer has not received yet, oldest first.
-    pub(crate) expected: VecDeque<Expected>,
-    /// Id of the last message that the peer received.
+    pub(crate) expected: VecDeque<Expectation>,
+    /// ID of the last message that the peer received.
     pub(crate) told: u64,
     /// Status of the completion of the first failed request. `None` if no request has failed.
     pub(crate) ended: Option<CompletionStatus>,
-    /// Set once the request was posted that the schedule makes fail.
+    /// Set after the request that must fail was posted.
     pub(crate) spoiled: bool,
     /// Set while the requester pauses posting until a scheduled wakeup.
     pub(crate) resting: bool,
@@ -65,24 +65,25 @@ pub(crate) struct Posted {
     pub(crate) window: Option<usize>,
 }
 
-/// Effect that the model expects of a request that succeeds.
+/// Effect that the model expects if a request succeeds.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The peer receives a message with this content.
     Message(Content),
-    /// The bytes are written to the target (memory at the peer), from `offset` on.
+    /// The bytes are written to the target (memory at the peer), from the offset `offset` on.
     Write {
         offset: usize,
         bytes: Rc<[u8]>,
-        /// Set if the peer gets a completion too.
+        /// Set if the peer gets a completion, too.
         told: bool,
     },
-    /// The buffer of the request contains `bytes`, which were the bytes `range` of the target.
+    /// The buffer of the request contains `bytes`, which were the bytes `range` of the target (memory at the peer).
     Read {
         range: Range<usize>,
         bytes: Rc<[u8]>,
     },
-    /// Eight bytes of the target change from `was` to `becomes`, and the buffer of the request contains `was`.
+    /// Eight bytes of the target (memory at the peer) change from `was` to `becomes`, and the buffer of the request
+    /// contains `was`.
     Atomic {
         offset: usize,
         was: u64,
@@ -98,17 +99,17 @@ pub(crate) enum Effect {
     Fault(&'static [CompletionStatus]),
 }
 
-/// Content of a message, by which the model checks the received bytes.
+/// Content of a message, with which the model compares the received bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// Bytes derived from the message id.
+    /// Bytes derived from the message ID.
     Numbered,
     /// Bytes that a read has fetched.
     Read(Rc<[u8]>),
 }
 
 impl Content {
-    /// Returns the first `length` bytes of message `id`.
+    /// Returns the first `length` bytes of the message with the ID `id`.
     pub(crate) fn bytes(&self, id: u64, length: usize) -> Cow<'_, [u8]> {
         match self {
             Self::Numbered => Cow::Owned(content::message(id, length)),
@@ -119,7 +120,7 @@ impl Content {
 
 /// A message that the peer must receive.
 #[derive(Debug)]
-pub(crate) struct Expected {
+pub(crate) struct Expectation {
     pub(crate) id: u64,
     pub(crate) content: Content,
     /// Set if the message is a send, whose bytes go to the memory of the receive. Otherwise the message is a write to the
@@ -134,7 +135,8 @@ pub(crate) struct Expected {
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A memory window that covers a range of a target. The peer binds the window, and the requester uses its key.
+/// A memory window that covers a range of a target (memory at the peer). The peer binds the window, and the requester
+/// uses its key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,
@@ -156,8 +158,8 @@ pub(crate) enum WindowState {
 }
 
 impl Requester {
-    /// Returns whether an outstanding read fetches some of the bytes `range` of the target. If so, a write to these bytes
-    /// needs a fence.
+    /// Returns whether an outstanding read fetches bytes of the range `range` of the target (memory at the peer). If
+    /// so, a write to these bytes needs a fence.
     pub(crate) fn is_reading(&self, range: &Range<usize>) -> bool {
         self.posted.iter().any(|posted| match &posted.effect {
             Effect::Read { range: read, .. } => read.start < range.end && range.start < read.end,
@@ -171,7 +173,8 @@ impl Requester {
         self.posted.iter().any(is_read)
     }
 
-    /// Returns whether an outstanding write or atomic operation changes some of the bytes `range` of the target.
+    /// Returns whether an outstanding write or atomic operation changes bytes of the range `range` of the target
+    /// (memory at the peer).
     pub(crate) fn is_writing(&self, range: &Range<usize>) -> bool {
         let overlaps =
             |start: usize, length: usize| start < range.end && range.start < start + length;

@@ -12,7 +12,7 @@ use super::schedule::Schedule;
 use super::trace::Lines;
 use super::world::Traffic;
 
-/// Statistics of a run that violated no rule.
+/// Statistics of a run in which no rule was violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of posted requests.
@@ -53,7 +53,7 @@ impl Default for Outcome {
 pub struct Failure {
     /// Seed of the schedule.
     pub seed: u64,
-    /// Description of the violation: the rule, the place and the time.
+    /// Description of the violation: the rule, the queue pair and the time.
     pub what: String,
 }
 
@@ -71,7 +71,8 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Runs the schedule, and checks every byte and every completion. Passes a trace of all packets to `lines`, if given.
+    /// Runs the schedule, and checks every byte and every completion. If `lines` is given, passes a trace of all
+    /// packets to it.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {
@@ -94,8 +95,8 @@ impl Schedule {
     }
 }
 
-/// Runs the schedules of `count` seeds from `first` on, in parallel on all processors. Returns the sum of the statistics, or
-/// the failure with the lowest seed. After a failure, no further run is started.
+/// Runs the schedules of the `count` seeds from `first` on, in parallel on all processors. Returns the sum of the
+/// statistics, or the failure with the lowest seed. After a failure, no further run is started.
 pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);

@@ -3,27 +3,27 @@ use std::time::Duration;
 
 use crate::proto::{Event, Path, State, Time};
 
-use super::cells::Cells;
 use super::network::{Faults, Network};
-use super::pool::{Pool, Queue};
 use super::random::Random;
+use super::receive_pool::{Queue, ReceivePool};
 use super::requester::Requester;
 use super::run::Outcome;
 use super::schedule::Schedule;
 use super::setup::address;
+use super::shared_words::SharedWords;
 use super::trace::Lines;
-use super::world::{Notice, Place, World};
+use super::world::{Notice, QpId, World};
 
 /// State of a running [`Schedule`]: the simulated world, and the model that checks it.
 pub(super) struct Scenario<'t> {
     pub(super) schedule: &'t Schedule,
     pub(super) world: World<'t>,
     pub(super) requesters: Vec<Requester>,
-    pub(super) pools: Vec<Pool>,
+    pub(super) pools: Vec<ReceivePool>,
     /// State of each queue pair as the model expects it.
-    pub(super) roles: HashMap<Place, Role>,
+    pub(super) roles: HashMap<QpId, ExpectedState>,
     /// For each node, the memory words that several requesters change by atomic operations.
-    pub(super) cells: Vec<Cells>,
+    pub(super) cells: Vec<SharedWords>,
     /// Indices of the two pools of receives of each XRC connection, by the index of the connection.
     pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// For each connection, set once one of its queue pairs has failed.
@@ -37,9 +37,9 @@ pub(super) struct Scenario<'t> {
     pub(super) random: Random,
 }
 
-/// State of a queue pair as the model expects it.
+/// State of a queue pair that the model expects.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Role {
+pub(super) struct ExpectedState {
     /// Index of the requester that posts to this queue pair.
     pub(super) asks: Option<usize>,
     /// Index of the requester on the other side of the connection, which sends to this queue pair.
@@ -52,19 +52,20 @@ pub(super) struct Role {
     pub(super) flushed_shared: u32,
 }
 
-/// Purpose of a scheduled wakeup of the model.
+/// Purpose of a wakeup that the model has scheduled.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// The requester with this index must continue posting.
     Post(usize),
-    /// A receive must be posted by the pool with this index.
+    /// The pool with this index must post a receive.
     Refill(usize),
     /// The requester with this index must drain its send queue.
     Drain(usize),
-    /// The requester with this index must leave the send queue drained state.
+    /// The requester with this index must leave the state "send queue drained".
     Resume(usize),
 }
 
+/// Number of variants of [`Token`].
 const KINDS: u64 = 4;
 
 impl Token {
@@ -90,7 +91,8 @@ impl Token {
 }
 
 /// Maximum number of events in a run. A run with more events is assumed never to end.
-const MOST_EVENTS: u64 = 20_000_000;
+const MAX_EVENTS: u64 = 20_000_000;
+/// Maximum simulated time of a run.
 const LATEST: Time = Time::from_nanos(10_000 * 1_000_000_000);
 
 impl<'t> Scenario<'t> {
@@ -122,7 +124,8 @@ impl<'t> Scenario<'t> {
         };
         for number in 0..schedule.nodes {
             let node = scenario.world.add_node(address(number, schedule.ipv6));
-            scenario.cells.push(Cells::new(scenario.world.memory(node)));
+            let words = SharedWords::new(scenario.world.memory(node));
+            scenario.cells.push(words);
         }
         let mut shared = HashMap::new();
         for number in 0..schedule.connections.len() {
@@ -163,19 +166,19 @@ impl<'t> Scenario<'t> {
                 let delay = Duration::from_nanos(self.random.magnitude(500_000));
                 self.world.wake_after(delay, Token::Drain(r).number());
             }
-            self.pump(r)?;
+            self.post_requests(r)?;
         }
-        self.settle_down()?;
+        self.run_until_idle()?;
         let all: Vec<_> = (0..self.requesters.len()).collect();
         self.finish(&all)?;
         if self.schedule.again {
-            self.revive()?;
+            self.reset_and_rerun()?;
         }
         Ok(())
     }
 
     /// Processes events, and passes notices to the model, until none are left.
-    pub(super) fn settle_down(&mut self) -> Result<(), String> {
+    pub(super) fn run_until_idle(&mut self) -> Result<(), String> {
         let mut notices = Vec::new();
         loop {
             self.world.take_notices(&mut notices);
@@ -194,7 +197,7 @@ impl<'t> Scenario<'t> {
                 }
             }
             let events = self.world.traffic().events;
-            if events > MOST_EVENTS || self.world.now() > LATEST {
+            if events > MAX_EVENTS || self.world.now() > LATEST {
                 return Err(format!("livelock: {events} events, and no end"));
             }
         }
@@ -202,11 +205,11 @@ impl<'t> Scenario<'t> {
 
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
         match notice {
-            Notice::At(place, happening) => self.happened(place, happening)?,
+            Notice::At(place, happening) => self.check_happening(place, happening)?,
             Notice::Wake(token) => match Token::of(token) {
                 Token::Post(r) => {
                     self.requesters[r].resting = false;
-                    self.pump(r)?;
+                    self.post_requests(r)?;
                 }
                 Token::Refill(pool) => self.refill(pool),
                 Token::Drain(r) => {
@@ -219,7 +222,7 @@ impl<'t> Scenario<'t> {
                     let place = self.requesters[r].place;
                     if self.world.queue_pair(place).state() == State::SendQueueDrained {
                         self.world.enter(place, State::ReadyToSend);
-                        self.pump(r)?;
+                        self.post_requests(r)?;
                     }
                 }
             },
@@ -234,23 +237,23 @@ impl<'t> Scenario<'t> {
     }
 
     /// Returns a random delay that is short compared with the timeouts of requesters.
-    pub(super) fn moment(&mut self) -> Duration {
+    pub(super) fn short_delay(&mut self) -> Duration {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool with the index `pool`, if fewer receives than the pool's depth
-    /// are posted.
+    /// Posts a receive to the queue of the pool with the index `pool`, unless as many receives as the pool's depth are
+    /// posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
             // A receive that is posted to a queue pair in the error state would be flushed at once, so none is posted.
             self.pools[pool].stopped |= self.world.queue_pair(place).state() == State::Error;
         }
-        self.pools[pool].fill(&mut self.world, id);
+        self.pools[pool].refill(&mut self.world, id);
     }
 
-    /// Returns the number of one of the two shared receive queues of the XRC target that requester `r` sends
-    /// to.
+    /// Returns the number of the shared receive queue with the index `which` (of two) of the XRC target to which
+    /// requester `r` sends.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {
@@ -259,15 +262,16 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the index of the pool that posts receives to the shared receive queue `number` of a node.
+    /// Returns the index of the pool that posts receives to the shared receive queue with the number `number` of a
+    /// node.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };
         self.pools.iter().position(|pool| pool.queue == queue)
     }
 
-    /// Returns the path from requester `r` to its peer, and the queue pair number of the peer.
-    pub(super) fn way_of(&self, r: usize) -> (Path, u32) {
+    /// Returns the path from requester `r` to its peer, and the number of the peer's queue pair.
+    pub(super) fn path_of(&self, r: usize) -> (Path, u32) {
         let attributes = self.world.queue_pair(self.requesters[r].place).attributes();
         let partner = self.requesters[r].partner.unwrap_or(r);
         let place = self.requesters[partner].place;

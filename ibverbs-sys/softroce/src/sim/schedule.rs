@@ -13,7 +13,8 @@ pub struct Schedule {
     pub seed: u64,
     /// Properties of the network.
     pub conditions: Conditions,
-    /// Effects of the network on single packets, by the number of the packet. If set, the network disturbs no other packet.
+    /// Effects of the network on single packets, by the number of the packet. If set, the network delivers all other
+    /// packets unchanged.
     pub script: Option<BTreeMap<u64, Fate>>,
     /// Set if requests may fail because the retry count is exhausted.
     pub harsh: bool,
@@ -23,8 +24,8 @@ pub struct Schedule {
     pub ipv6: bool,
     /// Time for which a node collects packets before it sends responses.
     pub batch: Duration,
-    /// Time for which the acknowledgement of a ring message (a short message without packet headers) is delayed, so that
-    /// the next message can carry it. If `None`, queue pairs send nothing but packets.
+    /// Time for which the acknowledgement of a ring message (a short message without packet headers) is delayed, so
+    /// that the next message can include it. If `None`, queue pairs send only packets.
     pub ring_messages: Option<Duration>,
     /// Set if reliable queue pairs are reset after the first requests, and connected again for more requests.
     pub again: bool,
@@ -113,11 +114,11 @@ pub struct Connection {
     pub retry_count: u8,
     /// Maximum number of consecutive retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// Code of the waiting time in RNR NAKs.
+    /// RNR timer code in RNR NAKs, which determines the waiting time.
     pub rnr_timer: u8,
     /// Maximum number of requests of a queue pair that are posted and not complete.
     pub depth: usize,
-    /// Number of receives to keep posted.
+    /// Number of receives that are kept posted.
     pub receives: usize,
     /// Delay from the completion of a receive to the posting of the next receive.
     pub refill: Duration,
@@ -138,16 +139,17 @@ const RNR_TIMERS_US: [u32; 32] = [
     327_680, 491_520,
 ];
 
-/// Returns how long a requester waits after an RNR NAK with the timer code `code`.
+/// Returns the time for which a requester waits after an RNR NAK with the timer code `code`.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMERS_US[usize::from(code & 31)].into())
 }
 
-/// Returns the acknowledgement timeout with the exponent `exponent`: 4.096 us times a power of two.
+/// Returns the acknowledgement timeout with the exponent `exponent`: 4.096 us * 2^`exponent`.
 pub(crate) fn ack_delay(exponent: u32) -> Duration {
     Duration::from_nanos(4096 << exponent)
 }
 
+/// Number of bytes in a mebibyte.
 const MEBIBYTE: u32 = 1 << 20;
 
 impl Schedule {
@@ -195,11 +197,11 @@ impl Schedule {
             let connection = schedule.connection(&mut random, kind, kinds.len(), is_big);
             schedule.connections.push(connection);
         }
-        schedule.top_up(REQUESTS);
+        schedule.add_requests(MIN_REQUESTS);
         if random.percent(40) {
             let ending = random.pick(&Ending::ALL);
             let number = random.below(reliable);
-            schedule.connections[number].end_with(ending, &mut random);
+            schedule.connections[number].set_ending(ending, &mut random);
         }
         // These numbers come from a separate stream, so the rest of a seed's schedule does not depend on ring messages.
         let mut random = Random::new(seed, 3);
@@ -236,7 +238,7 @@ impl Schedule {
             (_, true) => MEBIBYTE,
             (_, false) => random.pick(&[64, 4096, 16_384, 65_536]),
         };
-        let each = REQUESTS / (2 * count as u32);
+        let each = MIN_REQUESTS / (2 * count as u32);
         let requests = std::array::from_fn(|_| random.range(each.into(), u64::from(each) + 10));
         let rnr_timer = random.range(1, 14) as u8;
         let rnr_retry = random.range(3, 7) as u8;
@@ -282,7 +284,7 @@ impl Schedule {
     }
 
     /// Adds requests to the first connection until the schedule has at least `least` requests.
-    fn top_up(&mut self, least: u32) {
+    fn add_requests(&mut self, least: u32) {
         let posts = |connection: &Connection| match connection.kind {
             Kind::Extended => connection.requests[0],
             _ => connection.requests.iter().sum(),
@@ -293,7 +295,7 @@ impl Schedule {
 }
 
 /// Minimum number of requests of a generated schedule.
-const REQUESTS: u32 = 200;
+const MIN_REQUESTS: u32 = 200;
 
 fn conditions(random: &mut Random, class: u64) -> Conditions {
     // The numbers are per million packets. Lost and changed packets together make up the losses.
@@ -328,8 +330,9 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Sets the way in which the last request of the connection fails, and adjusts the other properties to it.
-    fn end_with(&mut self, ending: Ending, random: &mut Random) {
+    /// Sets the way in which the last request of the connection fails, and adjusts the other properties of the
+    /// connection to it.
+    fn set_ending(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(
             ending,

@@ -4,13 +4,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, QueuePair, Service, State};
 
 use super::drafts::QUEUE_KEY;
-use super::pool::{Pool, Queue};
 use super::random::Random;
+use super::receive_pool::{Queue, ReceivePool};
 use super::requester::{PeerWindow, Requester, WindowState};
-use super::scenario::{Role, Scenario};
+use super::scenario::{ExpectedState, Scenario};
 use super::schedule::{Connection, Kind};
-use super::target::Target;
-use super::world::Place;
+use super::target_memory::TargetMemory;
+use super::world::QpId;
 
 impl Scenario<'_> {
     pub(super) fn path_to(&self, node: usize) -> Path {
@@ -23,7 +23,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates both queue pairs of the connection with the index `number`, and connects them.
+    /// Creates both queue pairs of the connection with the index `number`, and connects them. `shared` has the indices
+    /// of the shared receive queues' pools, by node.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -40,7 +41,7 @@ impl Scenario<'_> {
                 _ if connection.shared_receive => {
                     let pool = *shared
                         .entry(node)
-                        .or_insert_with(|| self.shared_queue(node));
+                        .or_insert_with(|| self.create_shared_queue(node));
                     let length = receive_length(connection);
                     let queue = &mut self.pools[pool];
                     queue.length = queue.length.max(length);
@@ -62,9 +63,9 @@ impl Scenario<'_> {
                 let length = receive_length(connection);
                 self.add_pool(Queue::Own(place), length, connection);
             }
-            let role = Role {
+            let role = ExpectedState {
                 pool,
-                ..Role::default()
+                ..ExpectedState::default()
             };
             self.roles.insert(place, role);
             places.push(place);
@@ -90,7 +91,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Returns a random number that no queue pair has.
+    /// Returns a random queue pair number that is not in use.
     fn new_number(&mut self) -> u32 {
         loop {
             let number = self.random.range(2, 0xff_fffe) as u32;
@@ -102,25 +103,27 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a shared receive queue of the node `node`. Returns the index of its pool, which posts receives to it.
-    fn shared_queue(&mut self, node: usize) -> usize {
+    /// Creates a shared receive queue of the node `node`. Returns the index of the pool that posts receives to the
+    /// queue.
+    fn create_shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);
         let queue = Queue::Shared { node, number };
-        self.pools.push(Pool::new(queue, 0, 0, random));
+        self.pools.push(ReceivePool::new(queue, 0, 0, random));
         self.pools.len() - 1
     }
 
     fn add_pool(&mut self, queue: Queue, length: usize, connection: &Connection) -> usize {
         let random = Random::new(self.random.bits(), 0);
-        let mut pool = Pool::new(queue, length, connection.receives, random);
+        let mut pool = ReceivePool::new(queue, length, connection.receives, random);
         pool.refill = connection.refill;
         self.pools.push(pool);
         self.pools.len() - 1
     }
 
-    /// Sets the attributes of the queue pair at `place`, and makes it ready to send to the one at `peer`.
-    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
+    /// Sets the attributes of the queue pair at `place`, one side of the connection with the index `number`, and makes
+    /// it ready to send to the queue pair at `peer`.
+    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
         let path = self.path_to(peer.node);
@@ -161,7 +164,7 @@ impl Scenario<'_> {
         }
     }
 
-    fn add_requester(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
+    fn add_requester(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let r = self.requesters.len();
         if let Some(role) = self.roles.get_mut(&place) {
@@ -181,7 +184,7 @@ impl Scenario<'_> {
         };
         let id = self.next_id();
         let memory = self.world.memory(peer.node);
-        let target = Target::new(peer.node, memory, id, base, length);
+        let target = TargetMemory::new(peer.node, memory, id, base, length);
         let mut windows = Vec::new();
         for _ in 0..random.range(0, 2) {
             windows.push(PeerWindow {
@@ -198,7 +201,7 @@ impl Scenario<'_> {
             random,
             remaining: connection.requests[side],
             owes_largest: connection.has_largest && side == 0,
-            budget: BUDGET,
+            budget: LARGE_MESSAGE_BYTES,
             posted: VecDeque::new(),
             undone: Vec::new(),
             target,
@@ -215,9 +218,9 @@ impl Scenario<'_> {
 }
 
 /// Number of bytes that a requester may send in large messages, besides one message of maximum length.
-const BUDGET: u64 = 1 << 20;
+const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns the length of memory that a receive needs for the longest message of the connection, with the GRH of a
+/// Returns the number of bytes that a receive needs for the longest message of the connection, with the GRH of a
 /// datagram.
 fn receive_length(connection: &Connection) -> usize {
     match connection.kind {

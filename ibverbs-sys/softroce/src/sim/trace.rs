@@ -7,13 +7,13 @@ use crate::wire::{Packet, Syndrome};
 use super::network::Fate;
 use super::world::Happening;
 
-/// Callback to which each line of a trace is passed.
+/// Callback that is called with each line of a trace.
 pub type Lines<'a> = dyn FnMut(&str) + 'a;
 
-/// Time, formatted in microseconds for the first column of the trace.
-pub(crate) struct Clock(pub(crate) Time);
+/// A time that is displayed in microseconds, for the first column of the trace.
+pub(crate) struct Micros(pub(crate) Time);
 
-impl fmt::Display for Clock {
+impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos();
         write!(f, "{:>8}.{:03} us", nanos / 1000, nanos % 1000)
@@ -72,7 +72,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Returns the text by which the trace shows a [`RingMessage`] (a short message without packet headers).
+/// Returns the text of a [`RingMessage`] (a short message without packet headers) in the trace.
 pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     let mut line = format!("qp {:#x} brief", ring_message.destination);
     // Writing to a string cannot fail.
@@ -86,8 +86,7 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Returns the text by which the trace shows what the network did with a packet. Empty if the packet is
-/// delivered unchanged.
+/// Returns the text of the effect of the network on a packet in the trace. Empty if the packet is delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",
@@ -98,7 +97,7 @@ pub(crate) fn fate(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns the text by which the trace shows a completion or an event of a queue pair.
+/// Returns the text of a completion or an event of a queue pair in the trace.
 pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(

@@ -1,11 +1,11 @@
 use crate::proto::Time;
 
-/// The system's monotonic clock. Times are relative to the creation of this value.
+/// The system's monotonic clock, with times in nanoseconds since the creation of this value.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Creation time, in nanoseconds of the system's clock.
+    /// Time of the creation, in nanoseconds of the system's clock.
     origin: u64,
-    /// Time in nanoseconds by which the coarse clock usually lags at most.
+    /// Maximum time in nanoseconds by which the coarse clock usually is late.
     lag: u64,
 }
 
@@ -23,9 +23,9 @@ impl Clock {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
     }
 
-    /// Returns a time that is later than the present by at most [`TICKS`] ticks of the system's clock. It is earlier only if
-    /// the kernel was kept from counting ticks. Reading the exact time costs four times as much, because the processor must
-    /// first complete all earlier instructions.
+    /// Returns the time of the coarse clock plus its maximum delay: at most [`TICKS`] ticks later than the present
+    /// time, and earlier only if the kernel was kept from counting ticks. Reading the exact time costs four times as
+    /// much, because the processor must first complete all earlier instructions.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)
@@ -37,11 +37,12 @@ impl Clock {
     }
 }
 
-/// Number of ticks by which the coarse clock is assumed to lag at most. Linux updates it with a value that can be two
-/// ticks old.
+/// Number of ticks by which the coarse clock is assumed to be late at most. Linux updates this clock with a value that
+/// can be two ticks old.
 const TICKS: u64 = 3;
 
-/// Returns the time that the clock function `ask` returns for `clock`, in nanoseconds.
+/// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is `clock_gettime` or
+/// `clock_getres`.
 #[inline]
 fn read(
     ask: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int,
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_about_the_present_is_rather_later() {
+    fn the_coarse_time_exceeds_the_precise_time_by_at_most_the_lag() {
         let clock = Clock::new();
         let (mut last, mut later) = (Time::default(), 0);
         for _ in 0..1000 {

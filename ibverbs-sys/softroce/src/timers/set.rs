@@ -9,23 +9,24 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of its timers: the times at which queue pairs, the network and the NIC must be called.
+/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// Set of times, with the key of the queue pair (or other user) that must be called then. Each key has at most one
-    /// time.
+    /// Scheduled times, each with the key of the queue pair (or other user) that must be called then. Each key has at
+    /// most one time.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// Earliest time in the set in nanoseconds, or `u64::MAX` if the set is empty.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// State of a timer: the time for which its user (a queue pair, for example) is scheduled. The user stores the value.
-/// The time may be earlier than the user's present deadline, but is never later.
+/// State of one timer: the time for which its user (a queue pair, for example) is scheduled. The user stores this
+/// value. The time may be earlier than the deadline that the user needs at present, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
+/// Stored time of a timer that is not scheduled.
 const NEVER: u64 = u64::MAX;
 
 impl Alarm {
@@ -35,7 +36,7 @@ impl Alarm {
 
     /// Returns whether the user of the timer is scheduled.
     #[inline]
-    pub(crate) fn is_noted(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NEVER
     }
 }
@@ -60,7 +61,8 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns the present time at low cost: the result is usually some milliseconds later than that of [`now`](Self::now).
+    /// Returns a present time that is cheap to read: usually some milliseconds later than the result of
+    /// [`now`](Self::now).
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -78,7 +80,7 @@ impl Timers {
     /// The state that determines the deadline must be visible to other threads before the call, for example through a lock
     /// that is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the
     /// user from the set sees the state.
-    pub(crate) fn note(&self, key: u32, alarm: &Alarm, deadline: Time) {
+    pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
             return;
@@ -100,7 +102,7 @@ impl Timers {
         }
     }
 
-    /// Cancels the timer of a user that need not be called any more.
+    /// Cancels the timer with the key `key` and the state `alarm`.
     pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
         if alarm.0.load(Ordering::SeqCst) == NEVER {
             return;
@@ -111,9 +113,9 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes timers that are due from the set, and appends their keys and times to `out`, as many as fit into its
-    /// capacity. The alarms of these timers are still set: before the caller determines the next deadline of a user, it
-    /// must clear the alarm with [`Timers::called`].
+    /// Removes timers that are due at `now` from the set, and appends their keys and times to `out`, at most as many as
+    /// fit into its capacity. The [`Alarm`]s of these timers stay set: the caller must clear each with
+    /// [`Timers::clear`] before it determines the next deadline of the user.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -128,8 +130,8 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the alarm of a user that was scheduled for `time` and is about to be called.
-    pub(crate) fn called(alarm: &Alarm, time: Time) {
+    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be called.
+    pub(crate) fn clear(alarm: &Alarm, time: Time) {
         // A new user with the same key may be scheduled for another time already. Then its alarm stays.
         let _ =
             alarm
@@ -137,7 +139,8 @@ impl Timers {
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the earliest time in `set`. Returns whether it is earlier than the time that was published before.
+    /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether the time is earlier
+    /// than the time that was published before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first
@@ -163,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn they_come_in_order_and_once() {
+    fn due_timers_are_returned_once_and_in_order() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 3]);
         for (key, deadline) in [(0, 300), (1, 100), (2, 200)] {
-            timers.note(key, &alarms[key as usize], at(deadline));
+            timers.schedule(key, &alarms[key as usize], at(deadline));
         }
         assert_eq!(timers.earliest(), Some(at(100)));
         assert_eq!(due(&timers, 99), []);
@@ -178,23 +181,23 @@ mod tests {
     }
 
     #[test]
-    fn a_sooner_deadline_replaces_and_a_later_one_waits() {
+    fn an_earlier_deadline_replaces_the_entry_and_a_later_deadline_does_not() {
         let (timers, alarm) = (timers(), Alarm::new());
-        timers.note(7, &alarm, at(200));
-        timers.note(7, &alarm, at(300));
+        timers.schedule(7, &alarm, at(200));
+        timers.schedule(7, &alarm, at(300));
         assert_eq!(timers.earliest(), Some(at(200)));
-        timers.note(7, &alarm, at(100));
+        timers.schedule(7, &alarm, at(100));
         assert_eq!(due(&timers, 1000), [(7, at(100))]);
-        Timers::called(&alarm, at(100));
-        timers.note(7, &alarm, at(300));
+        Timers::clear(&alarm, at(100));
+        timers.schedule(7, &alarm, at(300));
         assert_eq!(due(&timers, 1000), [(7, at(300))]);
     }
 
     #[test]
-    fn one_entry_for_each_however_often_it_changes() {
+    fn each_timer_has_at_most_one_entry() {
         let (timers, alarm) = (timers(), Alarm::new());
         for deadline in (1..1000).rev() {
-            timers.note(7, &alarm, at(deadline));
+            timers.schedule(7, &alarm, at(deadline));
         }
         assert_eq!(timers.set.lock().len(), 1);
         timers.cancel(7, &alarm);
@@ -203,23 +206,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_now_is_taken_next() {
+    fn timers_beyond_the_limit_are_returned_by_the_next_call() {
         let (timers, alarms) = (timers(), [const { Alarm::new() }; 6]);
         for (key, alarm) in alarms.iter().enumerate() {
-            timers.note(key as u32, alarm, at(10 + key as u64));
+            timers.schedule(key as u32, alarm, at(10 + key as u64));
         }
         assert_eq!(due(&timers, 100).len(), 4);
         assert_eq!(due(&timers, 100), [(4, at(14)), (5, at(15))]);
     }
 
     #[test]
-    fn one_that_is_taken_off_late_does_not_disturb_its_successor() {
+    fn a_late_removal_does_not_affect_the_next_timer_of_the_same_key() {
         let (timers, old, new) = (timers(), Alarm::new(), Alarm::new());
-        timers.note(7, &old, at(100));
+        timers.schedule(7, &old, at(100));
         let taken = due(&timers, 100);
-        timers.note(7, &new, at(200));
-        Timers::called(&new, taken[0].1);
-        timers.note(7, &new, at(250));
+        timers.schedule(7, &new, at(200));
+        Timers::clear(&new, taken[0].1);
+        timers.schedule(7, &new, at(250));
         assert_eq!(timers.earliest(), Some(at(200)));
     }
 }

@@ -11,20 +11,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer in nanoseconds. If the engine would run a new timer late by at most this time, it is not
-/// woken.
-const TOLERANCE: u64 = 1_000_000;
+/// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new timer if it would run
+/// the timer late by at most this time.
+const MAX_TIMER_DELAY: u64 = 1_000_000;
 
-/// Interval at which the engine checks its timers when no descriptor can wake it.
-const REST: Duration = Duration::from_millis(10);
+/// Interval at which the engine (background thread) checks its timers when no descriptor can wake it.
+const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sleep of the engine (the background thread of the device), and its wakeup by other threads and processes.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// Time until which the engine sleeps at most, in nanoseconds. 0 while it is awake.
+    /// Time in nanoseconds at which the engine's sleep ends at the latest. 0 while the engine is awake.
     until: AtomicU64,
     wake_eventfd: Descriptor,
-    /// Both ends of a pipe. Closing both wakes a thread that sleeps on the first end.
+    /// Both ends of a pipe. Closing both ends wakes a thread that sleeps on the first.
     ends: [Descriptor; 2],
     /// Set after a descriptor on which the engine sleeps was found to be closed.
     has_lost: AtomicBool,
@@ -51,15 +51,15 @@ impl Sleeper {
         self.wake_eventfd.try_clone()
     }
 
-    /// Wakes the engine if it sleeps. Before the call, the caller must store the state that the engine must see, with
-    /// sequentially consistent ordering.
+    /// Wakes the engine (background thread) if it sleeps. The caller must first store the state that the engine must
+    /// see, with sequentially consistent ordering.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }
 
-    /// Wakes the engine if its sleep would end much later than `deadline`.
+    /// Wakes the engine (background thread) if its sleep would end much later than `deadline`.
     pub(crate) fn wake_before(&self, deadline: Time) {
-        let latest = deadline.as_nanos().saturating_add(TOLERANCE);
+        let latest = deadline.as_nanos().saturating_add(MAX_TIMER_DELAY);
         self.wake_if(|until| until > latest);
     }
 
@@ -71,18 +71,20 @@ impl Sleeper {
                 asleep(until).then_some(0)
             });
         if woken.is_ok() {
-            self.ring();
+            self.signal();
         }
     }
 
-    /// Wakes the engine by its eventfd: ends its present sleep, or prevents its next one.
-    pub(crate) fn ring(&self) {
-        descriptor::count_up(self.wake_eventfd.as_fd());
+    /// Increments the eventfd of the engine (background thread): ends the engine's present sleep, or prevents its next
+    /// sleep.
+    pub(crate) fn signal(&self) {
+        descriptor::increment(self.wake_eventfd.as_fd());
     }
 
-    /// Puts the calling thread, the engine, to sleep until `deadline`, until `watched` is readable, or until another thread
-    /// wakes it. Calls `still` once the sleep is visible to other threads, and does not sleep if `still` returns `false`
-    /// because there is work to do.
+    /// Puts the calling thread, the engine, to sleep until the time `deadline`, until `watched` is readable, or until
+    /// another thread wakes the engine (background thread). `now` is the present time. Calls `still` after other
+    /// threads can see that the engine sleeps, and does not sleep if `still` returns `false`, which means that there is
+    /// work to do.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -106,14 +108,15 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the program has closed a descriptor on which the engine sleeps, as far as was detected.
+    /// Returns whether the engine (background thread) has found that the program closed a descriptor on which the
+    /// engine sleeps.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for a fixed interval. For an engine that no descriptor can wake.
-    pub(crate) fn rest(&self) {
-        thread::sleep(REST);
+    /// Sleeps for a fixed interval. Called when no descriptor can wake the engine.
+    pub(crate) fn pause(&self) {
+        thread::sleep(FALLBACK_INTERVAL);
     }
 
     fn wait(&self, timeout: Option<&Timespec>, watched: BorrowedFd<'_>) {

@@ -18,7 +18,7 @@ pub(crate) enum Transfer {
     /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies the bytes from the sender's
     /// memory.
     Descriptor,
-    /// Nothing is transferred until the earlier requests are acknowledged.
+    /// Nothing is transferred before the earlier requests are acknowledged.
     Later,
     /// The message is sent as packets.
     Packets,
@@ -36,7 +36,7 @@ pub(crate) enum Peer {
     Elsewhere,
 }
 
-/// Properties of a request that determine the way of its transfer.
+/// Properties of a request that determine the way in which it is transferred.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) kind: Kind,
@@ -54,7 +54,7 @@ pub(crate) struct Work {
     pub(crate) is_gap_untold: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
-    /// Set if earlier packets of an unreliable connection may still be on the way to the peer.
+    /// Set if earlier packets of an unreliable connection may still be in flight to the peer.
     pub(crate) has_packets_on_the_way: bool,
     /// Set if the peer of an unreliable connection may not have received all earlier messages.
     pub(crate) awaits_receipt: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Work {
     pub(crate) is_declined: bool,
 }
 
-/// Kind of a request.
+/// Kind of a request, as far as it affects the way of transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read, a write, or an atomic.
@@ -80,31 +80,31 @@ pub(crate) enum Kind {
 /// Maximum length in bytes of a message that fits into a slot (one cache line of the shared ring).
 pub(crate) const SHORT: usize = 32;
 
-/// Minimum length in bytes of a message whose bytes the receiving process copies from the sender's memory by a system call. For
-/// shorter messages, a copy through the shared ring takes less time.
-pub(crate) const OFFERED: u32 = 32 << 10;
+/// Minimum length in bytes of a message that is offered to the receiving process, which copies the bytes from the
+/// sender's memory by a system call. For shorter messages, a copy through the shared ring takes less time.
+pub(crate) const MIN_OFFER: u32 = 32 << 10;
 
-/// Minimum length in bytes of a message whose bytes the receiving process copies from the sender's memory, if it can map that
-/// memory and needs no system call.
-pub(crate) const OFFERED_MAPPED: u32 = 512;
+/// Minimum length in bytes of a message that is offered to the receiving process, if that process can map the sender's
+/// memory and copies the bytes without a system call.
+pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
-/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier requests, so that it can be executed
-/// one-sided. Packets of a shorter one take less time than the wait.
-pub(crate) const WAITS: u32 = 4 << 10;
+/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier requests, so that it can be
+/// executed one-sided. For a shorter one, packets take less time than the wait.
+pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
-/// Maximum number of bytes of a message that are put into chunks (data blocks) of the shared ring at once. The ring has room
-/// for 32 times as many.
-pub(crate) const PART_CHUNKS: u32 = 16 << 10;
+/// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the shared ring in one
+/// step. The ring has room for 32 times as many.
+pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
-/// Maximum number of bytes that the receiving process copies from the sender's memory in one system call. A smaller maximum
-/// would waste time, because a system call takes more than a microsecond besides the copying. With a larger maximum, the
-/// receiver's other queue pairs would wait too long.
-pub(crate) const PART: u32 = 256 << 10;
+/// Maximum number of bytes that the receiving process copies from the sender's memory in one system call. With a
+/// smaller maximum, the fixed cost of a system call, more than a microsecond, would be significant. With a larger
+/// maximum, the receiver's other queue pairs would wait too long.
+pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 
-/// Maximum number of bytes that the receiving process copies at once from memory of the sender that it has mapped.
-pub(crate) const PART_MAPPED: u32 = 64 << 10;
+/// Maximum number of bytes that the receiving process copies in one step from memory of the sender that it has mapped.
+pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether another message, or part of a message, may be offered for copying by the receiving process while
+/// Returns whether another message, or part of a message, may be offered to the receiving process for copying while
 /// `on_the_way` sequence numbers are unacknowledged. `largest` is the number of sequence numbers of the largest part.
 ///
 /// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement of the other is on its way.
@@ -149,34 +149,34 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
             _ if work.has_packets_on_the_way => Transfer::Packets,
             Kind::OneSided if work.is_begun || work.awaits_receipt => Transfer::Packets,
             Kind::OneSided if !work.is_behind_others => Transfer::OneSided,
-            Kind::OneSided if work.is_reliable && work.length >= WAITS && !work.is_declined => {
+            Kind::OneSided if work.is_reliable && work.length >= MIN_WAIT && !work.is_declined => {
                 Transfer::Later
             }
             Kind::WriteWithImmediate if work.is_begun => Transfer::Packets,
-            Kind::WriteWithImmediate if work.length <= PART_CHUNKS => {
-                tell_first(work, Transfer::Chunks)
+            Kind::WriteWithImmediate if work.length <= MAX_CHUNKS_PART => {
+                report_gap(work, Transfer::Chunks)
             }
-            Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
-            Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
+            Kind::WriteWithImmediate if is_written(work) => report_gap(work, Transfer::Written),
+            Kind::Send if work.length as usize <= SHORT => report_gap(work, Transfer::Slot),
             Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
-                tell_first(work, Transfer::Descriptor)
+                report_gap(work, Transfer::Descriptor)
             }
-            Kind::Send | Kind::SendWithInvalidate => tell_first(work, Transfer::Chunks),
+            Kind::Send | Kind::SendWithInvalidate => report_gap(work, Transfer::Chunks),
             _ => Transfer::Packets,
         },
     }
 }
 
-/// Returns whether [`Work::is_mappable`] makes a difference to a request: to the way of its transfer, or to the number of bytes
-/// that are copied at once.
+/// Returns whether [`Work::is_mappable`] affects a request: the way of its transfer, or the number of bytes that are
+/// copied in one step.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
-    length >= OFFERED_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
+    length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
 }
 
 #[inline]
 fn is_offered(work: &Work) -> bool {
-    let is_long = work.length >= OFFERED || work.is_mappable && work.length >= OFFERED_MAPPED;
+    let is_long = work.length >= MIN_OFFER || work.is_mappable && work.length >= MIN_OFFER_MAPPED;
     // Without acknowledgements, the sender cannot know when the peer has copied the bytes.
     is_long && work.is_gathered && work.is_reliable && !work.is_declined
 }
@@ -187,7 +187,7 @@ fn is_written(work: &Work) -> bool {
 }
 
 #[inline]
-fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
+fn report_gap(work: &Work, transfer: Transfer) -> Transfer {
     if work.is_gap_untold {
         Transfer::Packets
     } else {
@@ -196,7 +196,7 @@ fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the next bytes must wait for this way of transfer and must not be sent as packets instead.
+    /// Returns whether the next bytes must wait for this way of transfer, and must not be sent as packets instead.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -206,7 +206,7 @@ impl Transfer {
 }
 
 impl Work {
-    /// Returns the properties of a new request of a reliable connection on which all earlier requests have been sent.
+    /// Returns the properties of a new request of a reliable connection after all earlier requests have been sent.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {
@@ -304,30 +304,30 @@ mod tests {
             (of(K::OneSided, 8), T::OneSided, T::OneSided),
             (of(K::OneSided, 1 << 20), T::OneSided, T::OneSided),
             (
-                of(K::WriteWithImmediate, PART_CHUNKS + 1),
+                of(K::WriteWithImmediate, MAX_CHUNKS_PART + 1),
                 T::TwoSided,
                 T::Written,
             ),
             (
-                of(K::WriteWithImmediate, PART_CHUNKS),
+                of(K::WriteWithImmediate, MAX_CHUNKS_PART),
                 T::TwoSided,
                 T::Chunks,
             ),
             (of(K::WriteWithImmediate, 0), T::TwoSided, T::Chunks),
             (send(32, false), T::TwoSided, T::Slot),
             (send(33, true), T::TwoSided, T::Chunks),
-            (send(OFFERED_MAPPED, true), T::TwoSided, T::Descriptor),
-            (send(OFFERED_MAPPED, false), T::TwoSided, T::Chunks),
-            (send(OFFERED - 1, false), T::TwoSided, T::Chunks),
-            (send(OFFERED, false), T::TwoSided, T::Descriptor),
+            (send(MIN_OFFER_MAPPED, true), T::TwoSided, T::Descriptor),
+            (send(MIN_OFFER_MAPPED, false), T::TwoSided, T::Chunks),
+            (send(MIN_OFFER - 1, false), T::TwoSided, T::Chunks),
+            (send(MIN_OFFER, false), T::TwoSided, T::Descriptor),
             (of(K::SendWithInvalidate, 8), T::TwoSided, T::Chunks),
             (
-                of(K::SendWithInvalidate, OFFERED),
+                of(K::SendWithInvalidate, MIN_OFFER),
                 T::TwoSided,
                 T::Descriptor,
             ),
             (of(K::Datagram, 8), T::TwoSided, T::Packets),
-            (of(K::Other, OFFERED), T::Packets, T::Packets),
+            (of(K::Other, MIN_OFFER), T::Packets, T::Packets),
         ] {
             assert_eq!(choose(&work, Peer::SameProcess), same_process, "{work:?}");
             assert_eq!(choose(&work, Peer::SameHost), same_host, "{work:?}");
@@ -347,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overtakes_what_is_on_the_way() {
+    fn no_message_overtakes_a_message_in_flight() {
         for (kind, length, expected) in [
             (Kind::OneSided, 8, Transfer::Packets),
-            (Kind::OneSided, WAITS, Transfer::Later),
+            (Kind::OneSided, MIN_WAIT, Transfer::Later),
             (Kind::Send, 8, Transfer::Slot),
-            (Kind::Send, OFFERED, Transfer::Descriptor),
+            (Kind::Send, MIN_OFFER, Transfer::Descriptor),
             (Kind::WriteWithImmediate, 8, Transfer::Chunks),
-            (Kind::WriteWithImmediate, OFFERED, Transfer::Written),
+            (Kind::WriteWithImmediate, MIN_OFFER, Transfer::Written),
         ] {
             let work = Work {
                 kind,
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_write_with_immediate_data_that_packets_have_begun_ends_as_packets() {
-        for length in [PART_CHUNKS, OFFERED] {
+        for length in [MAX_CHUNKS_PART, MIN_OFFER] {
             let work = Work {
                 kind: Kind::WriteWithImmediate,
                 length,
@@ -394,17 +394,17 @@ mod tests {
     }
 
     #[test]
-    fn unreliable_connections_use_all_ways_but_those_that_need_an_acknowledgement() {
+    fn unreliable_connections_use_all_paths_without_acknowledgements() {
         for (kind, length, expected, behind_messages) in [
             (
                 Kind::OneSided,
-                OFFERED,
+                MIN_OFFER,
                 Transfer::OneSided,
                 Transfer::Packets,
             ),
             (
                 Kind::WriteWithImmediate,
-                OFFERED,
+                MIN_OFFER,
                 Transfer::Written,
                 Transfer::Packets,
             ),
@@ -415,7 +415,7 @@ mod tests {
                 Transfer::Chunks,
             ),
             (Kind::Send, 8, Transfer::Slot, Transfer::Slot),
-            (Kind::Send, OFFERED, Transfer::Chunks, Transfer::Chunks),
+            (Kind::Send, MIN_OFFER, Transfer::Chunks, Transfer::Chunks),
             (Kind::Datagram, 8, Transfer::Packets, Transfer::Packets),
         ] {
             let work = Work {

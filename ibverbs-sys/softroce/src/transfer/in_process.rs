@@ -8,18 +8,19 @@ use std::ops::Range;
 
 use super::Transfer;
 use super::choice::Kind as WorkKind;
-use super::one_sided::{Atomic, OneSided, Reach, Undone};
+use super::one_sided::{Atomic, MemoryAccess, OneSided, Undone};
 use super::two_sided::Local;
 use crate::proto::{
     AccessFlags, CompletionStatus, Data, Host, Incoming, Kind, Memory, Misplaced, NotTaken,
-    Outcome, Part, Place, QueuePair, Remote, Segment, SendOperation, Source, Upcoming,
+    Outcome, Part, QueuePair, Remote, Segment, SendOperation, Sink, Source, Upcoming,
 };
 
-/// Maximum number of bytes that are copied at once between two queue pairs of this process. Other threads cannot use the two
-/// queue pairs during the copy.
+/// Maximum number of bytes that are copied in one step between two queue pairs of this process. Other threads cannot
+/// use the two queue pairs during the copy.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next range of the message that a queue pair is sending (a part), with a length that [`carry`] accepts.
+/// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with a length that
+/// [`transfer_part`] accepts.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -34,9 +35,9 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Transfers a part of a message to the queue pair `peer`, which must be connected to the sender. `sender` gives access to the
-/// sender's memory, and `host` to the peer's.
-pub(crate) fn carry<H: Host>(
+/// Transfers a part of a message, in the way `transfer`, to the queue pair `peer`, which must be connected to the
+/// sender. `sender` gives access to the sender's memory, and `host` to the peer's.
+pub(crate) fn transfer_part<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
     peer: &mut QueuePair,
@@ -60,7 +61,7 @@ pub(crate) fn carry<H: Host>(
             return Outcome::Left;
         }
     };
-    if is_checked && !may_go(part, rights(peer), host, sender) {
+    if is_checked && !is_permitted(part, rights(peer), host, sender) {
         return Outcome::Left;
     }
     match transfer {
@@ -70,8 +71,8 @@ pub(crate) fn carry<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the execution at the peer's queue
-/// pair.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the execution in the
+/// peer's queue pair.
 fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
     match copy(part, rights(peer), host, sender) {
         Ok(()) => {
@@ -112,7 +113,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the write names, not to the receive.
+/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the write names instead of
+/// the receive.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -174,7 +176,7 @@ fn take<H: Host>(
     match taken {
         Ok(()) => Outcome::Executed,
         // A message that would fail in any case does not wait for a receive.
-        Err(NotTaken::NotReady { .. }) if !may_go(part, rights(peer), host, sender) => {
+        Err(NotTaken::NotReady { .. }) if !is_permitted(part, rights(peer), host, sender) => {
             Outcome::Left
         }
         Err(NotTaken::NotReady { timer }) => Outcome::NotReady { timer },
@@ -183,9 +185,9 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether a part can be executed: the local bytes of a send or a write can be read, and the sender may access the
+/// Returns whether a part is permitted: the local bytes of a send or a write can be read, and the sender may access the
 /// whole range of a write or a read at the peer.
-fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
+fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {
         SendOperation::Write { remote, .. } => (AccessFlags::REMOTE_WRITE, Some(remote)),
@@ -205,7 +207,7 @@ fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H)
     is_readable && access.contains(right) && is_allowed
 }
 
-/// Access to the memory of two queue pairs of this process, the sender's and the peer's.
+/// Access to the memory of two queue pairs of this process, the sender and the peer.
 struct Both<'a, H> {
     /// Access rights of the sender at the peer.
     access: AccessFlags,
@@ -213,7 +215,7 @@ struct Both<'a, H> {
     peer: &'a H,
 }
 
-impl<H: Memory> Reach for Both<'_, H> {
+impl<H: Memory> MemoryAccess for Both<'_, H> {
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
         if !self.access.contains(AccessFlags::REMOTE_WRITE) {
             return None;
@@ -222,8 +224,8 @@ impl<H: Memory> Reach for Both<'_, H> {
         if length == 0 {
             return Some(());
         }
-        let place = Place::Remote(to);
-        let carried = (self.sender).carry(from, range.start, length, self.peer, place);
+        let place = Sink::Remote(to);
+        let carried = (self.sender).copy_message(from, range.start, length, self.peer, place);
         carried.ok()
     }
 

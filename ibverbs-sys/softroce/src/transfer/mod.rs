@@ -24,19 +24,19 @@ mod volume;
 mod tests;
 
 pub(crate) use choice::{
-    Kind, PART_CHUNKS, PART_MAPPED, Peer, SHORT, Transfer, Work, choose, depends_on_memory,
+    Kind, MAX_CHUNKS_PART, MAX_MAPPED_PART, Peer, SHORT, Transfer, Work, choose, depends_on_memory,
     may_offer,
 };
-pub(crate) use one_sided::{Action, Atomic, OneSided, Reach, STRIDE, Undone};
+pub(crate) use one_sided::{Action, Atomic, MAX_COPY, MemoryAccess, OneSided, Undone};
 pub(crate) use ring_message::{
-    Form, PartOf, PeerMemory, Polled, Portion, RingMessage, Short, Unsent,
+    Form, NotSent, PartFlags, PeerMemory, Polled, Portion, RingMessage, Short,
 };
 pub(crate) use volume::{Sent, Volume};
 
 use crate::proto::{Host, SendRequest, Upcoming};
 
-/// A [`Host`] that chooses in which way each request is transferred.
-pub(crate) trait Carrier: Host {
+/// A [`Host`] that selects the way in which each request is transferred.
+pub(crate) trait TransferHost: Host {
     /// Returns the way in which the next bytes of a request are transferred, as [`choose`] determines it.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::proto::{Data, Posted, Remote, Segment, SendOperation, SendRequest, Work};
 
-/// Maximum number of bytes that are copied at once to or from the peer's memory. A process that withdraws a key of its memory
-/// waits until the running copy operation ends.
-pub(crate) const STRIDE: u32 = 1 << 20;
+/// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that withdraws a key of
+/// its memory waits until the running copy operation ends.
+pub(crate) const MAX_COPY: u32 = 1 << 20;
 
 /// A read, write or atomic that the sender's thread executes directly in the target's memory, without a thread of the target.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,9 @@ pub(crate) enum Undone {
     Lost,
 }
 
-/// Access to the memory of both sides of an operation. Implementations check the keys, the bounds and the access rights.
-pub(crate) trait Reach {
+/// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the bounds and the
+/// access rights.
+pub(crate) trait MemoryAccess {
     /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None` on failure; some bytes may
     /// then have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
@@ -57,13 +58,18 @@ pub(crate) trait Reach {
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or a write, or a whole atomic. The range has at most [`STRIDE`] bytes.
+    /// Executes the bytes `range` of a read or a write, or a whole atomic, by the functions of `reach`. The range has
+    /// at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
     /// Returns [`Undone::Left`] also for an operation that is invalid or not allowed. The caller then sends packets, whose
     /// responses report the reason.
     #[inline(always)]
-    pub(crate) fn execute(&self, range: Range<u32>, reach: &mut impl Reach) -> Result<(), Undone> {
+    pub(crate) fn execute(
+        &self,
+        range: Range<u32>,
+        reach: &mut impl MemoryAccess,
+    ) -> Result<(), Undone> {
         let address = self.remote.address.checked_add(range.start.into());
         let remote = Remote {
             address: address.ok_or(Undone::Left)?,
@@ -95,8 +101,8 @@ impl<'a> OneSided<'a> {
         })
     }
 
-    /// Returns the one-sided operation of a read, a write or an atomic; for a write with immediate data, the operation without
-    /// the immediate data. Returns `None` for any other request.
+    /// Returns the one-sided operation of a read, a write or an atomic. For a write with immediate data, returns the
+    /// operation without the immediate data. Returns `None` for any other request.
     pub(crate) fn of(request: &'a SendRequest) -> Option<Self> {
         let (action, remote) = match request.operation {
             SendOperation::Write { remote, .. } => (Action::Write, remote),

@@ -1,17 +1,19 @@
-//! Briefs: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a peer process on
-//! the same host.
+//! Ring messages: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a
+//! peer process on the same host.
 //!
 //! A ring message contains a short message, or describes a range of a longer message. The bytes of the longer message are in chunks
 //! (data blocks) of the ring or in memory of one of the processes. A ring message uses the sequence numbers that packets would have,
 //! so ring messages and packets can follow each other in any order.
 
-use super::Carrier;
-use super::choice::{OFFERED, PART, PART_CHUNKS, PART_MAPPED, SHORT, Transfer, may_offer};
-use super::two_sided::{Bytes, Chunks, Described, Written};
+use super::TransferHost;
+use super::choice::{
+    MAX_CHUNKS_PART, MAX_COPIED_PART, MAX_MAPPED_PART, MIN_OFFER, SHORT, Transfer, may_offer,
+};
+use super::two_sided::{Bytes, Chunks, SegmentBytes, Written};
 use super::volume::Volume;
 use crate::proto::{
-    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Place,
-    Posted, Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service,
+    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Posted,
+    Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, Sink,
     State, Time, Upcoming,
 };
 
@@ -25,11 +27,11 @@ pub(crate) struct RingMessage<'a> {
     pub(crate) partition_key: u16,
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
-    /// The message, or `None` for a mere acknowledgement.
+    /// The message, or `None` if there is only an acknowledgement.
     pub(crate) message: Option<Short<'a>>,
 }
 
-/// The message in a [`RingMessage`], or a part of the message. The message consumes a receive of the peer.
+/// The message, or part of a message, in a [`RingMessage`]. It consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short<'a> {
     /// Sequence number of the first packet that the message or part replaces.
@@ -44,20 +46,20 @@ pub(crate) struct Short<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`Short`] message in shared memory.
+/// Meaning of the payload of a [`Short`], which is a message in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The payload contains all bytes of the send.
     Whole,
     /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of the shared ring.
-    Chunks(PartOf),
+    Chunks(PartFlags),
     /// The payload is a length in bytes, and a key and an address of the receiver's memory. That many bytes of a write with
     /// immediate data are in chunks (data blocks) of the shared ring. The receiving process checks that they may be written
     /// there, and copies them.
     Write,
     /// The payload is a list of segments (address, length, key) of the sender's memory, which contain a part of a send. The
     /// receiving process copies the bytes from there.
-    Fetch(PartOf),
+    Fetch(PartFlags),
     /// The payload is the length of a write with immediate data. The sending process has already written the bytes to the
     /// peer's memory.
     Written,
@@ -65,7 +67,7 @@ pub(crate) enum Form {
 
 /// Flags of a part of a message: its position within the message, and the meaning of the field for immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PartOf {
+pub(crate) struct PartFlags {
     /// Set if the part is the first of the message.
     pub(crate) starts: bool,
     /// Set if the part is the last of the message.
@@ -81,7 +83,7 @@ impl Form {
     }
 }
 
-impl PartOf {
+impl PartFlags {
     /// Flags of a message that is sent as a single part and invalidates no key.
     const WHOLE: Self = Self {
         starts: true,
@@ -90,7 +92,7 @@ impl PartOf {
     };
 }
 
-/// Range of the bytes of a message that the sender copies to chunks (data blocks) of the shared ring.
+/// Range of a message whose bytes the sender copies to chunks (data blocks) of the shared ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portion<'a> {
     /// All bytes of the message.
@@ -102,14 +104,14 @@ pub(crate) struct Portion<'a> {
 
 /// Reason why a message could not be put into the shared ring of the peer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unsent {
+pub(crate) enum NotSent {
     /// The shared ring of the peer process is full.
     Full,
     /// The bytes of the message cannot be read.
     Unreadable,
 }
 
-/// Result of [`poll`].
+/// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the shared ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
@@ -125,14 +127,14 @@ pub(crate) enum Polled {
 /// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
-/// Length of an encoded memory segment (address, length, key) in a slot of the shared ring, in bytes.
+/// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of the shared ring.
 const SEGMENT: usize = 16;
 
 /// Access to the memory of a peer in another process. By default, the methods fail, as for a peer whose memory is not
 /// accessible.
 pub(crate) trait PeerMemory<H> {
-    /// Writes the bytes of a write request from memory of this process to memory of the peer. Returns `None` if the request
-    /// must be sent as packets.
+    /// Writes the bytes of a write request from memory of this process to memory of the peer. Returns `None` if the
+    /// request must be sent as packets instead.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
@@ -153,12 +155,12 @@ pub(crate) trait PeerMemory<H> {
         Err(Misplaced::There)
     }
 
-    /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks) of the shared ring to the
-    /// place `_to` in the memory of this process.
+    /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks) of the shared ring
+    /// to the memory `_to` of this process.
     ///
     /// # Errors
     /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks cannot be read.
-    fn take(&mut self, _length: u32, _to: Place<'_>, _host: &H) -> Result<(), Misplaced> {
+    fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), Misplaced> {
         Err(Misplaced::There)
     }
 }
@@ -188,7 +190,7 @@ impl Short<'_> {
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
             Form::Whole | Form::Chunks(_) | Form::Write | Form::Written => false,
-            Form::Fetch(part) => !(part.starts && part.ends) || self.length() >= OFFERED,
+            Form::Fetch(part) => !(part.starts && part.ends) || self.length() >= MIN_OFFER,
         }
     }
 
@@ -218,20 +220,20 @@ impl Short<'_> {
     }
 }
 
-/// Sends the next message or acknowledgement of the queue pair through the shared ring: passes the acknowledgement that is due,
-/// the next part of a message, or both to `send`. `now` may return a time somewhat later than the present.
-pub(crate) fn poll<H: Carrier>(
+/// Sends the next message or acknowledgement of the queue pair through the shared ring: calls `send` with the pending
+/// acknowledgement, the next part of a message, or both. `now` may return a time somewhat later than the present.
+pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    mut send: impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    mut send: impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
 ) -> Polled {
     let is_open = matches!(
         queue_pair.state(),
         State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
     );
-    if !is_open || !is_connection(queue_pair) || !queue_pair.responds_briefly() {
+    if !is_open || !is_connection(queue_pair) || !queue_pair.has_no_response_packet() {
         return Polled::Nothing;
     }
     match poll_message(queue_pair, now, host, peer, &mut send) {
@@ -245,19 +247,19 @@ pub(crate) fn poll<H: Carrier>(
     }
 }
 
-/// Returns the acknowledgement that is due, if the queue pair has nothing else to send. Once the ring message is in the ring, the
-/// caller must call [`QueuePair::acknowledgement_sent`].
+/// Returns the pending acknowledgement, if the queue pair has nothing else to send. After the ring message is in the
+/// ring, the caller must call [`QueuePair::acknowledgement_sent`].
 #[inline]
-pub(crate) fn mere_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
+pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
     let is_only = queue_pair.prospect() == Prospect::Acknowledgement;
     (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
-/// Sends the acknowledgement that is due, if any: passes it to `send`.
+/// Sends the pending acknowledgement, if there is one, by a call of `send`.
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
 ) -> Polled {
     if queue_pair.acknowledgement().is_none() {
         return Polled::Nothing;
@@ -270,7 +272,7 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of the slot (one cache line of the shared ring) of a message that is sent at the time of posting, before it is
+/// Content of the slot (one cache line of the shared ring) of a message that is sent when it is posted, without being
 /// queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
@@ -284,13 +286,13 @@ pub(crate) enum Content<'a> {
         /// Set if the peer process can map the memory.
         is_mappable: bool,
     },
-    /// The length of a write with immediate data. Its bytes are already in the peer's memory.
+    /// The length of a write with immediate data whose bytes are already in the peer's memory.
     Written,
 }
 
-/// Creates the [`RingMessage`] of a message that is sent at the time of posting. [`may_post_sent`](QueuePair::may_post_sent) must
-/// have returned `true`. [`Content::Segments`] requires a list that fits into a slot. Once the ring message is in the ring, the caller
-/// must call [`sent`].
+/// Creates the [`RingMessage`] of a message that is sent when it is posted. [`may_post_sent`](QueuePair::may_post_sent)
+/// must have returned `true`. [`Content::Segments`] requires a list that fits into a slot (cache line of the ring).
+/// After the ring message is in the ring, the caller must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -305,7 +307,7 @@ pub(crate) fn posted<'a>(
             let length = data.length().unwrap_or(u32::MAX);
             let (form, remote) = match (content, message.remote) {
                 (Content::Chunks, Some(remote)) => (Form::Write, Some(remote)),
-                (Content::Chunks, None) => (Form::Chunks(PartOf::WHOLE), None),
+                (Content::Chunks, None) => (Form::Chunks(PartFlags::WHOLE), None),
                 _ => (Form::Written, None),
             };
             let taken = put_length(length, remote, room);
@@ -317,7 +319,7 @@ pub(crate) fn posted<'a>(
                 Data::Inline(_) => &[],
             };
             let taken = put_segments(list.iter().copied(), room);
-            (Form::Fetch(PartOf::WHOLE), &room[..taken])
+            (Form::Fetch(PartFlags::WHOLE), &room[..taken])
         }
     };
     let message = Short {
@@ -330,7 +332,7 @@ pub(crate) fn posted<'a>(
     to_peer(queue_pair, Some(message))
 }
 
-/// Creates a [`RingMessage`] to the connected peer, from `message` and the acknowledgement that is due.
+/// Creates a [`RingMessage`] to the connected peer, from `message` and the pending acknowledgement.
 #[inline(always)]
 fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();
@@ -342,8 +344,8 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessag
     }
 }
 
-/// Queues a message that has been put into the ring as a [ring message](posted), to await its acknowledgement. The caller must then
-/// [set](QueuePair::arm) the timeout for the response.
+/// Queues a message that has been put into the ring as a [ring message](posted) to await its acknowledgement. The
+/// caller must then [set](QueuePair::arm) the timeout of the response.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -360,10 +362,10 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, offered);
 }
 
-/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller must have
-/// checked that the ring message came from the peer's address. `now` may return a time somewhat later than the present: only the
-/// timeout of the next response depends on it. Returns the amount of data that was received: zero if the message is not the
-/// next one expected.
+/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller
+/// must have checked that the ring message came from the peer's address. `now` may return a time somewhat later than
+/// the present, because only the timeout of the next response depends on it. Returns the amount of received data, which
+/// is zero if the message is not the next one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -429,7 +431,7 @@ pub(crate) fn receive<H: Host>(
                 *place = segment;
                 count += 1;
             }
-            let mut source = Described {
+            let mut source = SegmentBytes {
                 segments: &list[..count],
                 peer,
                 copies: 0,
@@ -459,7 +461,7 @@ fn is_connection(queue_pair: &QueuePair) -> bool {
 }
 
 impl Incoming {
-    fn set_place(&mut self, part: PartOf) {
+    fn set_place(&mut self, part: PartFlags) {
         (self.starts, self.ends) = (part.starts, part.ends);
         if part.invalidates {
             self.invalidated = self.immediate.take().map(u32::from_ne_bytes);
@@ -467,14 +469,14 @@ impl Incoming {
     }
 }
 
-/// Sends the next part of a message through the shared ring, if it may be sent there now: passes it to `send`, with the
-/// acknowledgement that is due.
-fn poll_message<H: Carrier>(
+/// Sends the next part of a message through the shared ring, if this is possible now, by a call of `send` with the part
+/// and the pending acknowledgement.
+fn poll_message<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
 ) -> Polled {
     // A request that waits for a point in time is left to packets, because `now` is not exact.
     let Ok(upcoming) = queue_pair.upcoming(Time::default, host) else {
@@ -499,7 +501,7 @@ fn poll_message<H: Carrier>(
         Prepared::Wait if transfer.excludes_packets() => return Polled::Waiting,
         Prepared::Wait => return Polled::Nothing,
         Prepared::Left => {
-            queue_pair.leave_to_packets();
+            queue_pair.require_sent_bytes();
             // The bytes may go through the ring.
             return poll_message(queue_pair, now, host, peer, send);
         }
@@ -515,8 +517,8 @@ fn poll_message<H: Carrier>(
     let ring_message = to_peer(queue_pair, Some(message));
     match send(&ring_message, ready.portion, host) {
         Ok(()) => {}
-        Err(Unsent::Full) => return Polled::Full,
-        Err(Unsent::Unreadable) => {
+        Err(NotSent::Full) => return Polled::Full,
+        Err(NotSent::Unreadable) => {
             let status = CompletionStatus::LocalProtection;
             return fail(queue_pair, &upcoming, status, now, host, send);
         }
@@ -531,14 +533,14 @@ fn poll_message<H: Carrier>(
     Polled::Sent
 }
 
-/// Fails a request and its connection. The peer still gets the acknowledgement that is due.
-fn fail<H: Carrier>(
+/// Fails a request and its connection. The pending acknowledgement is still sent to the peer.
+fn fail<H: TransferHost>(
     queue_pair: &mut QueuePair,
     upcoming: &Upcoming,
     status: CompletionStatus,
     now: impl FnOnce() -> Time,
     host: &mut H,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), Unsent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
 ) -> Polled {
     let polled = acknowledge(queue_pair, host, send);
     if polled != Polled::Full {
@@ -547,10 +549,10 @@ fn fail<H: Carrier>(
     polled
 }
 
-/// Result of preparing a part of a message to be sent through the shared ring.
+/// Result of preparing a part of a message for the shared ring.
 enum Prepared<'a> {
     Ready(Ready<'a>),
-    /// Too many sequence numbers are unacknowledged. The part must wait.
+    /// The part must wait, because too many sequence numbers are unacknowledged.
     Wait,
     /// The message must be sent in another way.
     Left,
@@ -568,7 +570,7 @@ struct Ready<'a> {
     immediate: Option<[u8; 4]>,
 }
 
-/// Prepares a short send: copies all its bytes to the slot payload `room`.
+/// Prepares a short send: copies all its bytes to `room`, the payload of a slot (one cache line of the ring).
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -601,8 +603,8 @@ fn put_bytes(
     })
 }
 
-/// Prepares the next part of a send whose bytes the peer process will copy: writes its memory segments to the slot payload
-/// `room`. At most two parts of the largest length are unacknowledged at a time.
+/// Prepares the next part of a send that the peer process will copy: writes its memory segments to `room`, the payload
+/// of a slot (one cache line of the ring). At most two parts of the maximum length are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -615,9 +617,9 @@ fn describe(
     };
     let mtu = queue_pair.mtu();
     let largest = if upcoming.is_mappable {
-        PART_MAPPED / mtu
+        MAX_MAPPED_PART / mtu
     } else {
-        PART / mtu
+        MAX_COPIED_PART / mtu
     };
     let Some(part) = queue_pair.part(upcoming, largest) else {
         return Prepared::Left;
@@ -657,15 +659,16 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, whose bytes go to chunks of the ring: writes its
-/// length to the slot payload `room`, and the memory that the write names.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into chunks of the ring:
+/// writes its length to `room`, the payload of a slot (one cache line of the ring), and the memory that the write
+/// names.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
     upcoming: &Upcoming,
     room: &mut [u8; SHORT],
 ) -> Prepared<'a> {
-    let Some(part) = queue_pair.part(upcoming, PART_CHUNKS / queue_pair.mtu()) else {
+    let Some(part) = queue_pair.part(upcoming, MAX_CHUNKS_PART / queue_pair.mtu()) else {
         return Prepared::Wait;
     };
     let (of, immediate) = part_of(request, part.starts, part.ends);
@@ -686,13 +689,14 @@ fn portion<'a>(
     })
 }
 
-/// Returns the flags of a part of a send. The last part also has the immediate data or the key that the message invalidates.
-fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[u8; 4]>) {
+/// Returns the flags of a part of a send, and the immediate data or the key that the message invalidates if the part is
+/// the last.
+fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
         _ => None,
     };
-    let part = PartOf {
+    let part = PartFlags {
         starts,
         ends,
         invalidates: invalidated.is_some(),
@@ -701,7 +705,8 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartOf, Option<[
     (part, immediate.filter(|_| ends))
 }
 
-/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to the slot payload `room`.
+/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to `room`, the payload
+/// of a slot (one cache line of the ring).
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -732,8 +737,8 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the length of a message or part into the slot payload `room`, and the memory that a write names. Returns the encoded
-/// length in bytes.
+/// Encodes the length of a message or part, and the memory that a write names, into `room`, the payload of a slot (one
+/// cache line of the ring). Returns the encoded length in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());
@@ -745,7 +750,8 @@ fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> us
     16
 }
 
-/// Encodes memory segments into the slot payload `room`. Returns their encoded length in bytes.
+/// Encodes memory segments into `room`, the payload of a slot (one cache line of the ring). Returns the length of the
+/// encoded segments in bytes.
 fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
@@ -757,7 +763,7 @@ fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT])
     taken
 }
 
-/// Decodes the memory segments in the payload of a slot.
+/// Decodes the memory segments in the payload of a slot (cache line of the ring).
 fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     let (whole, _) = payload.as_chunks::<SEGMENT>();

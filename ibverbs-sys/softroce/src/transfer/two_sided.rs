@@ -2,11 +2,11 @@
 //! [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and [`receive_part`](crate::proto::QueuePair::receive_part)
 //! execute the messages with one of these sources.
 
-use crate::proto::{Data, Host, Memory, Misplaced, Place, Remote, Segment, Source};
+use crate::proto::{Data, Host, Memory, Misplaced, Remote, Segment, Sink, Source};
 
 use super::PeerMemory;
 
-/// Source of bytes that are in a slot (one cache line of the shared ring).
+/// Source of the bytes of a message that are in a slot (one cache line of the shared ring).
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -18,7 +18,7 @@ impl<H: Host> Source<H> for Bytes<'_> {
     }
 }
 
-/// Source of bytes that are in chunks (data blocks) of the shared ring.
+/// Source of the bytes of a message that are in chunks (data blocks) of the shared ring.
 #[derive(Debug)]
 pub(super) struct Chunks<'a, P> {
     pub(super) length: u32,
@@ -29,12 +29,12 @@ pub(super) struct Chunks<'a, P> {
 
 impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
-        let to = self.remote.map_or(Place::Local(to, offset), Place::Remote);
+        let to = self.remote.map_or(Sink::Local(to, offset), Sink::Remote);
         self.peer.take(self.length, to, host)
     }
 }
 
-/// Source for a write with immediate data whose bytes the sender has already written. Copies nothing.
+/// Source for a write with immediate data whose bytes the sender has already written: copies nothing.
 #[derive(Debug)]
 pub(super) struct Written;
 
@@ -44,9 +44,9 @@ impl<H> Source<H> for Written {
     }
 }
 
-/// Source of bytes that are in the memory of another process and described by segments.
+/// Source of the bytes of a message that are in the memory of another process, as segments describe.
 #[derive(Debug)]
-pub(super) struct Described<'a, P> {
+pub(super) struct SegmentBytes<'a, P> {
     /// Segments of the peer's memory that hold the bytes.
     pub(super) segments: &'a [Segment],
     pub(super) peer: &'a mut P,
@@ -54,7 +54,7 @@ pub(super) struct Described<'a, P> {
     pub(super) copies: u64,
 }
 
-impl<H, P: PeerMemory<H>> Source<H> for Described<'_, P> {
+impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
         self.peer.fetch(self.segments, to, offset, host)?;
         self.copies += 1;
@@ -62,7 +62,7 @@ impl<H, P: PeerMemory<H>> Source<H> for Described<'_, P> {
     }
 }
 
-/// Source of bytes that are in the memory of another queue pair of this process, the sender.
+/// Source of the bytes of a message that are in the memory of another queue pair of this process, the sender.
 #[derive(Debug)]
 pub(super) struct Local<'a, H> {
     pub(super) data: Data<'a>,
@@ -74,8 +74,8 @@ pub(super) struct Local<'a, H> {
 
 impl<H: Memory> Source<H> for Local<'_, H> {
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
-        let place = Place::Local(to, offset);
-        let carried = (self.sender).carry(self.data, self.offset, self.length, host, place);
+        let place = Sink::Local(to, offset);
+        let carried = (self.sender).copy_message(self.data, self.offset, self.length, host, place);
         // The sender's own memory is the receiver's peer memory, and the other way around.
         carried.map_err(|fault| match fault {
             Misplaced::Here => Misplaced::There,

@@ -1,22 +1,23 @@
 //! Amounts of messages, bytes and copy operations, for the statistics counters.
 
-use super::{Form, STRIDE, Short};
+use super::{Form, MAX_COPY, Short};
 use crate::wire::{Opcode, Transport};
 
 /// Amount of data that was transferred in one direction, in one of the ways that [`Transfer`](super::Transfer) lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
-    /// Number of messages that were transferred to the end.
+    /// Number of messages that were transferred completely.
     pub(crate) messages: u64,
     /// Number of message bytes.
     pub(crate) bytes: u64,
-    /// Number of copy operations of this process, where the number is not the same for every message.
+    /// Number of copy operations of this process. Counted only for ways of transfer in which the number differs between
+    /// messages.
     pub(crate) copies: u64,
 }
 
 impl Volume {
-    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set if the range ends the
-    /// message. A range without bytes counts no copy.
+    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set if the range ends
+    /// the message. A range of length zero adds no copy operations.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -29,7 +30,7 @@ impl Volume {
     /// Adds a whole message of `length` bytes that was read from the memory of the peer or written to it.
     #[inline]
     pub(crate) fn add_one_sided(&mut self, length: u32) {
-        self.add_part(length, true, length.div_ceil(STRIDE).into());
+        self.add_part(length, true, length.div_ceil(MAX_COPY).into());
     }
 
     /// Adds a packet with `length` bytes of a message. Response packets add only bytes, and packets with manufacturer opcodes
@@ -43,7 +44,7 @@ impl Volume {
     }
 }
 
-/// Amounts of data that were sent through the shared ring without packet headers, for each way of sending.
+/// Amounts of data that were sent through the shared ring without packet headers, for each way of transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) slot: Volume,
@@ -97,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn one_sided_work_is_copied_once_per_stride_and_without_bytes_not_at_all() {
-        for (length, copies) in [(0, 0), (1, 1), (STRIDE, 1), (STRIDE + 1, 2)] {
+    fn one_sided_operations_are_copied_in_parts_and_empty_ones_are_not_copied() {
+        for (length, copies) in [(0, 0), (1, 1), (MAX_COPY, 1), (MAX_COPY + 1, 2)] {
             let mut volume = Volume::default();
             volume.add_one_sided(length);
             assert_eq!((volume.messages, volume.copies), (1, copies), "{length}");

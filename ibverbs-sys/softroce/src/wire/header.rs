@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::Opcode;
 
-/// Length of a base transport header in bytes.
+/// Length in bytes of a base transport header (BTH).
 pub(crate) const BASE: usize = 12;
 
 /// Base transport header (BTH): the first 12 bytes of every packet (IBTA 9.2).
@@ -12,21 +12,21 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Set if the receiver must raise a solicited completion event.
     pub solicited: bool,
-    /// Migration state bit. Always set by a device without path migration.
+    /// Migration state bit, which devices without path migration always set.
     pub migrated: bool,
-    /// Number of bytes that pad the payload to a multiple of four, 0 to 3.
+    /// Number of bytes, 0 to 3, that pad the payload to a multiple of four.
     pub pad: u8,
     /// Partition key.
     pub partition_key: u16,
-    /// Number of the destination queue pair, 24 bits.
+    /// Number of the destination queue pair (24 bits).
     pub destination: u32,
     /// Set if the packet requests an acknowledgement.
     pub acknowledge: bool,
-    /// Packet sequence number, 24 bits.
+    /// Packet sequence number (24 bits).
     pub sequence: u32,
 }
 
-/// RDMA extended transport header (RETH): 16 bytes that name memory of the responder.
+/// RDMA extended transport header (RETH, 16 bytes), which identifies memory of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address of the first byte in the responder's memory.
@@ -37,7 +37,7 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Flush extended transport header (FETH): 4 bytes that say what a flush does with the memory that the RETH names (IBTA annex
+/// Flush extended transport header (FETH, 4 bytes): the parameters of a flush of the memory that the RETH names (IBTA annex
 /// A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
@@ -47,26 +47,26 @@ pub struct Feth {
     pub level: u8,
 }
 
-/// Acknowledgement extended transport header (AETH): 4 bytes of a response.
+/// Acknowledgement extended transport header (AETH, 4 bytes), which some responses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// Code by which the responder accepts or refuses a packet.
     pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits.
+    /// Message sequence number (24 bits).
     pub message_sequence: u32,
 }
 
-/// Syndrome: the first byte of an [`Aeth`], which says whether a packet was accepted (IBTA 9.7.5.2.1).
+/// Syndrome: the first byte of an [`Aeth`], which encodes whether a packet was accepted (IBTA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
     Ack {
-        /// Credit code, 5 bits.
+        /// Credit code (5 bits).
         credits: u8,
     },
-    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester waits.
+    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester must wait.
     ReceiverNotReady {
-        /// Timer code, 5 bits.
+        /// Timer code (5 bits).
         timer: u8,
     },
     /// Negative acknowledgement.
@@ -84,7 +84,7 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header (AtomicETH), 28 bytes. The operation determines the meaning of the last two fields.
+/// Atomic extended transport header (AtomicETH, 28 bytes). The operation determines the meaning of the last two fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
     /// Address of the eight bytes in the responder's memory.
@@ -93,21 +93,21 @@ pub struct AtomicEth {
     pub key: u32,
     /// New value of a compare-and-swap, or addend of a fetch-and-add.
     pub swap_or_add: u64,
-    /// Value with which a compare-and-swap compares. 0 for a fetch-and-add.
+    /// Value that a compare-and-swap compares. 0 for a fetch-and-add.
     pub compare: u64,
 }
 
-/// Datagram extended transport header (DETH), 8 bytes.
+/// Datagram extended transport header (DETH, 8 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// Queue key that the receiving queue pair checks.
     pub queue_key: u32,
-    /// Number of the queue pair that sent the datagram, 24 bits.
+    /// Number of the queue pair that sent the datagram (24 bits).
     pub source: u32,
 }
 
-/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The caller
-/// must set every header that the opcode has.
+/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The
+/// creator of a packet must set every header that its opcode requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Base transport header, present in every packet.
@@ -132,7 +132,7 @@ pub struct Header {
     pub invalidate: Option<u32>,
 }
 
-/// A packet from BTH to the end of its payload, without pad and ICRC.
+/// A packet, from BTH to the end of its payload, without pad and ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Transport headers.
@@ -147,7 +147,7 @@ pub struct Packet<'a> {
 pub enum Malformed {
     /// The packet is shorter than its headers, or its length is not a multiple of four.
     Length,
-    /// No supported service has the opcode.
+    /// The opcode belongs to no supported service.
     Opcode,
     /// The transport version is not 0.
     Version,
@@ -223,8 +223,8 @@ impl Nak {
 }
 
 impl Bth {
-    /// Creates the header of a packet to a queue pair: default partition, no pad, no acknowledgement requested, no solicited
-    /// event, and no path migration.
+    /// Creates the BTH of a packet to the queue pair with the number `destination`: default partition, no pad, no
+    /// acknowledgement requested, no solicited event, and no path migration.
     pub const fn new(opcode: Opcode, destination: u32, sequence: u32) -> Self {
         Self {
             opcode,
@@ -353,7 +353,7 @@ impl Deth {
 }
 
 impl Header {
-    /// Creates headers with a BTH and no extension headers.
+    /// Creates headers that consist of a BTH without extension headers.
     pub const fn new(bth: Bth) -> Self {
         Self {
             bth,
@@ -380,8 +380,9 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode has to `out`, with reserved bits 0. The caller appends payload, pad and ICRC. The
-    /// order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and
+    /// ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt
+    /// or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(
@@ -629,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stand_where_the_specification_has_them() {
+    fn fields_are_encoded_at_the_offsets_of_the_specification() {
         // An XRC packet, the last of a write with immediate data: BTH, XRCETH, ImmDt.
         let mut header = Header::new(Bth {
             opcode: Opcode::from_byte(0xa9).unwrap(),
@@ -687,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn syndromes_are_those_of_the_specification() {
+    fn syndromes_agree_with_the_specification() {
         let mut known = 0;
         for byte in 0..=u8::MAX {
             if let Some(syndrome) = Syndrome::from_byte(byte) {
@@ -717,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn pads_fill_the_last_word() {
+    fn padding_fills_the_last_word() {
         assert_eq!(
             [0, 1, 2, 3, 4, 4096].map(Header::pad_for),
             [0, 3, 2, 1, 0, 0]
@@ -725,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn the_error_of_an_invalid_packet_names_the_cause() {
         let good = emitted(&acknowledge(), &[]);
         let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = good.clone();
@@ -760,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bits_and_pads_are_not_looked_at() {
+    fn reserved_bits_and_padding_are_ignored() {
         let header = send(3);
         let mut bytes = emitted(&header, &[1]);
         bytes[4] = 0xff;
@@ -777,7 +778,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_packet_comes_back((header, payload) in packet()) {
+        fn every_packet_is_decoded_as_encoded((header, payload) in packet()) {
             let bytes = emitted(&header, &payload);
             prop_assert_eq!(bytes.len(), header.len() + payload.len() + usize::from(header.bth.pad));
             let packet = Packet::parse(&bytes);
@@ -785,7 +786,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shorter_packet_is_never_mistaken((header, payload) in packet(), cut in any::<prop::sample::Index>()) {
+        fn a_truncated_packet_is_never_decoded_as_the_original((header, payload) in packet(), cut in any::<prop::sample::Index>()) {
             let bytes = emitted(&header, &payload);
             let short = &bytes[..cut.index(bytes.len())];
             if let Ok(packet) = Packet::parse(short) {
@@ -795,7 +796,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn arbitrary_bytes_do_not_cause_a_panic(
             opcode in opcode(), bytes in proptest::collection::vec(any::<u8>(), 0..100), known in any::<bool>(),
         ) {
             let mut bytes = bytes;

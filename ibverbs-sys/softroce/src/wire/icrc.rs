@@ -10,18 +10,18 @@
 
 use crc32fast::Hasher;
 
-/// CRC of eight `0xff` bytes, which the ICRC covers in place of an InfiniBand local route header.
+/// CRC of the eight `0xff` bytes that the ICRC covers in place of an InfiniBand local route header.
 const SEED: u32 = 0x2144_df1c;
 
-/// Number of bytes that are copied to mask some of them: the BTH. The remaining bytes are often a multiple of sixteen,
-/// for which the CRC is fastest.
-const HEAD: usize = 12;
+/// Number of bytes that are copied in order to mask some of their bits: the BTH. The length of the remaining bytes is
+/// often a multiple of sixteen, for which the CRC is fastest.
+const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. It is the same for all packets that have the same path and length.
+/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with the same path and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun(u32);
+pub struct PartialIcrc(u32);
 
-impl Begun {
+impl PartialIcrc {
     /// Creates the intermediate ICRC of IPv4 and UDP headers.
     pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
         let mut covered = [0; 20 + 8];
@@ -55,33 +55,35 @@ impl Begun {
     /// Returns the ICRC of the packet whose bytes from BTH to pad are `transport`.
     pub fn finish(self, transport: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
-        if let Some((head, tail)) = transport.split_first_chunk::<HEAD>() {
-            hasher.update(&covered(*head));
+        if let Some((head, tail)) = transport.split_first_chunk::<MASKED_BYTES>() {
+            hasher.update(&masked(*head));
             hasher.update(tail);
         } else {
             // A packet that is shorter than a BTH is invalid, but its ICRC is defined, too.
-            let mut head = [0; HEAD];
+            let mut head = [0; MASKED_BYTES];
             head[..transport.len()].copy_from_slice(transport);
-            hasher.update(&covered(head)[..transport.len()]);
+            hasher.update(&masked(head)[..transport.len()]);
         }
         hasher.finalize()
     }
 }
 
-/// Returns the BTH with ones in FECN, BECN and the reserved bits beside them, as the ICRC covers it.
-fn covered(mut head: [u8; HEAD]) -> [u8; HEAD] {
+/// Returns the BTH with ones in FECN, BECN and the adjacent reserved bits, in the form that the ICRC covers.
+fn masked(mut head: [u8; MASKED_BYTES]) -> [u8; MASKED_BYTES] {
     head[4] = 0xff;
     head
 }
 
-/// Returns the ICRC of a packet over IPv4, whose bytes from BTH to pad are `transport`.
+/// Returns the ICRC of a packet over IPv4 with the IP header `header` and the UDP header `udp`. `transport` has the
+/// bytes from BTH to pad.
 pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
-    Begun::ipv4(header, udp).finish(transport)
+    PartialIcrc::ipv4(header, udp).finish(transport)
 }
 
-/// Returns the ICRC of a packet over IPv6, whose bytes from BTH to pad are `transport`.
+/// Returns the ICRC of a packet over IPv6 with the IP header `header` and the UDP header `udp`. `transport` has the
+/// bytes from BTH to pad.
 pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
-    Begun::ipv6(header, udp).finish(transport)
+    PartialIcrc::ipv6(header, udp).finish(transport)
 }
 
 /// Splits a datagram into the packet from BTH to pad and its ICRC. Returns `None` if the datagram is too short.
@@ -90,8 +92,8 @@ pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     Some((transport, u32::from_le_bytes(*icrc)))
 }
 
-/// Returns whether `received` is the ICRC of the packet over IPv4 for some identification in the IP header, which is unknown.
-/// This is not a full check: 2^16 of 2^32 wrong values pass.
+/// Returns whether `received` is the ICRC of the packet over IPv4 for at least one identification in the IP header,
+/// which is unknown. This is not a full check: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -101,39 +103,41 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether an ICRC over IPv4 is valid for some identification in the IP header. `difference` is the exclusive
-/// or of the received ICRC and the ICRC for an assumed identification. `transport` is the length of the packet from BTH
-/// to pad. The check is that of [`explained_by_identification`], for callers that know the difference.
+/// Returns whether an ICRC over IPv4 is valid for at least one identification in the IP header. `difference` is the
+/// exclusive or of the received ICRC and the ICRC for an assumed identification. `transport` is the length of the
+/// packet in bytes from BTH to pad. The check is that of [`explained_by_identification`], for callers that know the
+/// difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
-    unshift(difference, following(transport)) & 0xffff == 0
+    unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
 
-/// Returns the exclusive or of the ICRC of a packet over IPv4 with the identification `identification` and its ICRC
-/// with identification 0. `transport` is the length of the packet from BTH to pad.
+/// Returns the exclusive or of two ICRCs of a packet over IPv4: with the identification `identification`, and with the
+/// identification 0. `transport` is the length of the packet in bytes from BTH to pad.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
     let bytes = u32::from(u16::from_le_bytes([high, low])) << 16;
-    shift(bytes, following(transport))
+    shift(bytes, bytes_after_identification(transport))
 }
 
-/// Returns [`of_identification`] for the identifications with one bit, from the lowest bit on.
+/// Returns the results of [`of_identification`] for the 16 identifications in which a single bit is 1, beginning with
+/// the lowest bit. `transport` is the length of the packet in bytes from BTH to pad.
 pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     // The value 1 in the order of bits of a CRC.
-    let factor = shift(1 << 31, following(transport));
+    let factor = shift(1 << 31, bytes_after_identification(transport));
     std::array::from_fn(|bit| {
         let bytes = u32::from((1_u16 << bit).swap_bytes()) << 16;
         multiply(bytes, factor)
     })
 }
 
-/// Returns the number of bytes by which the identification is shifted in the CRC: the rest of the IP header, the UDP
-/// header, the packet, and four bytes by which a CRC always shifts its message.
-fn following(transport: usize) -> usize {
+/// Returns the number of bytes by which the identification is shifted in the CRC: the bytes of the IP header that
+/// follow it, the UDP header, the packet, and four bytes by which a CRC always shifts its message.
+fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification with which the ICRC of the packet is `received`, if there is one.
+/// Returns the identification with which the ICRC of the packet is `received`, or `None` if there is none.
 ///
 /// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of those bytes,
 /// shifted by all bytes that follow. Dividing by that power of x undoes the shift. If the quotient has a degree below
@@ -145,7 +149,7 @@ fn identification(
     received: u32,
 ) -> Option<u16> {
     let difference = ipv4(header, udp, transport) ^ received;
-    let bytes = unshift(difference, following(transport.len()));
+    let bytes = unshift(difference, bytes_after_identification(transport.len()));
     if bytes & 0xffff != 0 {
         return None;
     }
@@ -156,10 +160,10 @@ fn identification(
     ]))
 }
 
-/// The CRC polynomial in reflected bit order: bit 31 is x^0, bit 0 is x^31; x^32 is left out.
+/// The CRC polynomial in reflected bit order: bit 31 is x^0 and bit 0 is x^31; x^32 is omitted.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Powers of x for [`unshift`]: element `i` is x^-(8 * 2^i) modulo the CRC polynomial.
+/// Powers of x for [`unshift`]: the element with the index `i` is x^-(8 * 2^i) modulo the CRC polynomial.
 const UNSHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     let mut power = 1 << 31;
@@ -177,7 +181,7 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
-/// Powers of x for [`shift`]: element `i` is x^(8 * 2^i) modulo the CRC polynomial.
+/// Powers of x for [`shift`]: the element with the index `i` is x^(8 * 2^i) modulo the CRC polynomial.
 const SHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     // x^8
@@ -232,8 +236,8 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Returns `value` divided by x, modulo the CRC polynomial. Because the coefficient of x^0 in the polynomial is 1, the
-/// top bit in this bit order shows whether the polynomial was subtracted.
+/// Returns `value` divided by x, modulo the CRC polynomial. The coefficient of x^0 in the polynomial is 1, so the top
+/// bit in this bit order shows whether the polynomial was subtracted.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -301,7 +305,7 @@ mod tests {
             .collect()
     }
 
-    /// Splits a packet, which begins with an IP header of `IP` bytes, into IP header, UDP header, bytes from BTH to pad,
+    /// Splits a packet that begins with an IP header of `IP` bytes into IP header, UDP header, bytes from BTH to pad,
     /// and ICRC.
     fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
         let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
@@ -313,21 +317,21 @@ mod tests {
         )
     }
 
-    /// A congestion notification that a ConnectX-4 Lx sent: BECN is set, identification 0x718c.
+    /// A congestion notification that a ConnectX-4 Lx sent, with BECN set and the identification 0x718c.
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
-    /// A send over an unreliable connection, with two pad bytes and a UDP checksum. The identification is 0x0478.
+    /// A send over an unreliable connection, with two pad bytes, a UDP checksum, and the identification 0x0478.
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 
-    /// The last packet of a send over IPv6, with the ICRC that scapy has computed.
+    /// The last packet of a send over IPv6, with an ICRC that scapy has computed.
     const IPV6_SEND: &str = "62b12345 00201121 fd000000 00000000 00000000 00000001
         fd000000 00000000 00000000 00000002 c82212b7 00200000
         0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";
 
     #[test]
-    fn packets_from_elsewhere_have_the_icrc_that_they_carry() {
+    fn recorded_packets_have_the_calculated_icrc() {
         for packet in [CONNECT_X, UC_SEND] {
             let packet = hex(packet);
             let (ip, udp, transport, icrc) = cut(&packet);
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_for_an_icrc() {
+    fn a_packet_too_short_for_an_icrc_is_refused() {
         assert_eq!(split(&[1, 2, 3]), None);
         assert_eq!(split(&[1, 2, 3, 4]), Some((&[][..], 0x0403_0201)));
     }
@@ -375,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_specification_says_bit_by_bit(
+        fn the_icrc_agrees_with_a_bitwise_calculation(
             v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(), transport in transport(),
         ) {
             let packet = [&v4[..], &udp, &transport].concat();
@@ -385,7 +389,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_changes_it_unless_masked(
+        fn a_flipped_bit_changes_the_icrc_unless_masked(
             v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(),
             transport in proptest::collection::vec(any::<u8>(), 12..200), place in any::<prop::sample::Index>(), bit in 0..8_u8,
         ) {
@@ -420,7 +424,7 @@ mod tests {
         }
 
         #[test]
-        fn what_no_identification_explains_is_refused(
+        fn an_icrc_that_no_identification_gives_is_refused(
             mut v4 in array::<20>(), udp in array::<8>(), transport in transport(), id in any::<u16>(), other in 1..=u16::MAX,
         ) {
             let assumed = v4;

@@ -29,7 +29,7 @@ pub struct Route {
     pub traffic_class: u8,
     /// Hop limit of IPv6, or time to live of IPv4.
     pub hop_limit: u8,
-    /// Flow label of IPv6, 20 bits. 0 for IPv4.
+    /// Flow label of IPv6 (20 bits). 0 for IPv4.
     pub flow_label: u32,
 }
 
@@ -44,8 +44,8 @@ pub enum Headers {
 }
 
 impl Route {
-    /// Returns the headers of a packet with `transport` bytes from BTH to pad; the length of the ICRC is added. If a length
-    /// exceeds the maximum of an IP packet, the length fields contain its low bits.
+    /// Returns the headers of a packet with `transport` bytes from BTH to pad, to which the length of the ICRC is
+    /// added. If a length exceeds the maximum of an IP packet, the length fields contain its low bits.
     pub fn headers(&self, transport: usize) -> Headers {
         let udp_len = transport.wrapping_add(8 + 4) as u16;
         let mut udp = [0; 8];
@@ -98,9 +98,10 @@ impl Route {
 }
 
 impl Headers {
-    /// Parses the headers before a BTH. Returns them and the bytes from BTH to ICRC. Returns `None` if the bytes are not
-    /// one complete UDP packet, that is, if they have another IP version or protocol, options, extension headers, a
-    /// fragment, a wrong length, or a wrong IPv4 checksum. The UDP checksum is ignored, because the ICRC covers more.
+    /// Parses the headers before a BTH. Returns the headers and the bytes from BTH to ICRC. Returns `None` unless the
+    /// bytes are one complete UDP packet: the IP version and protocol, the lengths, and the IPv4 checksum must be
+    /// right, and options, extension headers and fragments are rejected. The UDP checksum is ignored, because the ICRC
+    /// covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {
@@ -158,16 +159,16 @@ impl Headers {
         out.extend_from_slice(self.udp());
     }
 
-    /// Returns the ICRC of the packet whose bytes from BTH to pad are `transport`.
+    /// Returns the ICRC of a packet with these headers. `transport` has the bytes from BTH to pad.
     pub fn icrc(&self, transport: &[u8]) -> u32 {
         self.begin_icrc().finish(transport)
     }
 
-    /// Returns the intermediate ICRC over these headers, from which that of the packet is computed.
-    pub fn begin_icrc(&self) -> icrc::Begun {
+    /// Returns the intermediate ICRC over these headers, from which the ICRC of a packet is computed.
+    pub fn begin_icrc(&self) -> icrc::PartialIcrc {
         match self {
-            Self::V4 { ip, udp } => icrc::Begun::ipv4(ip, udp),
-            Self::V6 { ip, udp } => icrc::Begun::ipv6(ip, udp),
+            Self::V4 { ip, udp } => icrc::PartialIcrc::ipv4(ip, udp),
+            Self::V6 { ip, udp } => icrc::PartialIcrc::ipv6(ip, udp),
         }
     }
 
@@ -231,7 +232,7 @@ fn parse_udp(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     (len == bytes.len()).then_some((*udp, rest))
 }
 
-/// Returns the internet checksum (RFC 1071). Over a header with a valid checksum, the result is 0.
+/// Returns the Internet checksum of an IPv4 header (RFC 1071), which is 0 for a header with a valid checksum.
 fn checksum(header: &[u8; 20]) -> u16 {
     let sum: u32 = header
         .chunks_exact(2)
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_byte_by_byte() {
+    fn ipv4_headers_have_the_specified_bytes() {
         let Headers::V4 { ip, udp } = v4().headers(28) else {
             panic!("IPv4")
         };
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_byte_by_byte() {
+    fn ipv6_headers_have_the_specified_bytes() {
         let Headers::V6 { ip, udp } = v6().headers(20) else {
             panic!("IPv6")
         };
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_of_datagrams_finds_the_header_at_the_end() {
+    fn an_ipv4_header_is_at_the_end_of_the_global_routing_header() {
         let headers = v4().headers(20);
         assert_eq!(headers.global_route()[20..], *headers.ip());
         let headers = v6().headers(20);
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_udp_packet_is_refused() {
+    fn an_incomplete_udp_packet_is_refused() {
         for route in [v4(), v6()] {
             let mut packet = Vec::new();
             route.headers(12).emit(&mut packet);
@@ -335,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_back(
+        fn headers_are_decoded_as_encoded(
             mapped in any::<bool>(), source in any::<u128>(), destination in any::<u128>(),
             ports in any::<(u16, u16)>(), traffic_class in any::<u8>(), hop_limit in any::<u8>(),
             flow_label in 0..1_u32 << 20, payload in proptest::collection::vec(any::<u8>(), 12..80),
@@ -366,7 +367,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_do_not_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             if let Some((headers, rest)) = Headers::parse(&bytes) {
                 prop_assert_eq!(headers.ip().len() + 8 + rest.len(), bytes.len());
                 let _ = headers.route();

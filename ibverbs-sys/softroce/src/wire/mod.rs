@@ -4,7 +4,7 @@
 
 mod header;
 pub mod icrc;
-mod identification;
+mod icrc_differences;
 pub mod ip;
 mod opcode;
 mod run;
@@ -13,7 +13,7 @@ pub(crate) use header::BASE;
 pub use header::{
     Aeth, AtomicEth, Bth, Deth, Feth, Header, Malformed, Nak, Packet, Reth, Syndrome,
 };
-pub use identification::Identifications;
+pub use icrc_differences::IcrcDifferences;
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;
-pub(crate) use run::ask_for_acknowledgement;
+pub(crate) use run::request_acknowledgement;

@@ -1,4 +1,4 @@
-/// The transport service that a packet belongs to: bits 7 to 5 of the BTH's opcode (IBTA table 38).
+/// Transport service of a packet: bits 7 to 5 of the opcode in the BTH (IBTA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection, 0b000.
@@ -9,10 +9,11 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload requests
-    /// a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from its socket.
-    /// An acknowledgement is the receipt. Both go through sockets, and affect nothing but how many packets a sender has in
-    /// flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without packets.
+    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload
+    /// requests a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from
+    /// its socket. An acknowledgement is the receipt. Both are sent by sockets, and affect only the number of packets
+    /// that a sender has in flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were
+    /// used without packets.
     Manufacturer,
 }
 
@@ -53,7 +54,7 @@ pub enum Operation {
 pub struct Opcode {
     /// Transport service.
     pub transport: Transport,
-    /// Operation of the packet, one of those of the service.
+    /// Operation of the packet, which the service must have.
     pub operation: Operation,
 }
 
@@ -88,7 +89,7 @@ impl Transport {
         }
     }
 
-    /// Returns whether the service has the operation (IBTA table 38, annex A14 for XRC).
+    /// Returns whether the service has the operation `operation` (IBTA table 38, annex A14 for XRC).
     pub const fn has(self, operation: Operation) -> bool {
         use Operation as O;
         match self {
@@ -146,9 +147,9 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted only if
-    /// it comes through memory that is shared with the peer. Otherwise each process could send one to the socket, by which
-    /// a connection would lose messages.
+    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted
+    /// only if it arrives through memory that is shared with the peer. Otherwise any process could send such a packet
+    /// to the socket and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
     /// Creates the opcode of the operation `operation` of the service `transport`.
@@ -159,8 +160,8 @@ impl Opcode {
         }
     }
 
-    /// Decodes the first byte of a BTH. Returns `None` for opcodes that no supported service has: those of reliable
-    /// datagrams, of congestion notifications and of other manufacturers, and undefined ones.
+    /// Decodes the first byte of a BTH. Returns `None` for opcodes that belong to no supported service: those of
+    /// reliable datagrams, of congestion notifications and of other manufacturers, and undefined ones.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -279,7 +280,7 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is sent from responder to requester.
+    /// Returns whether the packet is sent by the responder to the requester.
     pub const fn is_response(self) -> bool {
         self.is_read_response()
             || matches!(
@@ -288,12 +289,12 @@ impl Opcode {
             )
     }
 
-    /// Returns whether the packet is sent from requester to responder.
+    /// Returns whether the packet is sent by the requester to the responder.
     pub const fn is_request(self) -> bool {
         !self.is_response()
     }
 
-    /// Returns whether the packet has an XRCETH, as every XRC request does (IBTA annex A14).
+    /// Returns whether the packet has an XRCETH, which every XRC request has (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
@@ -317,12 +318,12 @@ impl Opcode {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// Returns whether the packet has a FETH, as flushes do (IBTA annex A19).
+    /// Returns whether the packet has a FETH, which flushes have (IBTA annex A19).
     pub const fn has_feth(self) -> bool {
         self.is_flush()
     }
 
-    /// Returns whether the packet has a RETH, as read requests, atomic writes, flushes and the first packets of writes do.
+    /// Returns whether the packet has a RETH, which read requests, atomic writes, flushes and the first packets of writes have.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest)
             || self.is_atomic_write()
@@ -365,12 +366,12 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet may have a payload: sends, writes, atomic writes and read responses.
+    /// Returns whether the packet may have a payload, because it is a send, a write, an atomic write or a read response.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_atomic_write() || self.is_read_response()
     }
 
-    /// Returns the length of all headers in bytes, BTH included: 12 to 44.
+    /// Returns the length in bytes of all headers including the BTH, from 12 to 44.
     pub const fn header_len(self) -> usize {
         let mut len = 12;
         if self.has_xrc_srq() {
@@ -409,7 +410,7 @@ mod tests {
     use super::{Opcode, Operation, Transport};
 
     #[test]
-    fn a_byte_is_an_opcode_or_none_and_comes_back() {
+    fn every_opcode_is_decoded_as_encoded() {
         for byte in 0..=u8::MAX {
             if let Some(opcode) = Opcode::from_byte(byte) {
                 assert_eq!(opcode.to_byte(), byte);
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_as_long_as_the_specification_says() {
+    fn header_lengths_agree_with_the_specification() {
         // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4,
         // IETH 4, XRCETH 4, FETH 4.
         let lengths: [(u8, usize); 52] = [
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn every_opcode_has_one_place_in_its_message() {
+    fn every_opcode_has_one_position_in_its_message() {
         for opcode in Opcode::all() {
             let places = [
                 opcode.is_first(),

@@ -6,9 +6,9 @@ use super::header::BASE;
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,
-    /// Bytes of all packets, from the BTH of the first one on. Empty for a single packet.
+    /// Bytes of all packets, beginning with the BTH of the first packet. Empty for a single packet.
     bytes: &'a [u8],
-    /// Number of bytes from the beginning of a packet to that of the next one.
+    /// Number of bytes from the beginning of a packet to the beginning of the next packet.
     stride: usize,
     count: usize,
     /// Set if at least one of the packets requests an acknowledgement.
@@ -17,7 +17,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Creates a run of one packet.
-    pub fn alone(packet: Packet<'a>) -> Self {
+    pub fn of_packet(packet: Packet<'a>) -> Self {
         Self {
             first: packet,
             bytes: &[],
@@ -27,8 +27,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Creates the longest run that begins with the first of the `datagrams`, which have `stride` bytes each. `first` is
-    /// the first packet in parsed form. The run ends before a packet that does not continue the run, or for which
+    /// Creates the longest run that begins with the first packet of `datagrams`, which have `stride` bytes each.
+    /// `first` is the first packet in parsed form. The run ends before a packet that does not continue it, or for which
     /// `is_right` returns `false`.
     pub fn gather(
         first: Packet<'a>,
@@ -36,7 +36,7 @@ impl<'a> Run<'a> {
         stride: usize,
         mut is_right: impl FnMut(&[u8]) -> bool,
     ) -> Self {
-        let mut run = Self::alone(first);
+        let mut run = Self::of_packet(first);
         let bth = &first.header.bth;
         let is_plain = bth.opcode.is_middle() && first.header.len() == BASE && bth.pad == 0;
         if !is_plain || stride < BASE + first.payload.len() {
@@ -48,10 +48,11 @@ impl<'a> Run<'a> {
             return run;
         };
         for datagram in rest {
-            let Some((acknowledge, sequence)) = following(head, datagram) else {
+            let Some((acknowledge, sequence)) = continues_run(head, datagram) else {
                 break;
             };
-            if sequence != (bth.sequence + run.count as u32) & NUMBERS || !is_right(datagram) {
+            if sequence != (bth.sequence + run.count as u32) & SEQUENCE_MASK || !is_right(datagram)
+            {
                 break;
             }
             run.count += 1;
@@ -104,8 +105,8 @@ impl<'a> Run<'a> {
             let mut packet = Packet { payload, ..first };
             if number > 0 {
                 let bth = &mut packet.header.bth;
-                bth.sequence = (bth.sequence + number as u32) & NUMBERS;
-                bth.acknowledge = bytes[number * stride + FLAGS] & ACKNOWLEDGE != 0;
+                bth.sequence = (bth.sequence + number as u32) & SEQUENCE_MASK;
+                bth.acknowledge = bytes[number * stride + FLAGS_OFFSET] & ACKNOWLEDGE != 0;
             }
             packet
         })
@@ -113,25 +114,26 @@ impl<'a> Run<'a> {
 }
 
 /// Mask of the 24 bits of a packet sequence number.
-const NUMBERS: u32 = 0xff_ffff;
+const SEQUENCE_MASK: u32 = 0xff_ffff;
 
-/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement request.
-const FLAGS: usize = 8;
+/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement request bit.
+const FLAGS_OFFSET: usize = 8;
 
-/// Bit that requests an acknowledgement, in the byte before the sequence number.
+/// Acknowledgement request bit in the byte before the sequence number.
 const ACKNOWLEDGE: u8 = 0x80;
 
 /// Sets the acknowledgement request bit of an encoded packet.
-pub(crate) fn ask_for_acknowledgement(packet: &mut [u8]) {
-    packet[FLAGS] |= ACKNOWLEDGE;
+pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
+    packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }
 
-/// Returns the acknowledgement request bit and the sequence number of `packet`, if it continues a run. Returns `None`
-/// if another field of its BTH differs from `head`.
-fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
+/// Returns the acknowledgement request bit and the sequence number of `packet` if it continues a run. Returns `None` if
+/// another field of its BTH differs from `head`.
+fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
-    let is_same = bth[..FLAGS] == head[..FLAGS] && (flags ^ head[FLAGS]) & !ACKNOWLEDGE == 0;
+    let is_same = bth[..FLAGS_OFFSET] == head[..FLAGS_OFFSET]
+        && (flags ^ head[FLAGS_OFFSET]) & !ACKNOWLEDGE == 0;
     let [high, middle, low] = sequence;
     is_same.then_some((
         flags & ACKNOWLEDGE != 0,
@@ -147,8 +149,8 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Returns the bytes of datagrams that contain packets with the given operations, sequence numbers and acknowledgement
-    /// requests. In place of the ICRC, each has four bytes with the index of the packet.
+    /// Returns the bytes of datagrams that contain packets with the given operations, sequence numbers and
+    /// acknowledgement requests. In place of the ICRC, each has four bytes with the index of the packet.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_the_middle_are_a_run_and_come_back_one_by_one() {
+    fn middle_packets_form_a_run_and_are_decoded_one_by_one() {
         use Operation::WriteMiddle as M;
         let packets = [
             (M, 0xff_fffe, false),
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_ends_a_run() {
+    fn a_packet_with_a_different_header_ends_a_run() {
         use Operation::{SendMiddle, WriteMiddle as M};
         for (other, number) in [(M, 7), (M, 9), (SendMiddle, 8)] {
             let bytes = datagrams(&[(M, 6, false), (M, 7, false), (other, number, false)]);
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn others_go_alone() {
+    fn other_packets_are_not_in_a_run() {
         for operation in [Operation::WriteLast, Operation::SendOnly] {
             let bytes = datagrams(&[(operation, 1, false), (operation, 2, false)]);
             let run = gathered(&bytes);

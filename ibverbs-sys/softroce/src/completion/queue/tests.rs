@@ -85,7 +85,7 @@ impl Fixture {
 }
 
 #[test]
-fn entries_come_in_order_and_no_more_than_asked_for() {
+fn entries_are_polled_in_order_up_to_the_requested_number() {
     let all = fixture(8, false);
     assert!(all.queue.is_empty());
     for id in 0..5 {
@@ -99,7 +99,7 @@ fn entries_come_in_order_and_no_more_than_asked_for() {
 }
 
 #[test]
-fn each_arming_gives_one_event_at_the_next_entry() {
+fn each_arming_raises_one_event_at_the_next_entry() {
     let all = fixture(8, false);
     all.push(entry(0));
     assert_eq!(all.events(), 0, "nobody asked");
@@ -116,7 +116,7 @@ fn each_arming_gives_one_event_at_the_next_entry() {
 }
 
 #[test]
-fn solicited_only_means_solicited_or_failed() {
+fn solicited_only_arming_reports_solicited_and_failed_completions() {
     let all = fixture(16, false);
     all.queue.arm(Arming::Solicited);
     all.push(entry(0));
@@ -134,7 +134,7 @@ fn solicited_only_means_solicited_or_failed() {
 }
 
 #[test]
-fn who_waits_for_any_is_not_made_to_wait_for_solicited() {
+fn arming_for_solicited_completions_does_not_weaken_an_earlier_arming() {
     let all = fixture(8, false);
     all.queue.arm(Arming::Any);
     all.queue.arm(Arming::Solicited);
@@ -147,7 +147,7 @@ fn who_waits_for_any_is_not_made_to_wait_for_solicited() {
 }
 
 #[test]
-fn an_overrun_is_an_event_and_the_end() {
+fn an_overrun_raises_an_event_and_fails_the_queue() {
     let all = fixture(2, false);
     all.push(entry(0));
     all.push(entry(1));
@@ -170,7 +170,7 @@ fn an_overrun_is_an_event_and_the_end() {
 }
 
 #[test]
-fn an_overrun_that_is_ignored_costs_the_oldest() {
+fn an_ignored_overrun_overwrites_the_oldest_entries() {
     let all = fixture(2, true);
     for id in 0..5 {
         all.push(entry(id));
@@ -181,7 +181,7 @@ fn an_overrun_that_is_ignored_costs_the_oldest() {
 }
 
 #[test]
-fn capacities_are_checked_and_resizing_keeps_what_is_there() {
+fn capacities_are_checked_and_resizing_keeps_the_entries() {
     let all = fixture(2, false);
     all.push(entry(0));
     all.push(entry(1));
@@ -197,7 +197,7 @@ fn capacities_are_checked_and_resizing_keeps_what_is_there() {
 }
 
 #[test]
-fn entries_that_come_together_are_added_as_far_as_there_is_room() {
+fn entries_of_one_call_are_added_up_to_the_capacity() {
     let all = fixture(100, false);
     assert_eq!(all.queue.push_all((0..40).map(entry)), Ok(()));
     assert_eq!(all.poll(30), Vec::from_iter(0..30));
@@ -215,7 +215,7 @@ fn entries_that_come_together_are_added_as_far_as_there_is_room() {
 }
 
 #[test]
-fn entries_that_come_together_raise_one_event() {
+fn entries_of_one_call_raise_one_event() {
     let all = fixture(100, false);
     all.queue.arm(Arming::Any);
     all.queue.push_all((0..40).map(entry)).unwrap();
@@ -231,7 +231,7 @@ fn entries_that_come_together_raise_one_event() {
 
 /// Checks that an armed queue raises its event for the first later entry after a resize, and none for earlier entries.
 #[test]
-fn an_event_that_was_asked_for_survives_a_resize() {
+fn an_armed_queue_stays_armed_after_a_resize() {
     let all = fixture(300, false);
     all.queue.push_all((0..256).map(entry)).unwrap();
     all.queue.arm(Arming::Any);
@@ -299,7 +299,7 @@ fn moderation_does_not_wait_longer_than_its_period() {
 }
 
 #[test]
-fn what_waits_by_an_old_rule_is_told_when_the_rule_changes() {
+fn a_changed_moderation_reports_delayed_completions() {
     let all = fixture(16, false);
     all.queue.moderate(Moderation {
         count: 3,
@@ -314,7 +314,7 @@ fn what_waits_by_an_old_rule_is_told_when_the_rule_changes() {
 }
 
 #[test]
-fn a_queue_in_use_is_not_closed_and_a_closed_one_is_silent() {
+fn a_queue_in_use_is_not_closed_and_a_closed_queue_raises_no_event() {
     let all = fixture(2, false);
     all.queue.usage().acquire().unwrap();
     assert_eq!(all.queue.close(), Err(Refusal::Busy));
@@ -333,7 +333,7 @@ fn a_queue_in_use_is_not_closed_and_a_closed_one_is_silent() {
 /// Checks that a thread that arms, polls and then sleeps until an event misses no entry, and finds each entry once. The channel
 /// blocks, so after a lost event the test would not end.
 #[test]
-fn nobody_sleeps_over_an_entry() {
+fn no_thread_sleeps_while_an_entry_is_present() {
     const ENTRIES: u64 = 5000;
     let all = fixture(ENTRIES as u32, false);
     fcntl_setfl(&*all.channel, OFlags::empty()).unwrap();
@@ -368,9 +368,9 @@ fn nobody_sleeps_over_an_entry() {
     }
 }
 
-/// Checks that the queue is never empty for a thread that another thread has told about an entry.
+/// Checks that the queue is never empty for a thread to which another thread has reported an entry.
 #[test]
-fn the_empty_check_sees_what_was_announced() {
+fn the_empty_check_sees_added_entries() {
     let all = fixture(4, false);
     let announced = AtomicBool::new(false);
     for _ in 0..500 {

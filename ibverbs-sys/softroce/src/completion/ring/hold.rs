@@ -1,29 +1,28 @@
 //! Rare operations on the ring: removing entries out of order, and changing the number of slots. Other threads wait meanwhile.
 
 use super::sync::{Ordering, relax};
-use super::{Place, Ring, Slots};
+use super::{Position, Ring, Slots};
 
-/// Factor by which the number of slots grows when all slots are full.
-const GROWTH: usize = 4;
+/// Factor by which the number of slots is multiplied when all slots are full.
+const GROWTH_FACTOR: usize = 4;
 
-/// Error: the ring contains more entries than the new capacity.
+/// Error: the ring contains more entries than the new capacity allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct TooMany;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`. Does not remove entries that other threads add during the
-    /// call.
+    /// Removes the entries for which `keep` returns `false`, except those that other threads add during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
-        if self.head().plain() == self.tail().plain() {
+        if self.head().unflagged() == self.tail().unflagged() {
             return;
         }
         let head = self.hold();
-        let end = self.tail().plain();
+        let end = self.tail().unflagged();
         let slots = self.table.slots();
         let count = head.distance(end, slots.lap);
         let place = |index| head.nth(index, slots.lap);
         for index in 0..count {
-            wait(&slots, place(index), Place::full);
+            wait(&slots, place(index), Position::full);
         }
         // The kept entries move to the end, because other threads add behind the tail.
         let mut removed = count;
@@ -40,7 +39,7 @@ impl<T: Copy + Send> Ring<T> {
         }
         for index in 0..removed {
             let place = place(index);
-            slots.of(place).say(place.next_lap().free());
+            slots.of(place).set_turn(place.next_lap().free());
         }
         self.release(place(removed));
     }
@@ -55,7 +54,7 @@ impl<T: Copy + Send> Ring<T> {
         }
         self.capacity.store(capacity, Ordering::Relaxed);
         if lap.length() > capacity {
-            self.rebuild(head, tail, capacity);
+            self.set_slots(head, tail, capacity);
         } else {
             self.release_both(head, tail);
         }
@@ -68,27 +67,27 @@ impl<T: Copy + Send> Ring<T> {
         let length = self.table.slots().lap.length();
         let capacity = self.capacity.load(Ordering::Relaxed);
         if length < capacity && tail == head.next_lap() {
-            self.rebuild(head, tail, capacity.min(GROWTH * length));
+            self.set_slots(head, tail, capacity.min(GROWTH_FACTOR * length));
         } else {
             self.release_both(head, tail);
         }
     }
 
-    /// Changes the number of slots to `length`, and moves the entries. The caller must hold exclusive control of head and tail,
-    /// which this function releases.
-    fn rebuild(&self, head: Place, tail: Place, length: usize) {
+    /// Changes the number of slots to `length`, and moves the entries. The caller must have exclusive control of the
+    /// positions `head` and `tail`, which this function releases.
+    fn set_slots(&self, head: Position, tail: Position, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
         let entry = |index| {
             let place = head.nth(index, slots.lap);
-            wait(&slots, place, Place::full);
+            wait(&slots, place, Position::full);
             // SAFETY: this thread holds the head, the position is behind it, and its entry is full.
             unsafe { slots.of(place).read(|entry| *entry) }
         };
         let entries: Vec<T> = (0..count).map(entry).collect();
         // A consumer of earlier entries may still be reading them.
         for index in count..slots.lap.length() {
-            wait(&slots, head.nth(index, slots.lap), Place::free);
+            wait(&slots, head.nth(index, slots.lap), Position::free);
         }
         // A new lap ensures that a thread which read the head or tail before this change cannot claim a position with the old
         // value.
@@ -101,23 +100,23 @@ impl<T: Copy + Send> Ring<T> {
             if let Some(&entry) = entries.get(index) {
                 // SAFETY: this thread holds head and tail, and no other thread is between a claim and its completion.
                 unsafe { slot.write(entry) };
-                slot.say(place.full());
+                slot.set_turn(place.full());
             } else {
-                slot.say(place.free());
+                slot.set_turn(place.free());
             }
         }
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release).
-    /// Returns the position of the head.
-    fn hold(&self) -> Place {
+    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release)
+    /// is called. Returns the position of the head.
+    fn hold(&self) -> Position {
         let mut attempt = 0;
         loop {
             let head = self.head();
-            let held = head.with(Place::HELD);
+            let held = head.with(Position::HELD);
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-            if !head.has(Place::HELD)
+            if !head.has(Position::HELD)
                 && self
                     .head
                     .0
@@ -130,21 +129,21 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    fn release(&self, head: Place) {
+    fn release(&self, head: Position) {
         // `Release`: a thread that reads the head here finds the entries at their new positions.
         self.head.0.store(head.0, Ordering::Release);
     }
 
     /// Takes exclusive control of head and tail, so that no other thread can add or remove entries until
-    /// [`release_both`](Self::release_both). Returns the positions of head and tail.
-    fn hold_both(&self) -> (Place, Place) {
+    /// [`release_both`](Self::release_both) is called. Returns the positions of head and tail.
+    fn hold_both(&self) -> (Position, Position) {
         let head = self.hold();
-        let tail = self.tail.0.fetch_or(Place::HELD, Ordering::Acquire);
-        (head, Place(tail).plain())
+        let tail = self.tail.0.fetch_or(Position::HELD, Ordering::Acquire);
+        (head, Position(tail).unflagged())
     }
 
-    fn release_both(&self, head: Place, tail: Place) {
-        let kept = Place::CLOSED | Place::MARKS;
+    fn release_both(&self, head: Position, tail: Position) {
+        let kept = Position::CLOSED | Position::MARKS;
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
         let changed = |word| Some(tail.0 | word & kept);
         let _ = self.tail.0.fetch_update(success, failure, changed);
@@ -152,11 +151,11 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the state word of the slot at `place` equals `turn(place)`. Another thread has claimed the slot and is
-/// about to set that state.
-fn wait<T: Copy>(slots: &Slots<'_, T>, place: Place, turn: fn(Place) -> u64) {
+/// Waits until the state word of the slot at the position `place` equals `turn(place)`. Another thread has claimed the
+/// slot and is about to set this state.
+fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
-    while !slots.of(place).says(turn(place)) {
+    while !slots.of(place).has_turn(turn(place)) {
         relax(&mut attempt);
     }
 }

@@ -17,7 +17,7 @@ impl Ring<u64> {
     }
 
     /// Removes all entries from the ring, and returns them.
-    fn rest(&self) -> Vec<u64> {
+    fn take_all(&self) -> Vec<u64> {
         let mut all = Vec::new();
         while self.poll(2, |&entry| all.push(entry)) > 0 {}
         all
@@ -26,7 +26,7 @@ impl Ring<u64> {
 
 /// Checks that a slot is not overwritten before it was read, and not read before it was written.
 #[test]
-fn entries_come_in_order_and_whole() {
+fn entries_are_removed_in_order_and_complete() {
     loom::model(|| {
         let ring = ring(2, 2);
         let other = Arc::clone(&ring);
@@ -39,7 +39,7 @@ fn entries_come_in_order_and_whole() {
         let mut all = Vec::new();
         ring.poll(1, |&entry| all.push(entry));
         let count = pusher.join().unwrap();
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         let expected: Vec<u64> = (0..2 + count as u64).collect();
         assert_eq!(all, expected);
     });
@@ -47,7 +47,7 @@ fn entries_come_in_order_and_whole() {
 
 /// Checks that two threads that add entries at the same time do not use the same slot: each entry is added once.
 #[test]
-fn pushers_do_not_take_each_others_room() {
+fn two_threads_never_add_to_the_same_slot() {
     loom::model(|| {
         let ring = ring(3, 3);
         let other = Arc::clone(&ring);
@@ -56,7 +56,7 @@ fn pushers_do_not_take_each_others_room() {
         let mut all = Vec::new();
         ring.poll(3, |&entry| all.push(entry));
         let count = pusher.join().unwrap();
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         all.sort_unstable();
         assert_eq!(all, [&[1, 2][..count], &[7]].concat());
     });
@@ -64,7 +64,7 @@ fn pushers_do_not_take_each_others_room() {
 
 /// Checks that, if two threads remove entries at the same time, each entry is removed once and its slot is reused.
 #[test]
-fn pollers_do_not_take_each_others_entries() {
+fn each_entry_is_removed_once() {
     loom::model(|| {
         let ring = ring(2, 2);
         ring.add(1);
@@ -81,7 +81,7 @@ fn pollers_do_not_take_each_others_entries() {
         }
         let taken = poller.join().unwrap();
         all.extend(taken);
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);
     });
@@ -98,14 +98,14 @@ fn growth_loses_nothing() {
         let mut all = Vec::new();
         ring.poll(1, |&entry| all.push(entry));
         pusher.join().unwrap();
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         assert_eq!(all, [1, 2]);
     });
 }
 
 /// Checks that the number of slots can be reduced while another thread reads an entry.
 #[test]
-fn shrinking_waits_for_who_reads() {
+fn shrinking_waits_for_readers() {
     loom::model(|| {
         let ring = ring(2, 2);
         ring.add(1);
@@ -118,19 +118,19 @@ fn shrinking_waits_for_who_reads() {
         });
         let resized = ring.resize(1);
         let mut all = poller.join().unwrap();
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         assert_eq!(all, [1, 2]);
         if resized == Err(TooMany) {
             assert_eq!(ring.resize(1), Ok(()));
         }
         ring.add(3);
-        assert!(matches!(ring.push_all(&[4]), Err(Refused::Full(_))));
+        assert!(matches!(ring.push_all(&[4]), Err(AddError::Full(_))));
     });
 }
 
 /// Checks that entries can be removed out of order while other entries are added and removed.
 #[test]
-fn what_is_removed_is_not_found_and_the_rest_is() {
+fn removal_out_of_order_keeps_the_other_entries() {
     loom::model(|| {
         let ring = ring(3, 3);
         for entry in [10, 1, 11] {
@@ -145,14 +145,14 @@ fn what_is_removed_is_not_found_and_the_rest_is() {
         ring.retain(|&entry| entry < 10);
         ring.add(2);
         let mut all = poller.join().unwrap();
-        all.extend(ring.rest());
+        all.extend(ring.take_all());
         assert!(all == [1, 2] || all == [10, 1, 2], "{all:?}");
     });
 }
 
 /// Checks that a removal out of order waits for entries whose positions are claimed but not written yet.
 #[test]
-fn entries_that_come_during_a_removal_stay() {
+fn entries_added_during_a_removal_stay() {
     loom::model(|| {
         let ring = ring(2, 2);
         ring.add(10);
@@ -161,21 +161,21 @@ fn entries_that_come_during_a_removal_stay() {
         ring.retain(|&entry| entry < 10);
         pusher.join().unwrap();
         ring.add(2);
-        assert_eq!(ring.rest(), [1, 2]);
+        assert_eq!(ring.take_all(), [1, 2]);
     });
 }
 
 /// Checks that a thread which sets a mark and waits for earlier claims finds the entry, or that the thread which adds the entry
 /// sees the mark.
 #[test]
-fn no_entry_slips_by_a_mark() {
+fn a_mark_is_seen_or_the_entry_is_found() {
     loom::model(|| {
         let ring = ring(2, 2);
         let other = Arc::clone(&ring);
         let pusher = thread::spawn(move || other.add(1));
         let mark = ring.mark(Marks::FIRST);
-        ring.settle();
-        let is_found = !ring.rest().is_empty();
+        ring.wait_for_claims();
+        let is_found = !ring.take_all().is_empty();
         let added = pusher.join().unwrap();
         let is_told = added.marks().contains(Marks::FIRST);
         assert!(is_found || is_told);
@@ -185,7 +185,7 @@ fn no_entry_slips_by_a_mark() {
 
 /// Checks that a thread which adds an entry sees a mark even while slots are added to the ring.
 #[test]
-fn no_entry_slips_by_a_mark_while_the_ring_grows() {
+fn a_mark_is_seen_while_the_ring_grows() {
     // All orders would take too long.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -195,8 +195,8 @@ fn no_entry_slips_by_a_mark_while_the_ring_grows() {
         let other = Arc::clone(&ring);
         let pusher = thread::spawn(move || other.add(1));
         ring.mark(Marks::SECOND);
-        ring.settle();
-        let count = ring.rest().len();
+        ring.wait_for_claims();
+        let count = ring.take_all().len();
         let added = pusher.join().unwrap();
         assert!(count == 2 || added.marks().contains(Marks::SECOND));
     });
@@ -209,7 +209,7 @@ fn a_full_ring_is_closed_once() {
         let ring = ring(1, 1);
         ring.add(1);
         let close = |ring: &Ring<u64>| match ring.push_all(&[2]) {
-            Err(Refused::Full(full)) => ring.close(full),
+            Err(AddError::Full(full)) => ring.close(full),
             _ => false,
         };
         let other = Arc::clone(&ring);
@@ -217,7 +217,7 @@ fn a_full_ring_is_closed_once() {
         let mine = close(&ring);
         let theirs = pusher.join().unwrap();
         assert!(mine != theirs);
-        assert_eq!(ring.rest(), [1]);
-        assert_eq!(ring.push_all(&[3]), Err(Refused::Closed));
+        assert_eq!(ring.take_all(), [1]);
+        assert_eq!(ring.push_all(&[3]), Err(AddError::Closed));
     });
 }

@@ -2,13 +2,13 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::place::{Lap, Place};
+use super::position::{Lap, Position};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
-/// Slot of the ring: memory for one entry, with its state. A slot with a completion queue entry fills one cache line.
+/// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// State word: [`Place::free`] or [`Place::full`] of the position for which the slot is used at present.
+    /// State word: [`Position::free`] or [`Position::full`] of the position for which the slot is used at present.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -16,22 +16,24 @@ pub(super) struct Slot<T> {
 impl<T: Copy> Slot<T> {
     fn new() -> Self {
         Self {
-            turn: AtomicU64::new(Place::START.free()),
+            turn: AtomicU64::new(Position::START.free()),
             entry: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
     #[inline]
-    pub(super) fn says(&self, turn: u64) -> bool {
+    pub(super) fn has_turn(&self, turn: u64) -> bool {
         // `Acquire`: what other threads did with the slot before they set this state is visible.
         self.turn.load(Ordering::Acquire) == turn
     }
 
     #[inline]
-    pub(super) fn say(&self, turn: u64) {
+    pub(super) fn set_turn(&self, turn: u64) {
         self.turn.store(turn, Ordering::Release);
     }
 
+    /// Writes `entry` to the memory of the slot.
+    ///
     /// # Safety
     /// The caller must have exclusive use of the entry. Either the slot was free for a position that the caller has claimed,
     /// and is not marked full yet; or the caller holds exclusive control of the head (and of the tail, if the position is not
@@ -43,6 +45,8 @@ impl<T: Copy> Slot<T> {
             .with_mut(|place| unsafe { (*place).write(entry) });
     }
 
+    /// Calls `look` with the entry in the slot, and returns the result.
+    ///
     /// # Safety
     /// The slot must contain an entry, and no thread may write to the slot while the reference is used. Either the slot was
     /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds exclusive control of
@@ -55,14 +59,14 @@ impl<T: Copy> Slot<T> {
     }
 }
 
-/// Memory of the slots of a ring. The number of slots may grow.
+/// Memory of the slots of a ring, whose number may grow.
 ///
 /// Threads read slots without a registration, so no slot is freed before the ring. Each new array has at least twice the size
 /// of the one before, so all earlier ones together are smaller than the last one.
 pub(super) struct Table<T> {
     /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,
-    /// Current [`Lap`]. It is never longer than the last array.
+    /// Current [`Lap`] (number of slots in use), at most the length of the last array.
     lap: AtomicU64,
     /// All arrays that were allocated, as made by [`Box::into_raw`]. Used only by a thread that holds the ring's head.
     arrays: UnsafeCell<Vec<NonNull<[Slot<T>]>>>,
@@ -85,8 +89,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the slots that the ring uses at present. The caller may use them for a position that it read from the ring
-    /// before this call.
+    /// Returns the slots that the ring uses at present. The caller may use them for a position that it has read from
+    /// the ring before this call.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -98,8 +102,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Sets the number of slots that the ring uses, and allocates memory if there are not enough. The caller must then set the
-    /// states (turns) of all slots.
+    /// Sets the number of slots that the ring uses to `length`, and allocates memory if there are not enough. The
+    /// caller must then set the states (turns) of all slots.
     ///
     /// # Safety
     /// The caller must hold the ring's head.
@@ -136,7 +140,7 @@ impl<T> Drop for Table<T> {
     }
 }
 
-/// Slots that the ring had when a thread called [`Table::slots`].
+/// Slots that a ring had when a thread called [`Table::slots`].
 pub(super) struct Slots<'a, T> {
     first: *const Slot<T>,
     pub(super) lap: Lap,
@@ -144,10 +148,10 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot of a position. The position must have been read from the ring before these slots were read, or computed
-    /// from such a position with the lap of these slots.
+    /// Returns the slot at the position `place`. The position must have been read from the ring before these slots were
+    /// read, or computed from such a position with the lap of these slots.
     #[inline]
-    pub(super) fn of(&self, place: Place) -> &'a Slot<T> {
+    pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
         // SAFETY: the index of such a position is below the length of a present or earlier lap. There are at least as many
         // slots as any lap so far has had, because the number of slots never decreases. The slots are freed only with the
         // table.

@@ -33,7 +33,7 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Pauses this thread briefly while it waits for another thread, which may not be scheduled. `attempt` counts the calls
-/// during one wait: first the thread spins, later it yields the processor, and finally it sleeps.
+/// during one wait: the thread spins at first, yields the processor later, and finally sleeps.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Checks that the ring behaves like a bounded queue, for all capacities and initial numbers of slots.
     #[test]
-    fn it_is_a_queue(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
+    fn entries_are_removed_in_order_of_addition(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
         let ring = Ring::new(capacity, room);
         let (mut model, mut capacity, mut marked, mut next) = (VecDeque::new(), capacity, false, 0);
         for step in steps {
@@ -53,7 +53,7 @@ proptest! {
                                 left = &left[count..];
                             }
                             Err(refused) => {
-                                prop_assert!(matches!(refused, Refused::Full(_)));
+                                prop_assert!(matches!(refused, AddError::Full(_)));
                                 prop_assert_eq!(model.len(), capacity);
                                 break;
                             }
@@ -95,28 +95,28 @@ proptest! {
 }
 
 #[test]
-fn a_closed_ring_takes_nothing_and_keeps_what_it_has() {
+fn a_closed_ring_accepts_no_entries_and_keeps_the_present_entries() {
     let ring = Ring::new(2, 2);
     assert_eq!(ring.push_all(&[1, 2, 3]).unwrap().0, 2);
-    let Err(Refused::Full(full)) = ring.push_all(&[4]) else {
+    let Err(AddError::Full(full)) = ring.push_all(&[4]) else {
         panic!("there is no room");
     };
-    let Err(Refused::Full(before)) = ring.push_all(&[4]) else {
+    let Err(AddError::Full(before)) = ring.push_all(&[4]) else {
         panic!("there is no room");
     };
     assert!(ring.close(full));
     assert!(!ring.close(before), "it is closed");
     assert_eq!(rest(&ring), [1, 2]);
-    assert_eq!(ring.push_all(&[5]), Err(Refused::Closed));
+    assert_eq!(ring.push_all(&[5]), Err(AddError::Closed));
     ring.resize(7).unwrap();
-    assert_eq!(ring.push_all(&[5]), Err(Refused::Closed));
+    assert_eq!(ring.push_all(&[5]), Err(AddError::Closed));
 }
 
 #[test]
-fn there_is_room_again_after_it_was_full() {
+fn a_full_ring_has_space_after_a_removal() {
     let ring = Ring::new(1, 1);
     ring.push_all(&[1]).unwrap();
-    let Err(Refused::Full(full)) = ring.push_all(&[2]) else {
+    let Err(AddError::Full(full)) = ring.push_all(&[2]) else {
         panic!("there is no room");
     };
     assert_eq!(rest(&ring), [1]);
@@ -127,7 +127,7 @@ fn there_is_room_again_after_it_was_full() {
 
 /// Checks that the entries that a consumer has claimed are removed, and their slots freed, if the consumer panics.
 #[test]
-fn entries_that_were_claimed_are_gone_after_a_panic() {
+fn claimed_entries_are_removed_after_a_panic() {
     let ring = Ring::new(4, 4);
     ring.push_all(&[1, 2, 3, 4]).unwrap();
     let poll = || ring.poll(3, |&entry| assert_ne!(entry, 2, "as planned"));
@@ -139,7 +139,7 @@ fn entries_that_were_claimed_are_gone_after_a_panic() {
 /// Checks that threads which add, remove and resize at the same time lose no entry, and that the entries of each producer stay
 /// in order.
 #[test]
-fn threads_lose_nothing() {
+fn no_entry_is_lost_between_threads() {
     const EACH: u64 = 20_000;
     const PUSHERS: u64 = 3;
     /// Flag of entries that are removed out of order.

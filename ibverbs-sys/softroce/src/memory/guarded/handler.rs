@@ -14,16 +14,17 @@ use libc::{c_int, c_void, siginfo_t};
 use super::processor::instruction;
 use super::table;
 
-/// The actions for SIGSEGV and SIGBUS that the process had before the handler was installed.
-static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+/// Actions for SIGSEGV and SIGBUS that the process had before the handler was installed.
+static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
+/// Signals that the handler handles, in the order of [`PREVIOUS_ACTIONS`].
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Installs the handler of SIGSEGV and SIGBUS. Only the first call has an effect.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+        for (signal, before) in SIGNALS.into_iter().zip(&PREVIOUS_ACTIONS) {
             // SAFETY: signal sets and actions are plain data, valid for the calls. The handler has the signature that its flags
             // require. This thread blocks the signal until the previous action is stored; a handler in another thread waits for
             // that.
@@ -66,20 +67,20 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     let place = usize::from(signal == SIGNALS[1]);
     let before = loop {
         // Another thread is installing this handler, and is about to store the previous action.
-        if let Some(before) = BEFORE[place].get() {
+        if let Some(before) = PREVIOUS_ACTIONS[place].get() {
             break before;
         }
         std::hint::spin_loop();
     };
     // SAFETY: the arguments are those that the kernel has passed.
-    unsafe { hand_over(before, is_fault, signal, info, context) };
+    unsafe { call_previous(before, is_fault, signal, info, context) };
 }
 
-/// Performs the action that the process had for the signal before this handler was installed.
+/// Performs `before`, the action that the process had for the signal before this handler was installed.
 ///
 /// # Safety
 /// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the action that it has replaced.
-unsafe fn hand_over(
+unsafe fn call_previous(
     before: &libc::sigaction,
     is_fault: bool,
     signal: c_int,

@@ -15,7 +15,7 @@ struct Entry {
     recovery: Distance,
 }
 
-/// The address of an instruction, stored as the distance from this field.
+/// Address of an instruction, stored as the distance from this field.
 #[derive(Debug)]
 #[repr(transparent)]
 struct Distance(i32);

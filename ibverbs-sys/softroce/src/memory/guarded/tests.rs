@@ -7,12 +7,12 @@ use crate::memory::copy;
 
 const PAGE: usize = 4096;
 
-/// Two mapped pages. The second page has access rights that the test chooses.
-struct Border {
+/// Two mapped pages. The test chooses the access rights of the second page.
+struct Pages {
     start: *mut libc::c_void,
 }
 
-impl Border {
+impl Pages {
     fn new(rights: libc::c_int) -> Self {
         install();
         // SAFETY: a new mapping at an address that the kernel chooses; then the protection of its second page.
@@ -26,13 +26,13 @@ impl Border {
         }
     }
 
-    /// Returns an address in the first page, `before` bytes before the border between the two pages.
+    /// Returns the address that is `before` bytes before the end of the first page.
     fn at(&self, before: usize) -> usize {
         self.start.expose_provenance() + PAGE - before
     }
 }
 
-impl Drop for Border {
+impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: this object owns the mapping, and nothing uses it any more.
         unsafe { libc::munmap(self.start, 2 * PAGE) };
@@ -51,8 +51,8 @@ fn cases() -> impl Iterator<Item = (usize, usize)> {
 }
 
 #[test]
-fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
-    let (lost, good) = (Border::new(libc::PROT_NONE), Border::new(libc::PROT_READ));
+fn a_copy_ends_at_unmapped_memory_and_the_error_names_the_side() {
+    let (lost, good) = (Pages::new(libc::PROT_NONE), Pages::new(libc::PROT_READ));
     for (length, there) in cases() {
         let is_missing = there < length;
         let mut out = vec![1; length];
@@ -76,8 +76,8 @@ fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
 }
 
 #[test]
-fn what_may_be_read_and_not_written_is_read() {
-    let border = Border::new(libc::PROT_READ);
+fn read_only_memory_is_read_and_not_written() {
+    let border = Pages::new(libc::PROT_READ);
     for (length, there) in cases() {
         let mut out = vec![1; length];
         // SAFETY: no references to the bytes of the mapping exist.
@@ -94,8 +94,8 @@ fn what_may_be_read_and_not_written_is_read() {
 }
 
 #[test]
-fn an_atomic_operation_is_done_or_not() {
-    let border = Border::new(libc::PROT_READ);
+fn an_atomic_operation_is_executed_completely_or_not_at_all() {
+    let border = Pages::new(libc::PROT_READ);
     // SAFETY: aligned words of the mapping, to which no references exist.
     unsafe {
         assert_eq!(copy::fetch_add(border.at(8), 5), Ok(0));
@@ -111,8 +111,8 @@ fn an_atomic_operation_is_done_or_not() {
 
 /// Checks that a copy that reaches beyond the border copies all bytes before the border, in order.
 #[test]
-fn what_is_before_the_border_is_copied() {
-    let border = Border::new(libc::PROT_NONE);
+fn the_bytes_before_unmapped_memory_are_copied() {
+    let border = Pages::new(libc::PROT_NONE);
     let data: Vec<u8> = (0..600).map(|at| (at % 251) as u8 + 1).collect();
     for there in [8, 64, 520] {
         let mut back = vec![0; there];

@@ -56,7 +56,7 @@ copy! {
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
-/// Minimum length in bytes for which the processor's string instruction is faster than a loop.
+/// Minimum length in bytes of copies for which the processor's string instruction is faster than a loop.
 pub(crate) const MANY: usize = 512;
 
 /// Copies words, each by a single access where it is aligned. Returns `false` after a fault.

@@ -4,44 +4,44 @@
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
 
-use super::known::Lately;
+use super::route_cache::RouteCache;
 use crate::net::network::Network;
-use crate::net::route::Company;
-use crate::net::{FRONT, GRAIN};
-use crate::wire::Identifications;
+use crate::net::route::Batching;
+use crate::net::{ALIGN, OFFSET};
+use crate::wire::IcrcDifferences;
 use crate::wire::ip::Headers;
 
 /// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
 /// Number of packets at which an outbox counts as full. A full outbox is sent.
-pub(super) const PACKETS: usize = 64;
+pub(super) const FULL_PACKETS: usize = 64;
 
 /// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is sent.
-pub(super) const BYTES: usize = 128 << 10;
+pub(super) const FULL_BYTES: usize = 128 << 10;
 
-/// The packets of an outbox, in two buffers that are reused: one for single packets, one for runs (consecutive packets of one
-/// size).
+/// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs (consecutive packets of
+/// equal size).
 #[derive(Debug, Default)]
 pub(in crate::net) struct Batch {
     pub(super) bytes: Vec<u8>,
     /// Buffer for runs (consecutive packets of one size), used up to the offset `runs_end`.
     pub(super) runs: Vec<u8>,
     pub(super) runs_end: usize,
-    pub(super) sealed: Vec<Sealed>,
+    pub(super) sealed: Vec<Encoded>,
     /// Number of packets in `sealed`, where a run counts with all of its packets.
     pub(super) packets: usize,
     /// Slices of adjacent datagrams that are passed to the kernel, in the order of sending.
     pub(super) pieces: Vec<Piece>,
     /// Ranges of `pieces`. The slices of each range are sent to the kernel as one message (burst).
     pub(super) bursts: Vec<Range<usize>>,
-    pub(super) known: Lately,
-    identifications: Identifications,
+    pub(super) known: RouteCache,
+    identifications: IcrcDifferences,
 }
 
-/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of one size).
+/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal size).
 #[derive(Clone, Debug)]
-pub(super) struct Sealed {
+pub(super) struct Encoded {
     /// Range of the first packet's datagram in its buffer. The other packets of a run follow directly.
     pub(super) datagram: Range<usize>,
     /// The range from the BTH to the ICRC of the first packet in the buffer.
@@ -52,13 +52,13 @@ pub(super) struct Sealed {
     pub(super) shipment: Shipment,
 }
 
-/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that its payload is aligned.
-pub(super) fn place_behind(bytes: usize) -> usize {
-    bytes.saturating_sub(FRONT).next_multiple_of(GRAIN) + FRONT
+/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that the packet's payload
+/// is aligned.
+pub(super) fn next_offset(bytes: usize) -> usize {
+    bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
-/// A single packet, or adjacent packets of a run (consecutive packets of one size), which are passed to the kernel as one
-/// slice.
+/// One packet, or consecutive packets of a run (packets of equal size), which are passed to the kernel as one slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
@@ -66,27 +66,27 @@ pub(super) struct Piece {
     packets: Range<usize>,
 }
 
-/// The properties of a datagram besides its bytes that sending it requires: socket, destination and header fields.
+/// Socket, destination and header fields with which a datagram is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Shipment {
     pub(in crate::net) endpoint: usize,
     pub(in crate::net) to: SocketAddr,
     pub(in crate::net) traffic_class: u8,
     pub(in crate::net) hop_limit: Option<u8>,
-    pub(in crate::net) company: Company,
+    pub(in crate::net) batching: Batching,
 }
 
-/// An outbox's packet buffers ([`Batch`]). They are taken from the network's pool when the first packet is added, and
-/// returned when this value is dropped.
+/// Packet buffers ([`Batch`]) of an outbox. They are taken from the network's pool when the first packet is added, and
+/// returned to the pool when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Lent<'a> {
+pub(super) struct PooledBatch<'a> {
     network: &'a Network,
     batch: Option<Box<Batch>>,
 }
 
 impl Batch {
     pub(super) fn is_full(&self) -> bool {
-        self.packets >= PACKETS || self.bytes.len() + self.runs_end >= BYTES
+        self.packets >= FULL_PACKETS || self.bytes.len() + self.runs_end >= FULL_BYTES
     }
 
     pub(super) fn clear(&mut self) {
@@ -98,23 +98,24 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the shipment of the first packet, if there are several packets.
+    /// Returns the shipment (socket, destination and header fields) of the first packet, or `None` if there are fewer
+    /// than two packets.
     pub(in crate::net) fn first_of_several(&self) -> Option<&Shipment> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
         first.map(|first| &first.shipment)
     }
 
-    /// Adds a packet or run (consecutive packets of one size) to the outbox `copies` times.
-    pub(super) fn put(&mut self, sealed: Sealed, copies: usize) {
+    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times.
+    pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
 
-    /// Divides the packets into bursts (messages to the kernel of several packets).
-    pub(super) fn arrange(&mut self, network: &Network) {
+    /// Divides the packets into bursts (messages of several packets, which the kernel splits).
+    pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
-            let company = first.shipment.company;
+            let batching = first.shipment.batching;
             let mut left = network.burst(&self.sealed[sealed..], packet);
             let begin = self.pieces.len();
             while left > 0 {
@@ -130,16 +131,16 @@ impl Batch {
                 };
             }
             let burst = begin..self.pieces.len();
-            if matches!(company, Company::Numbered | Company::Trial) {
-                self.number(burst.clone());
+            if matches!(batching, Batching::Numbered | Batching::Trial) {
+                self.set_identifications(burst.clone());
             }
             self.bursts.push(burst);
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign,
-    /// which are 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays wrong.
-    fn number(&mut self, burst: Range<usize>) {
+    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign:
+    /// 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays wrong.
+    fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
             let sealed = &mut self.sealed[piece.sealed];
@@ -164,9 +165,9 @@ impl Batch {
         }
     }
 
-    /// Returns the bytes of the adjacent datagrams to which `piece` refers.
+    /// Returns the bytes of the consecutive datagrams to which `piece` refers.
     pub(super) fn datagrams(&self, piece: &Piece) -> &[u8] {
-        let Sealed { datagram, run, .. } = &self.sealed[piece.sealed];
+        let Encoded { datagram, run, .. } = &self.sealed[piece.sealed];
         let bytes = match run {
             Some(_) => &self.runs,
             None => &self.bytes,
@@ -176,35 +177,35 @@ impl Batch {
     }
 }
 
-impl Sealed {
-    /// Returns the number of packets: that of the run, or 1 for a single packet.
+impl Encoded {
+    /// Returns the number of packets in the run, or 1 for a single packet.
     pub(super) fn count(&self) -> usize {
         self.run.unwrap_or(1)
     }
 }
 
-impl<'a> Lent<'a> {
-    /// Creates a holder without packet buffers. [`open`](Self::open) takes them from the pool.
-    pub(super) fn none(network: &'a Network) -> Self {
+impl<'a> PooledBatch<'a> {
+    /// Creates an empty value without packet buffers. [`open`](Self::open) takes the buffers from the pool.
+    pub(super) fn empty(network: &'a Network) -> Self {
         Self {
             network,
             batch: None,
         }
     }
 
-    /// Takes packet buffers from the network's pool, if this holder has none yet.
+    /// Takes packet buffers from the network's pool, unless `open` has done so before.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());
     }
 
-    /// Returns the packet buffers, or `None` if none were taken from the pool.
+    /// Returns the packet buffers, or `None` if none have been taken from the pool.
     pub(super) fn opened(&mut self) -> Option<&mut Batch> {
         self.batch.as_deref_mut()
     }
 }
 
-impl Deref for Lent<'_> {
+impl Deref for PooledBatch<'_> {
     type Target = Batch;
 
     fn deref(&self) -> &Batch {
@@ -215,7 +216,7 @@ impl Deref for Lent<'_> {
     }
 }
 
-impl DerefMut for Lent<'_> {
+impl DerefMut for PooledBatch<'_> {
     fn deref_mut(&mut self) -> &mut Batch {
         match &mut self.batch {
             Some(batch) => batch,
@@ -224,7 +225,7 @@ impl DerefMut for Lent<'_> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for PooledBatch<'_> {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.network.recycle(batch);
@@ -238,20 +239,20 @@ mod tests {
     use crate::wire::BASE;
 
     #[test]
-    fn payloads_are_where_they_are_copied_fast() {
+    fn payloads_are_aligned_for_copying() {
         const RETH: usize = 16;
-        let mut begin = place_behind(0);
+        let mut begin = next_offset(0);
         for length in [BASE + RETH + 4096, BASE + 4096, BASE + 1024, BASE + 13, 1] {
             assert!(
-                (begin + BASE).is_multiple_of(GRAIN) && (begin + BASE + RETH).is_multiple_of(GRAIN)
+                (begin + BASE).is_multiple_of(ALIGN) && (begin + BASE + RETH).is_multiple_of(ALIGN)
             );
-            let next = place_behind(begin + length + ICRC);
-            assert!((begin + length + ICRC..begin + length + ICRC + GRAIN).contains(&next));
+            let next = next_offset(begin + length + ICRC);
+            assert!((begin + length + ICRC..begin + length + ICRC + ALIGN).contains(&next));
             begin = next;
         }
         // The packets of a run must be adjacent in their buffer.
         for mtu in [256, 512, 1024, 2048, 4096] {
-            assert!((BASE + mtu + ICRC).is_multiple_of(GRAIN));
+            assert!((BASE + mtu + ICRC).is_multiple_of(ALIGN));
         }
     }
 }

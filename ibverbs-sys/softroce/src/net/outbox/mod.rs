@@ -2,51 +2,52 @@
 //! The outbox: adds the route and the ICRC to packets, and collects packets that are sent together.
 
 mod batch;
-mod known;
-mod ship;
+mod route_cache;
+mod send;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::delay::Packet;
 use super::network::Network;
-use super::route::Company;
+use super::route::Batching;
 use super::{shared, tunnel};
 use crate::address::MULTICAST;
 use crate::proto::{Counter, Path, Run};
-use crate::same_host::{Failure, Kept, Link};
+use crate::same_host::{DelayedPacket, Link, SendError};
 use crate::transfer::Volume;
 use crate::wire::Opcode;
-use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
+use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 
 pub(super) use batch::{Batch, Shipment};
-pub(super) use ship::goes_in_pages;
+pub(super) use send::uses_pages;
 
-/// First byte (opcode) of packets that must not be sent by a socket, but only through shared memory.
-const PRIVATE: u8 = Opcode::SKIP.to_byte();
+/// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
+const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
-/// Packets that will be sent together. Each packet gets its ICRC when it is added. All packets are sent, in order, when
-/// the outbox is full, flushed, or dropped.
+/// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All packets are sent, in
+/// order, when the outbox is full, flushed, or dropped.
 ///
 /// The packets of a queue pair must be flushed before the queue pair is unlocked; otherwise packets of another thread
 /// could overtake them.
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
-    batch: Lent<'a>,
+    batch: PooledBatch<'a>,
     /// Link (shared memory with another process) through which packets are sent, or `None` if they are sent by a socket.
-    shared: Option<Shared>,
-    /// State of datagrams that use shared memory where possible; `None` if datagrams use sockets only.
+    shared: Option<SharedPath>,
+    /// State of datagrams that are sent through shared memory where possible; `None` if datagrams are sent by sockets
+    /// only.
     datagrams: Option<Datagrams>,
     /// Set while wakeups of peer processes that share memory are deferred.
     is_quiet: bool,
-    /// Number and length of packets that were sent through shared memory, and that the counters do not contain yet.
-    shares: Shares,
+    /// Number and length of packets that were sent through shared memory and are not included in the counters yet.
+    shares: SharedVolume,
 }
 
 /// Number and length of packets that were sent through shared memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct SharedVolume {
     pub(crate) packets: u64,
     /// Total length of the packets in bytes, from BTH to pad.
     pub(crate) bytes: u64,
@@ -54,8 +55,8 @@ pub(crate) struct Shares {
     pub(crate) volume: Volume,
 }
 
-impl Shares {
-    /// Counts a packet, whose bytes from BTH to pad are `packet`.
+impl SharedVolume {
+    /// Counts a packet. `packet` has its bytes from BTH to pad.
     fn add(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
@@ -70,25 +71,25 @@ impl Shares {
     }
 }
 
-/// The link (shared memory with another process) through which packets of a queue pair are sent.
+/// Link (shared memory with another process) through which the packets of a queue pair are sent.
 #[derive(Debug)]
-struct Shared {
+struct SharedPath {
     link: Arc<Link>,
-    /// Tag: a number from which the peer process gets the GIDs of the packets.
+    /// Tag of the packets: the indices of their GIDs in the tables of the two processes.
     tag: u16,
     /// Number of the queue pair that sends the packets.
     queue_pair: u32,
-    /// Set if packets were sent and the peer process must still be woken.
+    /// Set if packets were sent for which the peer process has not been woken yet.
     has_sent: bool,
 }
 
-/// State of sending datagrams through shared memory. Unlike the packets of a connection, they may have different
+/// State of sending datagrams through shared memory. Unlike the packets of a connection, datagrams may have different
 /// receivers.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// Link (shared memory) to the process that got the last datagrams, and that must still be woken.
+    /// Link (shared memory) to the process to which the last datagrams were sent, and which must still be woken.
     last: Option<Arc<Link>>,
-    /// Address of a process to which a datagram was sent by a socket because no memory is shared with that process yet.
+    /// Address of a process to which a datagram was sent by a socket because no memory is shared with the process yet.
     unknown: Option<SocketAddr>,
 }
 
@@ -96,22 +97,22 @@ impl<'a> Outbox<'a> {
     pub(super) fn new(network: &'a Network) -> Self {
         Self {
             network,
-            batch: Lent::none(network),
+            batch: PooledBatch::empty(network),
             shared: None,
             datagrams: None,
             is_quiet: false,
-            shares: Shares::default(),
+            shares: SharedVolume::default(),
         }
     }
 
-    /// Makes this outbox defer the wakeups of peer processes that share memory, if `is_quiet` is set.
-    pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
+    /// Sets whether this outbox defers wakeups of peer processes that share memory.
+    pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
     }
 
     /// Returns whether wakeups of peer processes that share memory are deferred.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn defers_wakeups(&self) -> bool {
         self.is_quiet
     }
 
@@ -119,14 +120,15 @@ impl<'a> Outbox<'a> {
     /// there is no packet. Returns whether a packet was added or discarded.
     ///
     /// A packet that cannot be sent on its path is discarded and counted, like a packet that the kernel refuses; the
-    /// transport handles lost packets. If packets go through shared memory and it has no free space, `write` is not called.
+    /// transport handles lost packets. If packets go through shared memory that has no free space, `write` is not
+    /// called, and the result is `false`.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
             return false;
         }
         self.batch.open();
-        let begin = place_behind(self.batch.bytes.len());
+        let begin = next_offset(self.batch.bytes.len());
         let transport = begin + tunnel::OVERHEAD;
         // Reserves space for the headers of a tunnel, because the path is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
@@ -135,13 +137,13 @@ impl<'a> Outbox<'a> {
             self.batch.bytes.truncate(begin);
             return false;
         };
-        let is_private = self.batch.bytes.get(transport) == Some(&PRIVATE);
-        if self.share(transport).is_some() || self.share_datagram(transport, path).is_some() {
+        let is_private = self.batch.bytes.get(transport) == Some(&SHARED_MEMORY_ONLY);
+        if self.send_shared(transport).is_some() || self.share_datagram(transport, path).is_some() {
             self.batch.bytes.truncate(begin);
         } else if is_private {
-            self.confide(transport, path);
+            self.send_through_memory_only(transport, path);
             self.batch.bytes.truncate(begin);
-        } else if self.seal(begin, path).is_none() {
+        } else if self.complete(begin, path).is_none() {
             self.network.counters.count(Counter::SendDiscarded, 1);
             self.batch.bytes.truncate(begin);
         }
@@ -151,29 +153,30 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds a run of packets (consecutive packets of one size in a message). `write` gets the number of packets and a
-    /// buffer with an equal part for each packet. It must write each packet, from BTH to pad, to the beginning of a part.
-    /// Returns `false`, and adds nothing, if the packets must be sent separately or `write` fails.
+    /// Adds a run of packets (consecutive packets of equal size of a message). Calls `write` with the number of packets
+    /// and a buffer that has a part of equal length for each packet. `write` must write each packet, from BTH to pad,
+    /// to the beginning of its part. Returns `false`, and adds nothing, if the packets must be sent separately or
+    /// `write` fails.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
         write: impl FnOnce(usize, &mut [u8]) -> bool,
     ) -> bool {
         let network = self.network;
-        if self.shared.is_some() || network.is_captured() || !network.faults.spare_packets() {
+        if self.shared.is_some() || network.is_captured() || !network.faults.allows_other_paths() {
             return false;
         }
         self.batch.open();
         let batch: &mut Batch = &mut self.batch;
-        let (stride, begin) = (run.length + ICRC, place_behind(batch.runs_end));
-        let room = (BYTES.saturating_sub(begin) / stride).min(PACKETS - batch.packets);
+        let (stride, begin) = (run.length + ICRC, next_offset(batch.runs_end));
+        let room = (FULL_BYTES.saturating_sub(begin) / stride).min(FULL_PACKETS - batch.packets);
         let count = run.count.min(room);
         let known = (batch.known).of(network, &run.path, run.destination, run.length);
         let Some(known) = known.filter(|known| count > 1 && !known.way.tunnelled) else {
             return false;
         };
         // The buffer is initialized only once, because all of it is overwritten later.
-        batch.runs.resize(BYTES, 0);
+        batch.runs.resize(FULL_BYTES, 0);
         let end = begin + count * stride;
         let bytes = &mut batch.runs[begin..end];
         if !write(count, bytes) {
@@ -186,7 +189,7 @@ impl<'a> Outbox<'a> {
         let counters = &network.counters;
         counters.count(Counter::SentPackets, count as u64);
         counters.count(Counter::SentBytes, (end - begin) as u64);
-        batch.sealed.push(Sealed {
+        batch.sealed.push(Encoded {
             datagram: begin..begin + stride,
             transport: begin..begin + stride,
             run: Some(count),
@@ -201,14 +204,15 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit of a packet in the buffer for runs, for a test that checks that the receiver drops the damaged packet.
+    /// Flips a bit in the byte `byte` of the buffer for runs, for a test that checks that the receiver drops the
+    /// damaged packet.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
     }
 
-    /// Sends all packets of the outbox. Never blocks, but yields to the scheduler a few times if the kernel has no buffer
-    /// space.
+    /// Sends all packets of the outbox. Never blocks; if the kernel has no buffer space, yields to the scheduler a few
+    /// times, and then discards the remaining packets.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.has_sent)
@@ -227,7 +231,7 @@ impl<'a> Outbox<'a> {
             batch.bytes.clear();
             return;
         }
-        batch.arrange(network);
+        batch.divide_into_bursts(network);
         if network.is_captured() {
             // While packets are captured, there are no runs.
             for packet in &batch.sealed {
@@ -250,14 +254,14 @@ impl<'a> Outbox<'a> {
             .iter_mut()
             .flat_map(|batch| &mut batch.sealed)
         {
-            sealed.shipment.company = Company::Trial;
+            sealed.shipment.batching = Batching::Trial;
         }
     }
 
-    /// Makes packets that are added from now on use a link (shared memory with another process). All of them must be sent
-    /// by the queue pair with the number `queue_pair`. From `tag`, the peer process gets the GIDs of the packets.
+    /// Makes packets that are added from now on use the shared memory of `link`. All of them must be sent by the queue
+    /// pair with the number `queue_pair`. `tag` encodes the GIDs of the packets for the peer process.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
-        self.shared = Some(Shared {
+        self.shared = Some(SharedPath {
             link: Arc::clone(link),
             tag,
             queue_pair,
@@ -265,30 +269,30 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Makes datagrams that are added from now on use memory that is shared with their receivers, where there is such memory
-    /// with free space.
+    /// Makes datagrams that are added from now on use memory that is shared with their receivers, if there is such
+    /// memory and it has free space.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
 
-    /// Returns the number and length of packets that were sent through shared memory since the last call of this function.
-    pub(crate) fn take_shares(&mut self) -> Shares {
+    /// Returns the number and length of packets that were sent through shared memory since the last call.
+    pub(crate) fn take_shared_volume(&mut self) -> SharedVolume {
         std::mem::take(&mut self.shares)
     }
 
-    /// Returns the address of a process that got datagrams by a socket because no memory is shared with that process yet.
-    /// Removes the address from the outbox.
-    pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
+    /// Removes and returns the address of a process to which datagrams were sent by a socket because no memory is
+    /// shared with the process yet. Returns `None` if there is no such process.
+    pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared with its receiver.
-    /// Returns `None` if the datagram must be sent by a socket.
+    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared with the datagram's
+    /// receiver. Returns `None` if the datagram must be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
         let written = self.batch.bytes.get(begin..)?;
-        let number = number_in(written).filter(|&number| number != MULTICAST)?;
+        let number = destination_queue_pair(written).filter(|&number| number != MULTICAST)?;
         let way = network.way(path, number)?;
         let Some(link) = network.link_to(way.to) else {
             datagrams.unknown = Some(way.to);
@@ -323,47 +327,47 @@ impl<'a> Outbox<'a> {
 
     /// Sends the packet that begins at offset `begin` of the buffer through the link (shared memory) that
     /// [`through`](Self::through) has set. Returns `None` if no link was set, or if the peer process has ended.
-    fn share(&mut self, begin: usize) -> Option<()> {
+    fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
         match shared.link.send(shared.tag, 0, written) {
             Ok(()) => shared.has_sent = true,
-            Err(Failure::Full) => {
-                let kept = Kept {
+            Err(SendError::Full) => {
+                let kept = DelayedPacket {
                     bytes: written.into(),
                     annotation: 0,
                 };
-                shared.link.keep(shared.tag, kept);
+                shared.link.delay_packet(shared.tag, kept);
             }
-            Err(Failure::Dead) => return None,
+            Err(SendError::Dead) => return None,
         }
         self.shares.add(written);
         Some(())
     }
 
-    /// Sends a packet that a peer accepts only through shared memory, even while injected faults require all other packets
-    /// to go through sockets. The packet begins at offset `begin` of the buffer. If no memory is shared with the peer,
-    /// counts the packet as discarded.
+    /// Sends a packet that peers accept only through shared memory, even while injected faults require that other
+    /// packets go through sockets. The packet begins at offset `begin` of the buffer. If no memory is shared with the
+    /// peer, counts the packet as discarded.
     #[cold]
-    fn confide(&mut self, begin: usize, path: &Path) {
+    fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
             return;
         };
-        let sent = number_in(written)
+        let sent = destination_queue_pair(written)
             .filter(|_| self.network.faults.link_is_up())
             .and_then(|queue_pair| self.network.private_link(path, queue_pair))
             .and_then(|link| {
                 let tag = shared::tag(path, &link)?;
                 match link.send(tag, 0, written) {
                     Ok(()) => link.flush(),
-                    Err(Failure::Full) => link.keep(
+                    Err(SendError::Full) => link.delay_packet(
                         tag,
-                        Kept {
+                        DelayedPacket {
                             bytes: written.into(),
                             annotation: 0,
                         },
                     ),
-                    Err(Failure::Dead) => return None,
+                    Err(SendError::Dead) => return None,
                 }
                 Some(())
             });
@@ -374,15 +378,15 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and adds the packet to the
-    /// outbox. Returns `None` if the packet cannot be sent on `path`.
-    fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
+    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and adds the packet to
+    /// the outbox. Returns `None` if the packet cannot be sent on `path`.
+    fn complete(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
         let bytes = &mut batch.bytes;
         let transport = begin + tunnel::OVERHEAD;
         let written = bytes.get(transport..)?;
-        let queue_pair = number_in(written)?;
+        let queue_pair = destination_queue_pair(written)?;
         let known = (batch.known).of(network, path, queue_pair, written.len())?;
         let (way, headers) = (&known.way, &known.headers);
         if !network.faults.link_is_up() {
@@ -395,7 +399,7 @@ impl<'a> Outbox<'a> {
             bytes[begin..begin + ip.len()].copy_from_slice(ip);
             bytes[begin + ip.len()..transport].copy_from_slice(udp);
         }
-        let sealed = Sealed {
+        let sealed = Encoded {
             datagram: if way.tunnelled { begin } else { transport }..bytes.len(),
             transport: transport..bytes.len(),
             run: None,
@@ -410,9 +414,9 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the last packet in the buffer. Adds the packet to the outbox, unless the faults drop it
-    /// or hold it back.
-    fn commit(&mut self, sealed: Sealed) {
+    /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox, unless the faults
+    /// drop the packet or hold it back.
+    fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
             self.batch.put(sealed, 1);
@@ -455,11 +459,11 @@ impl<'a> Outbox<'a> {
         if let Some(next) = network.delay.next_due() {
             network
                 .timers
-                .note(super::network::DELAY, network.delay.alarm(), next);
+                .schedule(super::network::DELAY_TIMER, network.delay.alarm(), next);
         }
     }
 
-    /// Adds a packet that injected faults had held back to the outbox.
+    /// Adds a packet that injected faults have held back, and that is due now.
     pub(super) fn put(&mut self, packet: Packet) {
         self.batch.open();
         let begin = self.batch.bytes.len();
@@ -469,7 +473,7 @@ impl<'a> Outbox<'a> {
         let transport = self.batch.bytes.len();
         self.batch.bytes.extend_from_slice(&packet.bytes);
         let end = self.batch.bytes.len();
-        let sealed = Sealed {
+        let sealed = Encoded {
             datagram: begin..end,
             transport: transport..end,
             run: None,
@@ -484,7 +488,7 @@ impl<'a> Outbox<'a> {
 }
 
 /// Returns the destination queue pair number in a packet's BTH, or `None` if the packet is too short.
-fn number_in(packet: &[u8]) -> Option<u32> {
+fn destination_queue_pair(packet: &[u8]) -> Option<u32> {
     let destination = packet.get(4..8)?;
     Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)
 }

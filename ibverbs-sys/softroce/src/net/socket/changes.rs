@@ -9,25 +9,26 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use crate::descriptor::Descriptor;
 
-/// Groups of messages (linux/rtnetlink.h): interfaces, IPv4 addresses, IPv6 addresses.
-const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// Multicast groups of netlink messages (linux/rtnetlink.h) about interfaces, IPv4 addresses and IPv6 addresses.
+const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
-/// A socket by which the kernel reports changes of the network interfaces and their addresses (`rtnetlink(7)`).
+/// A netlink socket by which the kernel reports changes of the network interfaces and their addresses (`rtnetlink(7)`).
 #[derive(Debug)]
 pub(crate) struct Changes(Descriptor);
 
 impl Changes {
-    /// Begins to receive reports.
+    /// Opens the socket, which receives reports from now on.
     pub(crate) fn watch() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // The protocol 0 is `NETLINK_ROUTE`.
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let socket = Descriptor::open(|| socket_with(family, kind, flags, None))?;
-        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        bind(&socket, &SocketAddrNetlink::new(0, RTNETLINK_GROUPS))?;
         Ok(Self(socket))
     }
 
-    /// Discards all reports that have arrived. Returns whether there were any, so that the addresses must be listed again.
+    /// Discards all reports that have arrived. Returns whether there was at least one, so that the caller must list the
+    /// addresses again.
     pub(crate) fn take(&self) -> bool {
         let mut any = false;
         loop {

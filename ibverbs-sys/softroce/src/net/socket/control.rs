@@ -5,9 +5,9 @@ use libc::{c_int, cmsghdr};
 
 use super::Burst;
 
-/// Socket option from linux/udp.h that sets the size at which the kernel splits bursts.
+/// Socket option from linux/udp.h: the size in bytes of the datagrams into which the kernel splits a message.
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// Socket option from linux/udp.h that makes the kernel merge received datagrams.
+/// Socket option from linux/udp.h: the kernel merges received datagrams.
 pub(super) const UDP_GRO: c_int = 104;
 
 /// A control message (`cmsg(3)`) whose value is at most as long as an int.
@@ -31,12 +31,12 @@ const _: () = {
 /// The control messages that accompany a sent or received message: traffic class, hop limit, segment size.
 pub(super) type Controls = [Control; 3];
 
-/// The values that the control messages of a received message contain.
+/// Values of the control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ControlValues {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
-    /// Length of each datagram except the last, if several datagrams were received as one message.
+    /// Length in bytes of each datagram except the last, if several datagrams were received as one message.
     pub(super) segment: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Control {
         control
     }
 
-    /// Writes the control messages that a burst needs to `controls`. Returns their number.
+    /// Writes the control messages that the burst `burst` needs to `controls`. Returns their number.
     pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -86,9 +86,9 @@ impl Control {
         set
     }
 
-    /// Returns the values in the control messages `controls` of a received message.
-    pub(super) fn read(controls: &[Self]) -> Said {
-        let mut said = Said::default();
+    /// Returns the values of the control messages `controls` of a received message.
+    pub(super) fn read(controls: &[Self]) -> ControlValues {
+        let mut said = ControlValues::default();
         for control in controls {
             let int = c_int::from_ne_bytes(control.value);
             match (control.header.cmsg_level, control.header.cmsg_type) {

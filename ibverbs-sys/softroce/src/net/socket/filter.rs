@@ -14,29 +14,29 @@ use libc::{
     sock_filter, sock_fprog,
 };
 
-use crate::address::{SLOTS, STRIDE, unique_local};
+use crate::address::{PORT_SLOTS, PORT_STRIDE, unique_local};
 use crate::descriptor::Descriptor;
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 
-/// Opcode of a UD packet without immediate data, which the filter compares.
+/// Opcode of a UD packet without immediate data, to which the filter compares opcodes.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset of the network header in a filter's address space (linux/filter.h).
-const NETWORK: u32 = -0x10_0000_i32 as u32;
-/// Offset of the sender's address in an IPv4 header, in the filter's address space.
-const SENDER: u32 = NETWORK + 12;
-/// Offset of the sender's port in the UDP header, in the filter's address space.
-const PORT: u32 = 0;
-/// Offset of the UDP payload (a BTH, or the headers of a tunnel) in the filter's address space.
+/// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of linux/filter.h).
+const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
+/// Offset of the source address in the IPv4 header, in the filter's address space.
+const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
+/// Offset of the source port in the UDP header, in the filter's address space.
+const SOURCE_PORT: u32 = 0;
+/// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address space.
 const PAYLOAD: u32 = 8;
-/// Offset of the sender's GID in the IPv6 header of a tunnel, in the filter's address space.
-const GID: u32 = PAYLOAD + 8;
+/// Offset of the source GID in the IPv6 header of a tunnelled packet, in the filter's address space.
+const TUNNEL_SOURCE_GID: u32 = PAYLOAD + 8;
 
 /// Maximum number of peers in a filter's list. Each peer costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
-/// The code of a packet filter for the socket of an IPv4 address.
+/// The BPF code of a packet filter for the socket of an IPv4 address.
 ///
 /// Drops datagrams of senders in 127/8, unless
 /// - the sender is a device: the UDP source port is a port of devices, or the header of a tunnel contains the port and
@@ -52,25 +52,25 @@ struct Filter {
 impl Filter {
     fn new(base: u16, peers: Option<&[SocketAddrV4]>) -> Self {
         let mut filter = Self { code: Vec::new() };
-        filter.load(BPF_B, SENDER);
-        let local = filter.when(BPF_JEQ, 127);
-        filter.give(u32::MAX);
-        filter.land(local);
+        filter.load(BPF_B, SOURCE_ADDRESS);
+        let local = filter.jump_if(BPF_JEQ, 127);
+        filter.finish(u32::MAX);
+        filter.set_target(local);
         filter.load_opcode_of_device(base);
         // The comparison ignores the lowest bit of the opcode, which UD packets with immediate data have set.
         filter.calculate(BPF_AND, !1);
-        let connected = filter.unless(BPF_JEQ, DATAGRAM.to_byte().into());
-        filter.give(u32::MAX);
-        filter.land(connected);
+        let connected = filter.jump_unless(BPF_JEQ, DATAGRAM.to_byte().into());
+        filter.finish(u32::MAX);
+        filter.set_target(connected);
         match peers {
-            Some(peers) => filter.give_of(peers),
-            None => filter.give(u32::MAX),
+            Some(peers) => filter.pass_if_from(peers),
+            None => filter.finish(u32::MAX),
         }
         filter
     }
 
-    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator. The code drops packets that
-    /// no device has sent.
+    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator, and that drops packets
+    /// of other senders.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
@@ -79,59 +79,59 @@ impl Filter {
         // These instructions make the same checks as `tunnel::is_tunnelled`.
         self.load(BPF_B, PAYLOAD);
         self.calculate(BPF_AND, 0xf0);
-        let no_version = self.unless(BPF_JEQ, 0x60);
-        self.load(BPF_W, GID);
-        let no_prefix = self.unless(BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
-        self.load(BPF_H, GID + 4);
-        let no_end = self.unless(BPF_JEQ, u32::from_be_bytes([0, 0, e, f]));
+        let no_version = self.jump_unless(BPF_JEQ, 0x60);
+        self.load(BPF_W, TUNNEL_SOURCE_GID);
+        let no_prefix = self.jump_unless(BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
+        self.load(BPF_H, TUNNEL_SOURCE_GID + 4);
+        let no_end = self.jump_unless(BPF_JEQ, u32::from_be_bytes([0, 0, e, f]));
         // The layout of the address is that of `address::unique_local`.
-        self.load(BPF_H, PORT);
-        self.keep();
-        self.load(BPF_H, GID + 6);
-        let other_port = self.unless_kept();
-        self.load(BPF_W, SENDER);
-        self.keep();
-        self.load(BPF_W, GID + 12);
-        let other_address = self.unless_kept();
+        self.load(BPF_H, SOURCE_PORT);
+        self.store();
+        self.load(BPF_H, TUNNEL_SOURCE_GID + 6);
+        let other_port = self.unless_stored();
+        self.load(BPF_W, SOURCE_ADDRESS);
+        self.store();
+        self.load(BPF_W, TUNNEL_SOURCE_GID + 12);
+        let other_address = self.unless_stored();
         self.load(BPF_B, PAYLOAD + tunnel::OVERHEAD as u32);
-        let tunnelled = self.always();
+        let tunnelled = self.jump();
 
         for plain in [no_version, no_prefix, no_end] {
-            self.land(plain);
+            self.set_target(plain);
         }
-        self.load(BPF_H, PORT);
+        self.load(BPF_H, SOURCE_PORT);
         self.calculate(BPF_SUB, base.into());
         // If the port is below that of slot 0, the subtraction gives a large number.
-        let above = self.when(BPF_JGE, u32::from(SLOTS) * u32::from(STRIDE));
-        self.calculate(BPF_MOD, STRIDE.into());
-        let between = self.unless(BPF_JEQ, 0);
+        let above = self.jump_if(BPF_JGE, u32::from(PORT_SLOTS) * u32::from(PORT_STRIDE));
+        self.calculate(BPF_MOD, PORT_STRIDE.into());
+        let between = self.jump_unless(BPF_JEQ, 0);
         self.load(BPF_B, PAYLOAD);
-        let plain = self.always();
+        let plain = self.jump();
 
         for stranger in [other_port, other_address, above, between] {
-            self.land(stranger);
+            self.set_target(stranger);
         }
-        self.give(0);
-        self.land(tunnelled);
-        self.land(plain);
+        self.finish(0);
+        self.set_target(tunnelled);
+        self.set_target(plain);
     }
 
     /// Adds the last instructions of the filter: they pass packets that `peers` have sent, and drop all others.
-    fn give_of(&mut self, peers: &[SocketAddrV4]) {
-        self.load(BPF_H, PORT);
+    fn pass_if_from(&mut self, peers: &[SocketAddrV4]) {
+        self.load(BPF_H, SOURCE_PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
-        self.load(BPF_W, SENDER);
-        self.keep();
+        self.load(BPF_W, SOURCE_ADDRESS);
+        self.store();
         for peer in peers {
-            let other_address = self.unless(BPF_JEQ, u32::from(*peer.ip()));
+            let other_address = self.jump_unless(BPF_JEQ, u32::from(*peer.ip()));
             self.push(BPF_MISC | BPF_TXA, 0);
-            let other_port = self.unless(BPF_JEQ, peer.port().into());
-            self.give(u32::MAX);
-            self.land(other_port);
+            let other_port = self.jump_unless(BPF_JEQ, peer.port().into());
+            self.finish(u32::MAX);
+            self.set_target(other_port);
             self.push(BPF_LD | BPF_MEM, 0);
-            self.land(other_address);
+            self.set_target(other_address);
         }
-        self.give(0);
+        self.finish(0);
     }
 
     fn push(&mut self, code: u32, k: u32) -> usize {
@@ -144,8 +144,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction that loads a word, half word or byte of the datagram into the accumulator. It drops datagrams
-    /// that are too short.
+    /// Adds an instruction that loads a word, half word or byte of the datagram into the accumulator. The instruction
+    /// drops datagrams that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -154,26 +154,26 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is true. [`land`](Self::land) sets its
-    /// target.
-    fn when(&mut self, comparison: u32, operand: u32) -> Jump {
+    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand` is true.
+    /// [`set_target`](Self::set_target) sets the jump's target.
+    fn jump_if(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
             on: Some(true),
         }
     }
 
-    /// Adds a jump that is taken if the comparison of the accumulator with `operand` is false. [`land`](Self::land) sets
-    /// its target.
-    fn unless(&mut self, comparison: u32, operand: u32) -> Jump {
+    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand` is false.
+    /// [`set_target`](Self::set_target) sets the jump's target.
+    fn jump_unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
-            ..self.when(comparison, operand)
+            ..self.jump_if(comparison, operand)
         }
     }
 
-    /// Adds an unconditional jump. [`land`](Self::land) sets its target.
-    fn always(&mut self) -> Jump {
+    /// Adds an unconditional jump. [`set_target`](Self::set_target) sets its target.
+    fn jump(&mut self) -> Jump {
         Jump {
             from: self.push(BPF_JMP | BPF_JA, 0),
             on: None,
@@ -181,12 +181,13 @@ impl Filter {
     }
 
     /// Adds an instruction that stores the accumulator in the filter's memory.
-    fn keep(&mut self) {
+    fn store(&mut self) {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a jump that is taken if the accumulator differs from the value in the filter's memory.
-    fn unless_kept(&mut self) -> Jump {
+    /// Adds a jump that is taken if the accumulator differs from the value that [`store`](Self::store) stored in the
+    /// filter's memory.
+    fn unless_stored(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
             from: self.push(BPF_JMP | BPF_JEQ | BPF_X, 0),
@@ -195,7 +196,7 @@ impl Filter {
     }
 
     /// Sets the target of `jump`: the instruction that is added next.
-    fn land(&mut self, jump: Jump) {
+    fn set_target(&mut self, jump: Jump) {
         let distance = self.code.len() - jump.from - 1;
         let from = &mut self.code[jump.from];
         let conditional =
@@ -207,8 +208,9 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that ends the filter and passes `bytes` bytes of the datagram; 0 drops the datagram.
-    fn give(&mut self, bytes: u32) {
+    /// Adds an instruction that ends the filter. It passes `bytes` bytes of the datagram, or drops the datagram if
+    /// `bytes` is 0.
+    fn finish(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
 }
@@ -217,7 +219,7 @@ impl Filter {
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
-    /// The result of the comparison for which the jump is taken; `None` for an unconditional jump.
+    /// Result of the comparison for which the jump is taken; `None` for an unconditional jump.
     on: Option<bool>,
 }
 

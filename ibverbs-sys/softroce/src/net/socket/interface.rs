@@ -23,7 +23,7 @@ pub(crate) struct Interface {
 /// An IP address of this host, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostAddress {
-    /// The address.
+    /// The IP address.
     pub(crate) ip: IpAddr,
     /// Network interface that has the address.
     pub(crate) interface: Interface,
@@ -32,14 +32,15 @@ pub(crate) struct HostAddress {
 }
 
 impl Interface {
-    /// Returns the network interface that has an address, or `None` if no interface has it. All addresses in 127/8 belong
-    /// to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
+    /// Returns the network interface that has the IP address `address`, or `None` if no interface has it. All addresses
+    /// in 127/8 belong to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
-        Self::among(&HostAddress::list(), address)
+        Self::find(&HostAddress::list(), address)
     }
 
-    /// Returns the network interface that has an address according to the list of all addresses; see [`of`](Self::of).
-    pub(crate) fn among(list: &[HostAddress], address: IpAddr) -> Option<Self> {
+    /// Returns the network interface that has the IP address `address` according to `list`, the list of all addresses;
+    /// see [`of`](Self::of).
+    pub(crate) fn find(list: &[HostAddress], address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             other => other,
@@ -74,7 +75,7 @@ impl Interface {
 }
 
 impl HostAddress {
-    /// Returns the IP addresses of all network interfaces.
+    /// Returns the IP addresses of all network interfaces of the host.
     pub(crate) fn list() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: the pointer is valid for writes; the call stores the list in it.
@@ -127,8 +128,8 @@ impl HostAddress {
         all
     }
 
-    /// Returns the socket address with this IP address and the port `port`. A link-local IPv6 address is that of the
-    /// interface.
+    /// Returns the socket address of this IP address and the port `port`. For a link-local IPv6 address, the result
+    /// contains the index of the interface.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
@@ -140,7 +141,7 @@ impl HostAddress {
     }
 }
 
-/// Returns a socket for system calls about interfaces, or `None` if none can be opened.
+/// Opens a socket for system calls about interfaces. Returns `None` if the kernel refuses.
 fn socket() -> Option<Descriptor> {
     let flags = SocketFlags::CLOEXEC;
     let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_known() {
+    fn the_loopback_interface_is_found() {
         let interface = Interface::of(IpAddr::from([127, 7, 7, 7])).unwrap();
         assert!(Interface::exists(&interface.name) && !Interface::exists("no-such-one"));
         assert!(interface.mtu().unwrap() >= 1500);

@@ -32,20 +32,20 @@ pub(crate) use changes::Changes;
 pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use ring::Ring;
 
-/// Maximum number of messages that are sent by one system call.
+/// Maximum number of messages that one system call sends.
 pub(crate) const BATCH: usize = 32;
 
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
-pub(crate) const SEGMENTS: usize = 64;
+pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 
 /// Maximum number of bytes in a burst. With IPv6 and UDP headers, such a burst has the maximum length of an IP packet.
-pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
+pub(crate) const MAX_BURST_BYTES: usize = 65_535 - 40 - 8;
 
-/// Requested size of the send buffer in bytes. Packets wait in the buffer for a network interface.
-const SEND_BUFFER: usize = 1 << 20;
+/// Requested size in bytes of a socket's send buffer, in which packets wait for the network interface.
+const SEND_BUFFER_SIZE: usize = 1 << 20;
 
 /// Hop limit of packets for which the sender requests no hop limit.
-const HOP_LIMIT: u32 = 64;
+const DEFAULT_HOP_LIMIT: u32 = 64;
 
 /// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented, as the ICRC of sent packets
 /// assumes. Linux does so if path MTU discovery is enabled and the socket is not connected.
@@ -54,19 +54,19 @@ pub(crate) struct Socket {
     socket: Descriptor,
     local: SocketAddr,
     /// Set if the kernel supports bursts (`UDP_SEGMENT`).
-    segments: AtomicBool,
+    sends_bursts: AtomicBool,
 }
 
-/// A UDP address that no other socket can bind, because this value has bound it. Becomes a [`Socket`] when packets are to be
-/// sent and received. Until then, its receive buffer has the default size of the system.
+/// A bound UDP address, which no other socket can use. Becomes a [`Socket`] when packets are to be sent and received.
+/// Until then, the receive buffer has the default size of the system.
 #[derive(Debug)]
-pub(crate) struct Reserved(Descriptor);
+pub(crate) struct BoundAddress(Descriptor);
 
 /// A burst: datagrams that are passed to the kernel as one message, which the kernel splits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
-    /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at most [`SEGMENTS`]
-    /// payloads with at most [`LONGEST`] bytes.
+    /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at most [`MAX_BURST_DATAGRAMS`]
+    /// payloads with at most [`MAX_BURST_BYTES`] bytes.
     pub(crate) payloads: &'a [IoSlice<'a>],
     /// Length of each datagram except the last, which may be shorter; `None` for a single datagram that is not sent as a burst.
     pub(crate) segment: Option<u16>,
@@ -121,22 +121,23 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Reserved {
-    /// Binds an address.
+impl BoundAddress {
+    /// Binds the UDP address `address`, so that no other socket can use it.
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         Descriptor::open(|| UdpSocket::bind(address).map(Into::into)).map(Self)
     }
 
-    /// Creates the socket of the address. `receive_buffer` is the requested size of the receive buffer in bytes, which the
-    /// kernel may reduce.
+    /// Creates the socket of the bound address. `receive_buffer` is the requested size of the receive buffer in bytes,
+    /// which the kernel may reduce.
     pub(crate) fn open(self, receive_buffer: usize) -> io::Result<Socket> {
         Socket::prepare(self.0, receive_buffer)
     }
 }
 
 impl Socket {
-    /// Creates a UDP socket that receives the datagrams of a multicast group on the network interface that has the address
-    /// `interface`. Other processes may join the group, too; each gets every datagram.
+    /// Creates a UDP socket that receives the datagrams of the multicast group `group` on the network interface that
+    /// has the address `interface`. Other processes may join the group, too; each gets every datagram. `receive_buffer`
+    /// is the requested size of the receive buffer in bytes.
     pub(crate) fn join(
         group: SocketAddr,
         interface: IpAddr,
@@ -182,47 +183,47 @@ impl Socket {
                 sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
                 sockopt::set_ip_recvtos(&socket, true)?;
                 set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
-                sockopt::set_ip_ttl(&socket, HOP_LIMIT)?;
+                sockopt::set_ip_ttl(&socket, DEFAULT_HOP_LIMIT)?;
                 if !local.ip().is_multicast() {
                     sockopt::set_ip_multicast_if(&socket, local.ip())?;
-                    sockopt::set_ip_multicast_ttl(&socket, HOP_LIMIT)?;
+                    sockopt::set_ip_multicast_ttl(&socket, DEFAULT_HOP_LIMIT)?;
                 }
             }
             SocketAddr::V6(local) => {
                 sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
                 sockopt::set_ipv6_recvtclass(&socket, true)?;
                 set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
-                sockopt::set_ipv6_unicast_hops(&socket, Some(HOP_LIMIT as u8))?;
+                sockopt::set_ipv6_unicast_hops(&socket, Some(DEFAULT_HOP_LIMIT as u8))?;
                 // The kernel's driver sends without a UDP checksum, which IPv6 sockets otherwise refuse.
                 set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
                 if !local.ip().is_multicast() {
                     let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
                     sockopt::set_ipv6_multicast_if(&socket, interface)?;
-                    sockopt::set_ipv6_multicast_hops(&socket, HOP_LIMIT)?;
+                    sockopt::set_ipv6_multicast_hops(&socket, DEFAULT_HOP_LIMIT)?;
                 }
             }
         }
         // The system limits the size for unprivileged processes; a smaller buffer is acceptable.
-        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_SIZE);
         // Size 0 sets no default size: each burst sets its own. The call shows whether the kernel supports the option. A kernel
         // without it would send a burst as one datagram.
-        let segments = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
+        let sends_bursts = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             socket,
             local,
-            segments: AtomicBool::new(segments),
+            sends_bursts: AtomicBool::new(sends_bursts),
         })
     }
 
-    /// Makes the kernel merge received datagrams. Returns whether the kernel supports this.
-    pub(crate) fn coalesce(&self) -> bool {
+    /// Makes the kernel merge received datagrams. Returns `false` if the kernel does not support this.
+    pub(crate) fn merge_received(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
     /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections whose sender is
     /// not in `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the first port of the
     /// devices' port range.
-    pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
+    pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
         }
@@ -236,20 +237,20 @@ impl Socket {
 
     /// Detaches the packet filter from the socket. The kernel then passes all packets.
     #[cfg(test)]
-    pub(crate) fn pass_strangers(&self) {
+    pub(crate) fn remove_filter(&self) {
         if self.local.is_ipv4() {
             filter::detach(&self.socket).unwrap();
         }
     }
 
-    /// Returns whether the socket can send bursts.
-    pub(crate) fn segments(&self) -> bool {
-        self.segments.load(Ordering::Relaxed)
+    /// Returns whether the socket can send bursts (messages that the kernel splits into several datagrams).
+    pub(crate) fn sends_bursts(&self) -> bool {
+        self.sends_bursts.load(Ordering::Relaxed)
     }
 
     /// Disables bursts on this socket. From now on, each datagram is sent separately.
-    pub(crate) fn stop_segments(&self) {
-        self.segments.store(false, Ordering::Relaxed);
+    pub(crate) fn disable_bursts(&self) {
+        self.sends_bursts.store(false, Ordering::Relaxed);
     }
 
     /// Returns the address that the socket is bound to.
@@ -257,13 +258,13 @@ impl Socket {
         self.local
     }
 
-    /// Returns the size of the socket's receive buffer, as the kernel counts it.
+    /// Returns the size of the socket's receive buffer in bytes, as the kernel counts them.
     pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts. An error is that of the first
-    /// burst.
+    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts, or an error if the first
+    /// burst cannot be sent.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
             [] => Ok(0),
@@ -273,7 +274,8 @@ impl Socket {
         }
     }
 
-    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`.
+    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`. Returns the number of sent
+    /// bursts, 1.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
         let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
@@ -292,7 +294,7 @@ impl Socket {
         Ok(1)
     }
 
-    /// Sends up to `N` bursts with one system call. Returns the number of sent bursts.
+    /// Sends at most `N` bursts with one system call. Returns the number of sent bursts.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
         let mut names = [const { Name::NONE }; N];
@@ -316,8 +318,8 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the ring without blocking, at most as many as the ring has room for, or one if
-    /// `is_single` is set. Returns the number of messages.
+    /// Receives available messages into the buffers of `ring` without blocking: at most as many as the ring has
+    /// buffers, or one if `is_single` is set. Returns the number of messages.
     pub(crate) fn receive(&self, ring: &mut Ring, is_single: bool) -> io::Result<usize> {
         let (headers, count) = ring.prepare(is_single);
         let received = if count == 1 {
@@ -388,10 +390,11 @@ impl AsFd for Socket {
     }
 }
 
-/// Socket option that accepts IPv6 packets without a UDP checksum, from linux/udp.h.
+/// Socket option from linux/udp.h: accept IPv6 packets without a UDP checksum.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Socket option that chooses between the memberships of this socket and of all sockets, from linux/in6.h.
+/// Socket option from linux/in6.h: receive only datagrams of multicast groups that this socket has joined, or of all
+/// groups that any socket has joined.
 const IPV6_MULTICAST_ALL: c_int = 29;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -16,7 +16,7 @@ impl Name {
     // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
-    /// Stores an address. Returns the length of its C form in bytes.
+    /// Stores the socket address `address`. Returns the length of its C form in bytes.
     pub(super) fn set(&mut self, address: SocketAddr) -> libc::socklen_t {
         match address {
             SocketAddr::V4(address) => {

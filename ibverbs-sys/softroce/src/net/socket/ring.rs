@@ -6,18 +6,19 @@ use libc::{iovec, mmsghdr};
 use super::Message;
 use super::control::{Control, Controls};
 use super::name::Name;
-use crate::net::{FRONT, GRAIN};
+use crate::net::{ALIGN, OFFSET};
 
-/// Maximum messages that are received in one system call. The number is small, so that their bytes are still in the processor's
-/// cache when they are processed.
-pub(super) const MESSAGES: usize = 8;
+/// Maximum number of messages that one system call receives. The number is small, so that the messages are still in the
+/// processor's cache when they are processed.
+pub(super) const MAX_MESSAGES: usize = 8;
 
 /// Size of a message's buffer in bytes: the maximum size to which the kernel merges datagrams.
-pub(super) const ROOM: usize = 1 << 16;
+pub(super) const BUFFER_SIZE: usize = 1 << 16;
 
-/// Buffers for messages that are received by one system call.
+/// Buffers for the messages that one system call receives.
 pub(crate) struct Ring {
-    /// An owned allocation. The storage is only accessed through this pointer, because its headers contain pointers into it.
+    /// Pointer to the owned allocation. All accesses use this pointer, because the headers in the allocation contain
+    /// pointers into it.
     storage: NonNull<Storage>,
     /// Number of headers that the kernel has filled since the last [`prepare`](Self::prepare).
     filled: usize,
@@ -28,22 +29,22 @@ unsafe impl Send for Ring {}
 
 #[repr(C)]
 struct Storage {
-    headers: [mmsghdr; MESSAGES],
-    vectors: [iovec; MESSAGES],
-    names: [Name; MESSAGES],
-    controls: [Controls; MESSAGES],
-    /// Buffers for the bytes of the messages. Their unused pages take no memory.
-    places: [Place; MESSAGES],
+    headers: [mmsghdr; MAX_MESSAGES],
+    vectors: [iovec; MAX_MESSAGES],
+    names: [Name; MAX_MESSAGES],
+    controls: [Controls; MAX_MESSAGES],
+    /// Buffers for the bytes of the messages. Unused pages of the buffers take no memory.
+    places: [MessageBuffer; MAX_MESSAGES],
 }
 
 /// Buffer of a received message.
 #[repr(C, align(16))]
-struct Place {
-    front: [u8; FRONT],
-    bytes: [u8; ROOM],
+struct MessageBuffer {
+    front: [u8; OFFSET],
+    bytes: [u8; BUFFER_SIZE],
 }
 
-const _: () = assert!(align_of::<Place>() == GRAIN);
+const _: () = assert!(align_of::<MessageBuffer>() == ALIGN);
 
 impl Ring {
     pub(crate) fn new() -> Self {
@@ -54,12 +55,12 @@ impl Ring {
             alloc::handle_alloc_error(layout);
         };
         let pointer = storage.as_ptr();
-        for i in 0..MESSAGES {
+        for i in 0..MAX_MESSAGES {
             // SAFETY: everything is inside the allocation, which is zeroed: valid integers and null pointers.
             unsafe {
                 (*pointer).vectors[i] = iovec {
                     iov_base: (&raw mut (*pointer).places[i].bytes).cast(),
-                    iov_len: ROOM,
+                    iov_len: BUFFER_SIZE,
                 };
                 let header = &mut (*pointer).headers[i].msg_hdr;
                 header.msg_name = (&raw mut (*pointer).names[i]).cast();
@@ -70,14 +71,15 @@ impl Ring {
         }
         Self {
             storage,
-            filled: MESSAGES,
+            filled: MAX_MESSAGES,
         }
     }
 
-    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has changed. Returns the
-    /// headers, and the number of headers to fill: 1 if `is_single` is set, because a system call for a single message is cheaper.
+    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has changed. Returns a
+    /// pointer to the headers, and the number of headers to fill: 1 if `is_single` is set, because a system call for a
+    /// single message is cheaper.
     pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {
-        let count = if is_single { 1 } else { MESSAGES };
+        let count = if is_single { 1 } else { MAX_MESSAGES };
         let storage = self.storage.as_ptr();
         for i in 0..self.filled {
             // SAFETY: `filled` is at most MESSAGES, and the ring is borrowed mutably.
@@ -93,7 +95,7 @@ impl Ring {
 
     /// Records that the kernel has filled `filled` headers since the call of [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
-        self.filled = filled.min(MESSAGES);
+        self.filled = filled.min(MAX_MESSAGES);
     }
 
     /// Returns the received message with the index `index`, which must be below the result of [`super::Socket::receive`].
@@ -112,7 +114,7 @@ impl Ring {
         };
         let present = header.msg_hdr.msg_controllen / size_of::<Control>();
         let said = Control::read(&controls[..present.min(controls.len())]);
-        let bytes = &bytes[..(header.msg_len as usize).min(ROOM)];
+        let bytes = &bytes[..(header.msg_len as usize).min(BUFFER_SIZE)];
         Message {
             bytes,
             segment: said.segment.unwrap_or(bytes.len()).max(1),

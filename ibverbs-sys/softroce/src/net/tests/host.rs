@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::namespace::{add_interface, ip, is_inside};
-use super::{Inbox, LOST, Network, address, collect, number, path, port, receive, send, try_open};
+use super::{
+    Inbox, Network, TIMEOUT, address, collect, number, path, port, receive, send, try_open,
+};
 use crate::config::Config;
 use crate::proto::{Arrival, Mtu, Path};
 
@@ -37,7 +39,7 @@ fn of_host(network: &Network) -> Vec<(u8, Ipv6Addr)> {
 /// Sends a packet on `path` until it has arrived, because the kernel may lose packets while an interface is coming up. Returns
 /// its arrival.
 fn exchange(from: &Network, path: &Path, to: &Network) -> Arrival {
-    let (mut inbox, end) = (Inbox::new(), Instant::now() + LOST);
+    let (mut inbox, end) = (Inbox::new(), Instant::now() + TIMEOUT);
     loop {
         send(from, path, number(to), 0..1);
         let (mut got, next) = (Vec::new(), Instant::now() + Duration::from_millis(100));
@@ -52,8 +54,8 @@ fn exchange(from: &Network, path: &Path, to: &Network) -> Arrival {
 }
 
 #[test]
-fn the_loopback_address_is_first_and_the_host_s_follow() {
-    if !is_inside("net::tests::host::the_loopback_address_is_first_and_the_host_s_follow") {
+fn the_loopback_address_precedes_the_addresses_of_the_host() {
+    if !is_inside("net::tests::host::the_loopback_address_precedes_the_addresses_of_the_host") {
         return;
     }
     add_interface();
@@ -82,8 +84,8 @@ fn the_loopback_address_is_first_and_the_host_s_follow() {
 }
 
 #[test]
-fn an_address_gets_its_socket_when_it_is_used() {
-    if !is_inside("net::tests::host::an_address_gets_its_socket_when_it_is_used") {
+fn an_address_gets_a_socket_at_its_first_use() {
+    if !is_inside("net::tests::host::an_address_gets_a_socket_at_its_first_use") {
         return;
     }
     add_interface();
@@ -113,8 +115,8 @@ fn an_address_gets_its_socket_when_it_is_used() {
 }
 
 #[test]
-fn a_port_in_use_concerns_its_address_only() {
-    if !is_inside("net::tests::host::a_port_in_use_concerns_its_address_only") {
+fn a_port_in_use_affects_only_its_address() {
+    if !is_inside("net::tests::host::a_port_in_use_affects_only_its_address") {
         return;
     }
     add_interface();
@@ -148,15 +150,15 @@ fn a_port_in_use_concerns_its_address_only() {
 }
 
 #[test]
-fn the_table_follows_the_host() {
-    if !is_inside("net::tests::host::the_table_follows_the_host") {
+fn the_gid_table_follows_changes_of_the_host_addresses() {
+    if !is_inside("net::tests::host::the_gid_table_follows_changes_of_the_host_addresses") {
         return;
     }
     ip("link set lo up");
     let network = try_open(&config()).unwrap();
     assert_eq!(of_host(&network), []);
     let until = |expected: &[(u8, Ipv6Addr)]| {
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + TIMEOUT;
         while of_host(&network) != expected {
             assert!(Instant::now() < end, "{:?}", of_host(&network));
             network.follow();

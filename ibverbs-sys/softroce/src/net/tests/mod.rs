@@ -23,7 +23,7 @@ use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
 /// Maximum time to wait for packets in a test. No wait takes that long unless packets are lost.
-const LOST: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns a base port that no other test uses, for tests that depend on the port range of devices.
 fn port() -> u16 {
@@ -34,7 +34,7 @@ fn port() -> u16 {
 /// Opens a network without filters, which accepts packets of connections from all senders.
 fn open(config: &Config) -> Network {
     let network = open_filtered(config);
-    network.pass_strangers();
+    network.remove_filter();
     network
 }
 
@@ -81,7 +81,7 @@ struct Got {
 fn receive(network: &Network, packets: usize) -> Vec<Got> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     // The wait lasts until `end` only if a packet never arrives.
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + TIMEOUT;
     while got.len() < packets {
         assert!(
             Instant::now() < end,
@@ -108,7 +108,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
 /// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were valid and delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + TIMEOUT;
     while came < datagrams {
         assert!(Instant::now() < end, "{came} of {datagrams} datagrams came");
         came += collect(network, &mut inbox, &mut got);
@@ -163,7 +163,7 @@ fn send(from: &Network, path: &Path, queue_pair: u32, sequences: std::ops::Range
 }
 
 #[test]
-fn a_packet_comes_over_ipv4_with_its_header() {
+fn a_packet_is_received_over_ipv4_with_its_header() {
     let (a, b) = networks();
     let to = Path {
         traffic_class: 0x68,
@@ -197,7 +197,7 @@ fn a_packet_comes_over_ipv4_with_its_header() {
 }
 
 #[test]
-fn a_packet_comes_through_the_tunnel_with_its_ipv6_header() {
+fn a_packet_is_received_through_the_tunnel_with_its_ipv6_header() {
     let (a, b) = networks();
     // With traffic class 0x40, the first byte of the IPv6 header equals the opcode of a UD packet.
     for traffic_class in [0, 0x40, 0xff] {
@@ -223,7 +223,7 @@ fn a_packet_comes_through_the_tunnel_with_its_ipv6_header() {
 }
 
 #[test]
-fn a_packet_to_oneself_comes_too() {
+fn a_packet_to_the_own_device_is_received() {
     let a = open(&Config::default());
     for gid in 0..2 {
         send(
@@ -238,7 +238,7 @@ fn a_packet_to_oneself_comes_too() {
 }
 
 #[test]
-fn packets_come_in_order_whole_and_of_all_sizes() {
+fn packets_of_all_sizes_are_received_complete_and_in_order() {
     let (a, b) = networks();
     for gid in 0..2 {
         for size in [0, 1, 63, 1024, 4096] {
@@ -288,7 +288,7 @@ fn a_damaged_packet_is_dropped_and_counted() {
 }
 
 #[test]
-fn what_is_no_packet_is_dropped_and_counted() {
+fn invalid_packets_are_dropped_and_counted() {
     let config = Config {
         port: port(),
         ..Config::default()
@@ -359,7 +359,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
 
 /// Checks that the kernel drops packets of programs that are not devices, before they take space in the socket's buffer.
 #[test]
-fn what_is_no_devices_takes_no_room() {
+fn packets_of_other_senders_occupy_no_socket_buffer() {
     let of_port = |port| {
         open_filtered(&Config {
             port,
@@ -372,7 +372,7 @@ fn what_is_no_devices_takes_no_room() {
     let (peer, other) = (a.own(0).unwrap().local.ip(), Ipv4Addr::new(127, 0, 78, 1));
     let mut forged = Vec::new();
     datagram(number(&b), 0, &[1; 64], &mut forged);
-    let above = address::port_of_slot(here, address::SLOTS).unwrap();
+    let above = address::port_of_slot(here, address::PORT_SLOTS).unwrap();
     for (ip, port) in [
         (peer, 0),
         (other.into(), 0),
@@ -406,7 +406,7 @@ fn send_connected(from: &Network, gid: u8, to: &Network, sequence: u32) {
 }
 
 #[test]
-fn packets_for_connections_come_from_peers_alone() {
+fn packets_for_connections_are_accepted_only_from_peers() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
     let others: Vec<_> = (0..3).map(|_| open(&Config::default())).collect();
     let to_a = path(0, a.addresses()[0]);
@@ -447,7 +447,7 @@ fn packets_for_connections_come_from_peers_alone() {
 
 /// Checks that packets of all peers are accepted even if there are more peers than a filter can list.
 #[test]
-fn many_peers_are_all_heard() {
+fn packets_of_many_peers_are_received() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
     let to_a = path(0, a.addresses()[0]);
     for others in 0..=1000_u16 {
@@ -464,7 +464,7 @@ fn many_peers_are_all_heard() {
 }
 
 #[test]
-fn ways_that_are_none() {
+fn invalid_routes_are_refused() {
     let (a, b) = networks();
     let addresses = b.addresses();
     let [mapped, carrying] = &addresses[..] else {
@@ -490,7 +490,7 @@ fn ways_that_are_none() {
 }
 
 #[test]
-fn nothing_goes_over_a_link_that_is_down() {
+fn no_packet_is_sent_while_the_link_is_down() {
     let (a, b) = networks();
     let to = path(0, b.addresses()[0]);
     a.faults.set_link(false);
@@ -517,7 +517,7 @@ fn accidents(faults: NetworkFaults) -> Vec<u32> {
     a.faults.set_network(NetworkFaults::default());
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + TIMEOUT;
     while got.last().is_none_or(|last: &Got| last.sequence != 100) {
         assert!(Instant::now() < end, "{got:?}");
         collect(&b, &mut inbox, &mut got);
@@ -527,7 +527,7 @@ fn accidents(faults: NetworkFaults) -> Vec<u32> {
 }
 
 #[test]
-fn accidents_are_the_same_for_the_same_seed() {
+fn faults_are_the_same_for_the_same_seed() {
     let faults = NetworkFaults {
         loss: 0.1,
         duplicate: 0.1,
@@ -542,7 +542,7 @@ fn accidents_are_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn each_accident_does_what_it_says() {
+fn each_fault_has_its_documented_effect() {
     let all = || (0..100).collect::<Vec<u32>>();
     let none = NetworkFaults::default();
     assert_eq!(accidents(none), all());
@@ -571,7 +571,7 @@ fn each_accident_does_what_it_says() {
 }
 
 #[test]
-fn an_address_that_is_taken_gives_the_next_one() {
+fn an_address_in_use_selects_the_next_address() {
     let config = Config {
         port: port(),
         ..Config::default()
@@ -587,7 +587,7 @@ fn an_address_that_is_taken_gives_the_next_one() {
 }
 
 #[test]
-fn a_port_that_is_taken_everywhere_gives_the_next_slot() {
+fn a_port_in_use_on_every_address_selects_the_next_slot() {
     let config = Config {
         port: port(),
         ..Config::default()
@@ -631,7 +631,7 @@ fn devices_that_share_an_address_reach_each_other() {
 }
 
 #[test]
-fn the_port_of_another_host_follows_from_its_packets() {
+fn the_port_of_a_remote_host_follows_from_its_packets() {
     let Some(address) = segmentation::elsewhere() else {
         eprintln!("skipped: this host has no address but in 127/8");
         return;
@@ -645,9 +645,11 @@ fn the_port_of_another_host_follows_from_its_packets() {
     let to = path(0, other.to_ipv6_mapped());
     let way = || device.way(&to, 0x20_1234).unwrap();
     assert!(!way().is_certain);
-    device.hosts.heard(device.base, (other, 50_000).into());
+    device.hosts.record(device.base, (other, 50_000).into());
     assert_eq!((way().is_certain, way().to.port()), (true, device.base));
-    device.hosts.heard(device.base, (other, device.base).into());
+    device
+        .hosts
+        .record(device.base, (other, device.base).into());
     let slot = device.base + 2000;
     assert_eq!((way().is_certain, way().to.port()), (true, slot));
     // Every packet that is received counts.
@@ -663,7 +665,7 @@ fn the_port_of_another_host_follows_from_its_packets() {
 }
 
 #[test]
-fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
+fn a_configured_address_in_use_is_an_error() {
     let ip = Ipv4Addr::new(127, 88, 1, 1);
     let config = Config {
         port: 65_000,
@@ -679,7 +681,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
 }
 
 #[test]
-fn a_window_of_packets_waits_in_a_socket_without_loss() {
+fn a_socket_buffers_a_window_of_packets_without_loss() {
     // The expected number is for half of the buffer that an unprivileged process gets under the kernel's default limits.
     let config = Config {
         receive_buffer: 212_992 / 2,
@@ -718,7 +720,7 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
 }
 
 #[test]
-fn a_group_gets_what_is_sent_to_it() {
+fn every_group_member_receives_its_datagrams() {
     let config = Config {
         port: port(),
         ..Config::default()
@@ -753,7 +755,7 @@ fn a_group_gets_what_is_sent_to_it() {
 }
 
 #[test]
-fn ipv6_where_there_is_ipv6() {
+fn packets_are_received_over_ipv6() {
     let config = Config {
         port: port(),
         addresses: vec![Ipv6Addr::LOCALHOST.into()],
@@ -779,7 +781,7 @@ fn ipv6_where_there_is_ipv6() {
 }
 
 #[test]
-fn every_packet_stands_in_the_capture() {
+fn every_packet_is_written_to_the_capture() {
     let directory = std::env::temp_dir();
     let file = directory.join(format!("softroce-{}-{}.pcap", std::process::id(), port()));
     let config = Config {

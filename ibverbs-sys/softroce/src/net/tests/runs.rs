@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::segmentation::{ALL, elsewhere, messages, of, supported};
-use super::{Got, Inbox, LOST, Network, number, open, path, receive, receive_datagrams};
+use super::{Got, Inbox, Network, TIMEOUT, number, open, path, receive, receive_datagrams};
 use crate::config::Config;
 use crate::fault::NetworkFaults;
 use crate::proto::{Counter, Run};
@@ -80,7 +80,7 @@ fn check(got: &[Got], packets: u32) {
 }
 
 #[test]
-fn they_come_whole_and_in_order() {
+fn packets_of_a_run_are_received_complete_and_in_order() {
     for (from, to) in ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to))) {
         let (a, b) = (of(from), of(to));
         for (gid, packets) in [(0, 2), (0, 150), (1, 150)] {
@@ -97,7 +97,7 @@ fn they_come_whole_and_in_order() {
 }
 
 #[test]
-fn they_pass_the_system_and_are_taken_together() {
+fn a_run_passes_the_kernel_and_is_received_together() {
     let (a, b) = (of(ALL[1]), of(ALL[1]));
     if !supported(&a) {
         eprintln!("skipped: this kernel does not take bursts apart and put them together");
@@ -108,7 +108,7 @@ fn they_pass_the_system_and_are_taken_together() {
     send(&a, &b, 0, 40);
     let mut counts = Vec::new();
     let mut inbox = Inbox::new();
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + TIMEOUT;
     while counts.iter().sum::<usize>() < 41 {
         assert!(Instant::now() < end, "these came: {counts:?}");
         b.receive(&mut inbox, true, |packets| {
@@ -119,7 +119,7 @@ fn they_pass_the_system_and_are_taken_together() {
 }
 
 #[test]
-fn each_is_damaged_by_itself_and_stands_in_the_capture() {
+fn each_packet_of_a_run_is_damaged_and_captured_separately() {
     let (a, b) = (of(ALL[1]), of(ALL[1]));
     a.faults.set_network(NetworkFaults {
         corrupt: 0.5,
@@ -146,7 +146,7 @@ fn each_is_damaged_by_itself_and_stands_in_the_capture() {
 }
 
 #[test]
-fn one_that_is_wrong_is_left_out_and_the_others_are_not() {
+fn only_the_invalid_packet_of_a_run_is_dropped() {
     let (a, b) = (of(ALL[1]), of(ALL[1]));
     let run = Run {
         path: path(0, b.addresses()[0]),
@@ -171,7 +171,7 @@ fn one_that_is_wrong_is_left_out_and_the_others_are_not() {
 }
 
 #[test]
-fn those_that_others_may_see_have_the_icrc_of_their_number() {
+fn packets_outside_loopback_have_the_icrc_of_their_identification() {
     let Some(address) = elsewhere() else {
         eprintln!("skipped: this host has no address but in 127/8");
         return;

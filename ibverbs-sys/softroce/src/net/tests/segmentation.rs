@@ -41,7 +41,7 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
 /// Returns whether the kernel of this host supports bursts. Without support, packets must arrive, too, but separately.
 pub(super) fn supported(network: &Network) -> bool {
     let socket = socket_of(network);
-    socket.segments() && socket.coalesce()
+    socket.sends_bursts() && socket.merge_received()
 }
 
 /// Receives messages until `datagrams` datagrams have arrived. Returns how many datagrams the kernel has merged in each
@@ -58,7 +58,7 @@ pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
 }
 
 #[test]
-fn packets_of_one_size_pass_the_system_together() {
+fn packets_of_equal_size_pass_the_kernel_together() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
     if !supported(&a) {
         eprintln!("skipped: this kernel does not take bursts apart and put them together");
@@ -76,7 +76,7 @@ fn packets_of_one_size_pass_the_system_together() {
 }
 
 #[test]
-fn packets_are_alone_where_that_was_asked_for() {
+fn packets_are_sent_singly_if_configured() {
     let (a, b) = (of(Segmentation::Never), of(Segmentation::Peers));
     send(&a, &b, 0, &[1024; 40]);
     assert_eq!(messages(&b, 40), [1; 40]);
@@ -91,7 +91,7 @@ fn packets_are_alone_where_that_was_asked_for() {
 }
 
 #[test]
-fn packets_of_mixed_sizes_come_in_order_and_whole() {
+fn packets_of_mixed_sizes_are_received_complete_and_in_order() {
     let sizes: Vec<usize> = [
         [4096].repeat(20),
         vec![1, 0, 0, 63, 63, 63, 17, 1024, 1024, 5, 4096, 4095, 4093],
@@ -149,7 +149,7 @@ fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
 const LAST: u32 = 0xff_ffff;
 
 #[test]
-fn accidents_meet_the_same_packets_in_bursts_as_alone() {
+fn faults_affect_the_same_packets_in_bursts_as_singly() {
     let faults = NetworkFaults {
         loss: 0.1,
         duplicate: 0.1,
@@ -165,7 +165,7 @@ fn accidents_meet_the_same_packets_in_bursts_as_alone() {
 }
 
 #[test]
-fn each_packet_of_a_burst_is_damaged_by_itself() {
+fn each_packet_of_a_burst_is_damaged_separately() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
     a.faults.set_network(NetworkFaults {
         corrupt: 0.5,
@@ -180,16 +180,16 @@ fn each_packet_of_a_burst_is_damaged_by_itself() {
 }
 
 #[test]
-fn what_the_system_does_not_take_as_one_goes_alone() {
+fn packets_that_the_kernel_refuses_as_a_burst_are_sent_singly() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
-    socket_of(&a).stop_segments();
+    socket_of(&a).disable_bursts();
     send(&a, &b, 0, &[1024; 20]);
     assert_eq!(messages(&b, 20), [1; 20]);
     assert_eq!(a.counters.value(Counter::SendDiscarded), 0);
 }
 
 #[test]
-fn every_packet_of_a_burst_stands_in_the_capture() {
+fn every_packet_of_a_burst_is_written_to_the_capture() {
     let file = std::env::temp_dir().join(format!("softroce-bursts-{}.pcap", std::process::id()));
     let a = open(&Config {
         capture: Some(file.clone()),
@@ -215,7 +215,7 @@ pub(super) fn elsewhere() -> Option<std::net::Ipv4Addr> {
 }
 
 #[test]
-fn packets_that_others_may_see_have_the_icrc_of_their_number() {
+fn packets_outside_loopback_have_the_icrc_of_their_identification() {
     let Some(address) = elsewhere() else {
         eprintln!("skipped: this host has no address but in 127/8");
         return;
@@ -256,7 +256,7 @@ fn packets_that_others_may_see_have_the_icrc_of_their_number() {
 }
 
 #[test]
-fn packets_to_another_host_go_together_after_a_trial() {
+fn packets_to_a_remote_host_form_bursts_after_a_trial() {
     let Some(address) = elsewhere() else {
         eprintln!("skipped: this host has no address but in 127/8");
         return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
-use super::{LOST, Nic};
+use super::{LOST_TIMEOUT, Nic};
 use crate::config::Config;
 use crate::fault::Listener;
 use crate::net::tests::namespace::{add_interface, ip, is_inside};
@@ -33,7 +33,7 @@ fn a_change_of_the_host_is_an_event() {
     let listener: Weak<Heard> = Arc::downgrade(&heard);
     nic.faults.subscribe(listener);
     let until = |gids: usize| {
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + LOST_TIMEOUT;
         while nic.gids().count() != gids || heard.0.lock().is_empty() {
             assert!(Instant::now() < end);
             thread::sleep(Duration::from_millis(1));

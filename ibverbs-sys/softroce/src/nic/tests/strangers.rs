@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::thread;
 use std::time::Instant;
 
-use super::{Host, LOST, QUEUE_KEY, nobody_polls, numbers, open};
+use super::{Host, LOST_TIMEOUT, QUEUE_KEY, nobody_polls, numbers, open};
 use crate::address::port_of_slot;
 use crate::config::Config;
 use crate::config::Way;
@@ -68,11 +68,11 @@ fn message(transport: Transport, to: &Host, number: u32) -> Header {
 }
 
 #[test]
-fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
+fn a_packet_of_another_socket_is_not_accepted_as_the_peers() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(8);
     // The kernel would drop these packets, so its filter is disabled to test the receiver's checks.
-    b.nic.network.pass_strangers();
+    b.nic.network.remove_filter();
     let (peer, other) = (*socket_of(&a).ip(), Ipv4Addr::new(127, 0, 77, 1));
     let taken = port(number::slot(a.queue_pair.number()));
     let free = (0..15).map(port).find(|&port| port != taken).unwrap();
@@ -88,7 +88,7 @@ fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
 }
 
 #[test]
-fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
+fn a_datagram_does_not_reach_a_queue_pair_of_another_device() {
     let (a, b) = connected(Service::UnreliableDatagram);
     let taken = port(number::slot(a.queue_pair.number()));
     let free = (0..15).map(port).find(|&port| port != taken).unwrap();
@@ -99,7 +99,7 @@ fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
         source: a.queue_pair.number(),
     });
     send(&stranger, socket_of(&b), &forged);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while b.nic.counters.value(Counter::Unaddressed) == 0 {
         let dropped = b.nic.counters.value(Counter::ReceiveDropped);
         assert_eq!(dropped, 0, "it was taken, but for want of a receive");
@@ -109,7 +109,7 @@ fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
 }
 
 #[test]
-fn numbers_are_skipped_for_who_shares_memory_alone() {
+fn sequence_numbers_are_skipped_only_for_a_peer_with_shared_memory() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(1);
     let mut skip = Header::new(Bth::new(Opcode::SKIP, b.queue_pair.number(), 5));
@@ -132,7 +132,7 @@ fn numbers_are_skipped_for_who_shares_memory_alone() {
     };
     // Passes the packet as if it came from the peer's own socket. The queue pair must ignore it: such a
     // packet is valid only through shared memory.
-    let (now, run) = (b.nic.now(), Run::alone(packet));
+    let (now, run) = (b.nic.now(), Run::of_packet(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);
     a.send(7, None);

@@ -30,8 +30,8 @@ fn pairs() -> Pairs {
         one.connect_with(other, 20);
         other.connect_with(one, 20);
     }
-    a.nic.meet(&a.queue_pair);
-    let end = Instant::now() + LOST;
+    a.nic.begin_handshake(&a.queue_pair);
+    let end = Instant::now() + LOST_TIMEOUT;
     let link = loop {
         let (path, number) = b.queue_pair.peer().unwrap();
         if let Some(link) = b.nic.network.link(&path, number) {
@@ -109,7 +109,7 @@ impl Pairs {
 }
 
 #[test]
-fn a_copy_delays_a_local_invalidation_and_nobody_else() {
+fn a_copy_delays_only_the_local_invalidation() {
     let pairs = pairs();
     let (a, b) = (&pairs.a, &pairs.b);
     let key = a.bind();
@@ -129,7 +129,7 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
     // The window must not be published, because it is not bound any more.
     assert!(!a.tells(key));
     a.post(SendOperation::LocalInvalidate { key });
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     let mut status = None;
     while status.is_none() {
         assert!(Instant::now() < end, "no completion");
@@ -140,7 +140,7 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
 }
 
 #[test]
-fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
+fn a_copy_delays_only_the_invalidation_of_the_peer() {
     let pairs = pairs();
     let (a, b) = (&pairs.a, &pairs.b);
     let key = a.bind();
@@ -151,7 +151,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
         invalidate: Some(key),
     });
     b.send(6, None);
-    let end = Instant::now() + LOST;
+    let end = Instant::now() + LOST_TIMEOUT;
     while a.tells(key) {
         assert!(Instant::now() < end, "the message does not come");
         nobody_polls();
@@ -168,7 +168,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
 
 /// Checks that a window stays bound if its invalidation is flushed before it was executed.
 #[test]
-fn an_invalidation_that_is_flushed_is_none() {
+fn a_flushed_invalidation_has_no_effect() {
     let pairs = pairs();
     let a = &pairs.a;
     let key = a.bind();

@@ -6,26 +6,26 @@ use crate::proto::{Path, Sequence, Time, receipt};
 use crate::wire::{Deth, Operation};
 
 /// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt) (confirmations of
-/// received packets), at most one window of packets is sent beyond the last receipt. Otherwise packets are sent in
+/// received packets), the packets since the last receipt are limited to one window. Otherwise packets are sent in
 /// bursts with pauses.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// Sequence number before which all packets have a receipt, or their receipt is no longer expected.
+    /// Sequence number before which all packets have a receipt, or no receipt is expected any more.
     taken: Sequence,
     /// Sequence number after the newest packet or message.
     next: Sequence,
     /// Sequence number after the newest packet, if that packet has no receipt yet.
     packets_end: Option<Sequence>,
-    /// Number of packets sent since the last receipt request.
-    unasked: u32,
+    /// Number of packets that were sent since the last receipt request.
+    unconfirmed: u32,
     /// Set if a receipt must be requested after the next message.
-    asks_soon: bool,
+    requests_soon: bool,
     /// Receipt request that must be sent, if there is one.
     question: Option<Question>,
-    /// Sequence number for which the last receipt was requested.
+    /// Sequence number for which a receipt was requested and has not arrived.
     asked: Option<Sequence>,
     /// Time at which the wait for a receipt ends.
-    patience: Option<Time>,
+    deadline: Option<Time>,
     /// Number of consecutive receipts that did not arrive in time.
     misses: u32,
     pacer: Pacer,
@@ -39,20 +39,21 @@ struct Question {
 }
 
 /// Average interval between packets to a peer that sends no receipts.
-const INTERVAL: Duration = Duration::from_micros(2);
+const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
-/// Maximum time to wait for a receipt. On a busy machine, the peer's process may not run for that long.
-const MAX_WAIT: Duration = Duration::from_millis(50);
+/// Maximum time to wait for a receipt. The process of the peer may not be scheduled for that long on a busy machine.
+const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
-const MISSES: u32 = 3;
+const MAX_MISSING_RECEIPTS: u32 = 3;
 
-/// Maximum number of sequence numbers of messages without a receipt that are remembered. Older messages count as received.
+/// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older messages are
+/// assumed to have been received.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Number of windows of packets after which a receipt is requested once more from a peer that does not support
+/// Number of windows of packets after which a receipt is requested again from a peer that is assumed not to support
 /// receipts.
-const SELDOM: u32 = 16;
+const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
     /// Creates the flow control for a queue pair whose first packet has the sequence number `sequence`.
@@ -61,44 +62,45 @@ impl Flow {
             taken: sequence,
             next: sequence,
             packets_end: None,
-            unasked: 0,
-            asks_soon: false,
+            unconfirmed: 0,
+            requests_soon: false,
             question: None,
             asked: None,
-            patience: None,
+            deadline: None,
             misses: 0,
             pacer: Pacer::default(),
         }
     }
 
-    fn tells(&self) -> bool {
-        self.misses < MISSES
+    fn sends_receipts(&self) -> bool {
+        self.misses < MAX_MISSING_RECEIPTS
     }
 
-    /// Returns whether a packet may be sent to `destination` now.
+    /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, with a window of
+    /// `window` packets.
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
-        if self.tells() && destination != MULTICAST {
-            self.pacer.forget();
+        if self.sends_receipts() && destination != MULTICAST {
+            self.pacer.clear_waiting();
             let on_the_way = self.next.distance(self.taken).max(0) as u32;
-            if on_the_way < window || !self.is_asked() {
-                self.patience = None;
+            if on_the_way < window || !self.awaits_receipt() {
+                self.deadline = None;
                 return true;
             }
-            if now < *self.patience.get_or_insert(now + MAX_WAIT) {
+            if now < *self.deadline.get_or_insert(now + RECEIPT_TIMEOUT) {
                 return false;
             }
             self.misses += 1;
-            self.take_before(self.next);
-            self.patience = None;
-            if self.tells() {
+            self.confirm_before(self.next);
+            self.deadline = None;
+            if self.sends_receipts() {
                 return true;
             }
         }
-        self.pacer.take(now, window, INTERVAL)
+        self.pacer.take(now, window, PACKET_INTERVAL)
     }
 
-    /// Records that a packet was sent, which is the last one of its message if `ends` is set. Makes a receipt request due after
-    /// every half window of packets.
+    /// Records that the packet with the number `sequence` was sent, the last of its message if `ends` is set. Makes a
+    /// receipt request due after every half window of packets.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -109,15 +111,15 @@ impl Flow {
     ) {
         self.next = sequence.next();
         self.packets_end = Some(self.next);
-        self.unasked += 1;
-        let every = if self.tells() {
+        self.unconfirmed += 1;
+        let every = if self.sends_receipts() {
             window / 2
         } else {
-            window.saturating_mul(SELDOM)
+            window.saturating_mul(WINDOWS_BEFORE_RETRY)
         };
-        if (self.unasked >= every || self.asks_soon && ends) && destination != MULTICAST {
-            self.unasked = 0;
-            self.asks_soon = false;
+        if (self.unconfirmed >= every || self.requests_soon && ends) && destination != MULTICAST {
+            self.unconfirmed = 0;
+            self.requests_soon = false;
             self.question = Some(Question {
                 path,
                 destination,
@@ -129,24 +131,24 @@ impl Flow {
     /// Records that the sequence number `sequence` was used without a packet.
     pub(super) fn skipped(&mut self, sequence: Sequence) {
         if self.taken == self.next {
-            self.take_before(sequence.next());
+            self.confirm_before(sequence.next());
         }
         self.next = sequence.next();
     }
 
-    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The peer receives them after
-    /// all packets in the ring, and a receipt for them is requested only with the next packet.
+    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The peer receives these
+    /// messages after all packets in the ring. A receipt for them is requested only with the next packet.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
         // Without this limit, the distance between the two numbers could exceed half of all numbers.
         if self.next.distance(self.taken) > MAX_DISTANCE {
             let limit = self.next.value().wrapping_sub(MAX_DISTANCE as u32);
-            self.take_before(Sequence::new(limit));
+            self.confirm_before(Sequence::new(limit));
         }
     }
 
     /// Records that all packets and messages before `limit` have a receipt, or that no receipt is expected for them.
-    fn take_before(&mut self, limit: Sequence) {
+    fn confirm_before(&mut self, limit: Sequence) {
         self.taken = limit;
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
@@ -156,27 +158,27 @@ impl Flow {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be on the way to the peer: they have no receipt, and a receipt is expected for them.
+    /// Returns whether packets may still be in flight to the peer: they have no receipt, and a receipt is expected.
     pub(super) fn has_packets_on_the_way(&self) -> bool {
         self.packets_end.is_some()
     }
 
-    /// Requests a receipt after the next message that is sent as packets, unless a receipt is already awaited.
-    pub(super) fn ask_soon(&mut self) {
-        self.asks_soon = !self.is_asked();
+    /// Makes a receipt request due after the next message that is sent as packets, unless a receipt is already awaited.
+    pub(super) fn request_soon(&mut self) {
+        self.requests_soon = !self.awaits_receipt();
     }
 
     /// Returns whether a receipt is awaited.
-    fn is_asked(&self) -> bool {
+    fn awaits_receipt(&self) -> bool {
         (self.asked).is_some_and(|asked| asked.distance(self.taken) >= 0)
     }
 
-    /// Returns whether a receipt request is due.
-    pub(super) fn asks(&self) -> bool {
+    /// Returns whether a receipt request must be sent.
+    pub(super) fn has_request(&self) -> bool {
         self.question.is_some()
     }
 
-    /// Appends the receipt request to `out`, if one is due, and returns its path.
+    /// Appends the receipt request to `out`, if one must be sent, and returns its path.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let question = self.question.take()?;
         self.asked = Some(question.sequence);
@@ -190,40 +192,40 @@ impl Flow {
         Some(question.path)
     }
 
-    /// Records a receipt: the peer has received all packets up to `sequence`.
+    /// Handles a receipt: the peer has received all packets up to `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         let old = sequence.distance(self.taken) < 0;
         if old || sequence.distance(self.next) >= 0 {
             return;
         }
         // A peer that seemed not to support receipts got more than a window of packets, so none of them counts as in flight.
-        let limit = if self.tells() {
+        let limit = if self.sends_receipts() {
             sequence.next()
         } else {
             self.next
         };
-        self.take_before(limit);
+        self.confirm_before(limit);
         self.misses = 0;
-        self.patience = None;
-        self.pacer.forget();
+        self.deadline = None;
+        self.pacer.clear_waiting();
     }
 
-    /// Returns the time at which waiting packets may be sent even if no receipt arrives.
+    /// Returns the time at which waiting packets may be sent even if no receipt has arrived.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let times = [self.patience, self.pacer.again()];
+        let times = [self.deadline, self.pacer.resume_at()];
         times.into_iter().flatten().min()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Flow, MAX_WAIT, MISSES};
+    use super::{Flow, MAX_MISSING_RECEIPTS, RECEIPT_TIMEOUT};
     use crate::proto::testing::path;
     use crate::proto::{Sequence, Time};
 
     const WINDOW: u32 = 8;
 
-    /// Sends as many packets as the flow control allows at `now`. Returns the number of packets.
+    /// Sends as many packets as the flow control `flow` allows at `now`. Returns their number.
     fn send(flow: &mut Flow, now: Time) -> u32 {
         let mut sent = 0;
         while sent < 1000 && flow.may_send(2, WINDOW, now) {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_goes_and_what_was_taken() {
+    fn packets_are_sent_up_to_the_window_and_as_received_packets_allow() {
         let mut flow = Flow::new(Sequence::new(0xff_fffe));
         let now = Time::default();
         assert_eq!(send(&mut flow, now), 8);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_packets_need_a_receipt_but_are_not_packets_on_the_way() {
+    fn messages_without_packets_need_a_receipt_but_do_not_count_as_packets_in_flight() {
         let mut flow = Flow::new(Sequence::new(0xff_fff0));
         flow.sent_without_packets(Sequence::new(0xff_fff4));
         assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
@@ -271,20 +273,20 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_never_tells_gets_bursts() {
+    fn a_peer_that_never_sends_receipts_gets_bursts() {
         let mut flow = Flow::new(Sequence::new(0));
         let mut now = Time::default();
         assert_eq!(send(&mut flow, now), 8);
-        for _ in 1..MISSES {
+        for _ in 1..MAX_MISSING_RECEIPTS {
             let due = flow.next_timeout().unwrap();
-            assert_eq!(due, now + MAX_WAIT);
+            assert_eq!(due, now + RECEIPT_TIMEOUT);
             now = due;
             assert_eq!(send(&mut flow, now), 8);
         }
         now = flow.next_timeout().unwrap();
         let begin = now;
         let mut sent = 0;
-        while now - begin < MAX_WAIT {
+        while now - begin < RECEIPT_TIMEOUT {
             sent += send(&mut flow, now);
             now = flow.next_timeout().unwrap();
         }

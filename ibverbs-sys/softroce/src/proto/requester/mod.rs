@@ -12,12 +12,12 @@ mod entry;
 mod flow;
 mod packet;
 mod part;
-mod patience;
 mod pipe;
 mod probe;
 mod response;
 mod run;
 mod skips;
+mod timeouts;
 mod window;
 
 #[cfg(test)]
@@ -27,11 +27,11 @@ use std::collections::VecDeque;
 
 use entry::{Entry, Progress};
 use flow::Flow;
-use packet::Place;
-use patience::AnswerBy;
+use packet::PacketPosition;
 use probe::Probe;
 use skips::Skips;
 pub(super) use skips::skipped;
+use timeouts::AnswerBy;
 use window::Window;
 
 use super::endpoint::Endpoint;
@@ -41,14 +41,14 @@ use super::{
     Time,
 };
 
-/// Minimum number of unacknowledged packets that let a small message wait for their acknowledgement.
-const BUSY: u32 = 16;
+/// Minimum number of unacknowledged packets that let a small message wait for the next acknowledgement.
+const MIN_UNACKNOWLEDGED: u32 = 16;
 
-/// Maximum number of small messages that are delayed to be sent together, and maximum number of their bytes. The kernel sends
-/// no more than this at once.
-const LOAD: (u32, u32) = (64, 64 << 10);
+/// Maximum number, and maximum total bytes, of small messages that wait to be sent together. The kernel does not send
+/// more at a time.
+const MAX_WAITING: (u32, u32) = (64, 64 << 10);
 
-/// Error of the requester: the oldest request failed. Contains the status of its completion.
+/// Error: the oldest request of the send queue has failed. Contains the status of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed(pub(super) CompletionStatus);
 
@@ -56,40 +56,41 @@ pub(super) struct Failed(pub(super) CompletionStatus);
 pub(super) struct Requester {
     queue: VecDeque<Entry>,
     cursor: Cursor,
-    /// First sequence number of the next request to be started.
+    /// First sequence number of the next request that is started.
     next: Sequence,
     /// Oldest sequence number to which the peer has not responded.
     unanswered: Sequence,
-    /// Sequence number after the highest one that was ever sent.
+    /// Sequence number after the highest one that was sent.
     sent: Sequence,
     window: Window,
     read_batch: u32,
-    /// Number of reads and atomics that are started and not complete.
+    /// Number of reads and atomics that have started and not completed.
     fetches: usize,
     /// Number of read request packets and atomics that were sent and whose data has not arrived.
     fetches_sent: u32,
     /// Number of packets since the last packet that requested an acknowledgement.
     unasked: u32,
     retries: u8,
-    /// Number of consecutive timeouts without any response of the peer.
-    silences: u8,
-    /// Set if the peer is known not to exist any more. The timeouts are then not extended.
+    /// Number of consecutive timeouts without a response of the peer.
+    timeouts: u8,
+    /// Set if the peer is known not to exist any more, so that timeouts are not extended.
     is_peer_gone: bool,
     not_ready_retries: u8,
-    /// Set once a NAK has set the cursor back to the oldest unanswered packet. Further NAKs for that packet are ignored.
+    /// Set after a NAK has moved the cursor back to the oldest unanswered packet. Further NAKs for that packet are
+    /// ignored.
     gone_back: bool,
     /// Set if a response of the peer caused the current retransmission, and no retransmitted packet has timed out.
     sent_back: bool,
     answer_by: AnswerBy,
-    /// Set if the present timeout was already extended because this side noticed late that it had expired.
-    excused: bool,
+    /// Set if the present timeout was already extended because this side noticed its expiry late.
+    extended: bool,
     probe: Probe,
     /// Time before which nothing is sent, because the peer has sent an RNR NAK.
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory: from memory that it can
-    /// only copy from by the kernel, and from memory that it can map.
+    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory: first for memory
+    /// that the peer can only copy by a system call, second for memory that the peer can map.
     declined: [u32; 2],
     /// Flow control for the packets of an unreliable service.
     flow: Flow,
@@ -120,13 +121,13 @@ impl Requester {
             fetches_sent: 0,
             unasked: 0,
             retries: 0,
-            silences: 0,
+            timeouts: 0,
             is_peer_gone: false,
             not_ready_retries: 0,
             gone_back: false,
             sent_back: false,
             answer_by: AnswerBy::Never,
-            excused: false,
+            extended: false,
             probe: Probe::default(),
             again_at: None,
             pause: Pause::default(),
@@ -146,9 +147,9 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may wait for the next acknowledgement, which is due soon. The
-    /// request is then sent together with requests that are posted meanwhile: sending many packets at once costs the kernel
-    /// little more than sending one. Only messages of one packet wait.
+    /// Returns whether the request that was posted last may wait for the next acknowledgement, which is expected soon.
+    /// The request is then sent together with requests that are posted meanwhile, because sending many packets together
+    /// takes the kernel little more time than sending one. Only messages of one packet wait.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -164,20 +165,20 @@ impl Requester {
             return false;
         }
         let waiting = self.queue.len().saturating_sub(self.cursor.entry) as u32;
-        let on_the_way = self.on_the_way(self.position());
+        let on_the_way = self.in_flight(self.position());
         // The newest packet requested an acknowledgement.
         endpoint.is_reliable()
             && self.unasked == 0
-            && on_the_way >= BUSY
-            && waiting < LOAD.0
-            && waiting.saturating_mul(request.length) < LOAD.1
+            && on_the_way >= MIN_UNACKNOWLEDGED
+            && waiting < MAX_WAITING.0
+            && waiting.saturating_mul(request.length) < MAX_WAITING.1
     }
 
     pub(super) fn next_sequence(&self) -> Sequence {
         self.next
     }
 
-    /// Returns whether no request is in progress: all requests that were started are complete.
+    /// Returns whether no request is in progress: all started requests have completed.
     pub(super) fn is_drained(&self) -> bool {
         self.queue
             .front()
@@ -219,8 +220,8 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first sequence number and the
-    /// number of its sequence numbers, or `None` if no request can be sent.
+    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first sequence number and
+    /// the number of its sequence numbers, or `None` if no request can be sent now.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -238,14 +239,14 @@ impl Requester {
                         return Ok(None);
                     }
                     if let Err(again) = entry.start(self.next, endpoint, host) {
-                        self.pause.wish(again);
+                        self.pause.request(again);
                         return Ok(None);
                     }
                     if let Progress::Started { packets, .. } = entry.progress {
                         self.fetches += usize::from(entry.awaits_data());
                         self.next = self.next + packets;
                     } else {
-                        self.settle(endpoint, host)?;
+                        self.complete_front(endpoint, host)?;
                     }
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
@@ -255,8 +256,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer them
-    /// without packets.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer
+    /// them without packets.
     pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
@@ -273,7 +274,7 @@ impl Requester {
     ) -> Result<Option<Path>, Failed> {
         let packet = self.cursor.packet;
         let sequence = first + packet;
-        let on_the_way = self.on_the_way(sequence);
+        let on_the_way = self.in_flight(sequence);
         let entry = &self.queue[self.cursor.entry];
         let attributes = &endpoint.attributes;
         let (path, destination) = match &entry.request.operation {
@@ -294,12 +295,12 @@ impl Requester {
             if full || awaits_data && all_fetches {
                 return Ok(None);
             }
-            acknowledge = packet + covers == packets || self.asks(on_the_way, covers);
+            acknowledge = packet + covers == packets || self.requests_ack(on_the_way, covers);
         } else if !self.flow.may_send(destination, attributes.window, now) {
             return Ok(None);
         }
 
-        let place = Place {
+        let place = PacketPosition {
             sequence,
             packet,
             covers,
@@ -308,7 +309,7 @@ impl Requester {
         };
         if let Err(status) = packet::write(entry, place, endpoint, host, out) {
             self.queue[self.cursor.entry].progress = Progress::Failed(status);
-            self.settle(endpoint, host)?;
+            self.complete_front(endpoint, host)?;
             return Ok(None);
         }
 
@@ -318,7 +319,7 @@ impl Requester {
             self.cursor = self.after(self.cursor.entry);
         }
         let end = sequence + covers;
-        let new = self.went(end, host);
+        let new = self.set_sent(end, host);
         if endpoint.is_reliable() {
             let timeout = endpoint.attributes.ack_timeout;
             self.probe
@@ -330,21 +331,21 @@ impl Requester {
             self.unanswered = end;
             let ends = packet + covers == packets;
             (self.flow).sent(sequence, ends, path, destination, attributes.window);
-            self.settle(endpoint, host)?;
+            self.complete_front(endpoint, host)?;
         }
         Ok(Some(path))
     }
 
-    /// Returns whether a packet that is not the last of its message must request an acknowledgement. The packet covers `covers`
-    /// sequence numbers, and `on_the_way` sequence numbers before it are unacknowledged.
-    fn asks(&self, on_the_way: u32, covers: u32) -> bool {
+    /// Returns whether a packet that is not the last of its message must request an acknowledgement. The packet covers
+    /// `covers` sequence numbers, and `in_flight` earlier sequence numbers are unacknowledged.
+    fn requests_ack(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time. If it
-    /// was not, counts a retransmission.
-    fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
+    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time,
+    /// and counts a retransmission if not.
+    fn set_sent(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
             self.sent = end;
@@ -363,7 +364,7 @@ impl Requester {
         out: &mut Vec<u8>,
     ) -> Result<Option<Path>, Failed> {
         let timeout = endpoint.attributes.ack_timeout;
-        self.probe.went(self.unanswered, now, timeout);
+        self.probe.probe_sent(self.unanswered, now, timeout);
         let (Some(path), Some(entry)) = (endpoint.attributes.path, self.queue.front_mut()) else {
             return Ok(None);
         };
@@ -371,7 +372,7 @@ impl Requester {
             return Ok(None);
         };
         let packet = self.unanswered.distance(first).max(0) as u32;
-        let place = Place {
+        let place = PacketPosition {
             sequence: self.unanswered,
             packet,
             covers: entry.covers(packet, packets, self.read_batch),
@@ -383,27 +384,28 @@ impl Requester {
             return Err(Failed(status));
         }
         self.probe
-            .went(self.unanswered + place.covers, now, timeout);
+            .probe_sent(self.unanswered + place.covers, now, timeout);
         host.count(Counter::Retransmitted, 1);
         Ok(Some(path))
     }
 
-    /// Returns the cursor behind the request at index `entry`, and behind completed requests without packets that follow it.
+    /// Returns the cursor position after the request at index `entry`, and after completed requests without packets
+    /// that follow it.
     fn after(&self, entry: usize) -> Cursor {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// Returns the number of sequence numbers before `next` that are not answered.
+    /// Returns the number of unanswered sequence numbers before `next`.
     #[inline]
-    fn on_the_way(&self, next: Sequence) -> u32 {
+    fn in_flight(&self, next: Sequence) -> u32 {
         next.distance(self.unanswered).max(0) as u32
     }
 
-    /// Returns whether a response with this sequence number is new: packets with lower numbers are already answered, and
-    /// packets with higher numbers were never sent (a ghost acknowledgement, IBTA 9.7.5.1.3).
-    fn is_news(&self, sequence: Sequence) -> bool {
+    /// Returns whether the response with the sequence number `sequence` is new: packets with lower numbers are already
+    /// answered, and packets with higher numbers were never sent (a ghost acknowledgement, IBTA 9.7.5.1.3).
+    fn is_new_response(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
@@ -420,7 +422,7 @@ impl Requester {
     }
 
     /// Completes the requests at the front of the queue that are fully answered.
-    fn settle(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+    fn complete_front(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         while let Some(entry) = self.queue.front() {
             match entry.progress {
                 Progress::Waiting => break,
@@ -463,9 +465,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Sets the cursor back to the oldest unanswered packet.
+    /// Moves the cursor back to the oldest unanswered packet.
     fn go_back(&mut self) {
-        self.skips.again();
+        self.skips.repeat();
         self.cursor = Cursor::default();
         if let Some(Progress::Started { first, .. }) = self.queue.front().map(|e| e.progress) {
             self.cursor.packet = self.unanswered.distance(first).max(0) as u32;
@@ -473,11 +475,14 @@ impl Requester {
         self.fetches_sent = 0;
         self.unasked = 0;
         self.answer_by = AnswerBy::Never;
-        self.excused = false;
-        self.probe.gone_back();
+        self.extended = false;
+        self.probe.cancel();
     }
 
-    /// Sets the cursor back to the oldest unanswered packet for a retransmission. Fails if the retry count is exhausted.
+    /// Moves the cursor back to the oldest unanswered packet, for a retransmission.
+    ///
+    /// # Errors
+    /// The oldest request fails if the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A retry count of seven is a plain limit. Only the RNR retry count has a value for "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {
@@ -489,8 +494,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Records a receipt: the peer, which has an unreliable service, has received all packets up to the one with the number
-    /// `sequence`.
+    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets up to `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
@@ -502,18 +506,19 @@ impl Requester {
         }
     }
 
-    /// Publishes keys to other processes again if they were withdrawn for requests that will not be executed.
-    pub(super) fn give_up(&self, host: &impl Host) {
+    /// Publishes keys that were withdrawn for requests of the queue to other processes again, because the requests will
+    /// not be executed.
+    pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));
         if let Some(entry) = next {
-            entry.give_up(host);
+            entry.publish_withdrawn(host);
         }
     }
 
     /// Completes all requests with the status "flushed".
     pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
-        self.give_up(host);
+        self.publish_withdrawn(host);
         for entry in self.queue.drain(..) {
             host.complete_send(entry.completion(CompletionStatus::Flushed));
         }
@@ -527,8 +532,8 @@ impl Cursor {
     }
 }
 
-/// Returns the earlier of two times.
-pub(super) fn sooner(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+/// Returns the earlier of two times, where `None` means never.
+pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -3,14 +3,14 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
 use crate::wire::{AtomicEth, BASE, Deth, Feth, Header, Operation, Reth};
 
-/// Position of a packet within its request, and properties that depend on it.
+/// Position of a packet within its request, and properties that depend on the position.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct PacketPosition {
     pub(super) sequence: Sequence,
     /// Index of the packet's first sequence number within the request.
     pub(super) packet: u32,
-    /// Number of sequence numbers that the packet covers: one, or, for a read request packet, the number of response
-    /// packets.
+    /// Number of sequence numbers that the packet covers: the number of response packets for a read request packet, and
+    /// one for any other packet.
     pub(super) covers: u32,
     /// Number of sequence numbers of the request.
     pub(super) packets: u32,
@@ -18,10 +18,10 @@ pub(super) struct Place {
     pub(super) acknowledge: bool,
 }
 
-/// Appends the packet of `entry` at `place` to `out`. After an error, `out` is unchanged.
+/// Appends the packet of the request `entry` at the position `place` to `out`. After an error, `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
-    place: Place,
+    place: PacketPosition,
     endpoint: &Endpoint,
     memory: &impl Memory,
     out: &mut Vec<u8>,
@@ -42,11 +42,11 @@ pub(super) fn write(
     write_message(header, &request.payload, begin, length, memory, out)
 }
 
-/// Writes `count` packets from the middle of a message, beginning with the packet at `place`. Divides `out` into `count` equal
-/// parts, and writes each packet to the beginning of a part.
+/// Writes `count` packets from the middle of a message, beginning with the packet at the position `place`. Divides
+/// `out` into `count` equal parts, and writes each packet to the beginning of a part.
 pub(super) fn write_run(
     entry: &Entry,
-    place: Place,
+    place: PacketPosition,
     count: u32,
     endpoint: &Endpoint,
     memory: &impl Memory,
@@ -76,8 +76,12 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of the packet of `entry` at `place`. The pad count is not set.
-fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, CompletionStatus> {
+/// Returns the headers of the packet of the request `entry` at the position `place`. The pad count is not set.
+fn header(
+    entry: &Entry,
+    place: PacketPosition,
+    endpoint: &Endpoint,
+) -> Result<Header, CompletionStatus> {
     let request = &entry.request;
     let first = place.packet == 0;
     let last = place.packet + place.covers == place.packets;
@@ -182,8 +186,8 @@ fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, Co
     Ok(header)
 }
 
-/// Appends a packet to `out`: the header, `length` bytes of the message from byte `begin` on, and the pad. On an error, `out`
-/// is unchanged.
+/// Appends a packet to `out`: the header, `length` bytes of the message from byte `begin` on, and the pad. After an
+/// error, `out` is unchanged.
 fn write_message(
     mut header: Header,
     payload: &Payload,
@@ -223,8 +227,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation that the opcode of a packet contains. `first` and `last` are set if the packet is the first or
-/// the last of its message.
+/// Returns the operation of a packet's opcode. `first` and `last` are set if the packet is the first or the last of its
+/// message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {

@@ -1,7 +1,7 @@
 //! The sender's side of messages that are transferred without packets. A part is a range of such a message.
 
 use super::entry::{Entry, Progress};
-use super::patience::AnswerBy;
+use super::timeouts::AnswerBy;
 use super::{Cursor, Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
@@ -9,13 +9,13 @@ use crate::proto::{
     Sequence, Step, Time, Upcoming,
 };
 
-/// Number of messages in a row whose bytes the peer could not copy from this process's memory. After so many, all further
-/// messages from the same kind of memory are sent with their bytes, not as descriptions.
+/// Number of messages in a row whose bytes the peer could not copy from this process's memory, after which all further
+/// messages from the same kind of memory are sent with their bytes instead of descriptions.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request at the cursor, unless the request must wait, and returns the position of its next unsent bytes. If
-    /// nothing can be transferred without packets, returns the next step.
+    /// Starts the request at the cursor, unless the request must wait, and returns the position of its next unsent
+    /// bytes. If nothing can be transferred without packets, returns the next step instead.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -25,7 +25,7 @@ impl Requester {
         if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
             return Ok(Err(Step::Idle));
         }
-        if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.asks() {
+        if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.has_request() {
             return Ok(Err(Step::Packets));
         }
         // The time of a pause is set when packets are polled.
@@ -36,8 +36,8 @@ impl Requester {
             .ok_or(Step::Packets))
     }
 
-    /// Returns the next step in sending. A part may only be sent while no packet is unacknowledged: the peer receives in the
-    /// order of the sequence numbers, and this side does not know which packets the peer has received.
+    /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged: the peer receives
+    /// in the order of the sequence numbers, and this side does not know which packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -47,7 +47,7 @@ impl Requester {
             Step::Idle
         } else if endpoint.is_reliable() && self.sent != self.unanswered
             || self.probe.is_due()
-            || self.flow.asks()
+            || self.flow.has_request()
         {
             Step::Packets
         } else {
@@ -55,7 +55,8 @@ impl Requester {
         }
     }
 
-    /// Returns the position of the next unsent bytes and their request, if the request has started.
+    /// Returns the request at the cursor and the position of its next unsent bytes, or `None` if the request has not
+    /// started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -66,9 +67,9 @@ impl Requester {
             first,
             packet: self.cursor.packet,
             packets,
-            on_the_way: self.on_the_way(sequence),
+            on_the_way: self.in_flight(sequence),
             is_oldest: self.cursor.entry == 0,
-            is_gap_untold: self.skips.is_untold(sequence, self.unanswered),
+            is_gap_untold: self.skips.is_due(sequence, self.unanswered),
             is_declined: entry.is_declined
                 || entry.is_send() && self.is_declined(entry.is_mappable),
             is_mappable: entry.is_mappable,
@@ -108,12 +109,14 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window allows `packets` more sequence numbers in flight after `on_the_way` unacknowledged ones.
+    /// Returns whether the window allows sending `packets` more sequence numbers after `on_the_way` unacknowledged
+    /// ones.
     pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
         self.window.has_room(on_the_way, packets)
     }
 
-    /// Records the outcome of transferring a part. Returns the next step.
+    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets` sequence numbers.
+    /// Returns the next step.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -138,7 +141,7 @@ impl Requester {
                     debug_assert!(upcoming.packet == 0 && ends, "a whole message");
                     self.skips.extend(upcoming.first, packets);
                 }
-                self.moved(end);
+                self.set_answered(end);
                 self.pass_answered(packets, ends, endpoint, host);
                 Ok(Step::Moved)
             }
@@ -149,7 +152,7 @@ impl Requester {
                 if ends {
                     self.cursor = self.after(self.cursor.entry);
                 }
-                self.went(end, host);
+                self.set_sent(end, host);
                 // No probe is needed: shared memory loses nothing.
                 self.expect_answer(now, endpoint);
                 Ok(Step::Moved)
@@ -161,28 +164,28 @@ impl Requester {
                 Ok(Step::Idle)
             }
             Outcome::Later { again } => {
-                self.pause.wish(again);
+                self.pause.request(again);
                 self.pause.begin(now);
                 Ok(Step::Idle)
             }
             Outcome::Failed(status) => {
                 self.queue[self.cursor.entry].progress = Progress::Failed(status);
-                self.settle(endpoint, host)?;
+                self.complete_front(endpoint, host)?;
                 Ok(Step::Packets)
             }
         }
     }
 
-    /// Marks the next message as one whose bytes must be sent: the peer must not copy them from this process's memory, and this
-    /// side must not write them to the peer's memory.
-    pub(in crate::proto) fn leave_to_packets(&mut self) {
+    /// Requires that the bytes of the next message are sent: the peer must not copy them from this process's memory,
+    /// and this side must not write them to the peer's memory.
+    pub(in crate::proto) fn require_sent_bytes(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
         }
     }
 
-    /// Handles a NAK of the oldest message if only its description was sent: the peer could not copy its bytes, so this side
-    /// sends the message again with its bytes. Returns `false` if the message was not sent as a description.
+    /// Handles a NAK of the oldest message if only its description was sent: the peer could not copy the bytes, so this
+    /// side sends the message again with its bytes. Returns `false` if the message was not sent as a description.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -195,8 +198,9 @@ impl Requester {
         true
     }
 
-    /// Returns whether this side must send the bytes of all further sends from memory that the peer can map, or of all others,
-    /// because the peer failed to copy the bytes of several such messages in a row.
+    /// Returns whether this side must send the bytes of all further messages from one kind of memory, because the peer
+    /// failed to copy the bytes of several such messages in a row. `is_mappable` selects the kind: memory that the peer
+    /// can map, or all other memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
@@ -205,10 +209,10 @@ impl Requester {
     /// Returns the number of sequence numbers of started requests that are not acknowledged.
     #[inline]
     pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
-        self.on_the_way(self.next)
+        self.in_flight(self.next)
     }
 
-    /// Returns whether all requests are complete, and nothing is to be transmitted.
+    /// Returns whether all requests have completed, and nothing must be transmitted.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -216,7 +220,7 @@ impl Requester {
             && self.next == self.unanswered
             && self.again_at.is_none()
             && !self.probe.is_due()
-            && !self.flow.asks()
+            && !self.flow.has_request()
             && self.flow.is_settled()
     }
 
@@ -225,34 +229,35 @@ impl Requester {
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {
-            self.flow.ask_soon();
+            self.flow.request_soon();
         }
         awaits
     }
 
-    /// Advances the send sequence number by `packets`, for messages that were never queued here and were executed directly in
-    /// the peer's memory.
+    /// Advances the send sequence number by `packets`, because messages that were never queued here were executed
+    /// directly in the peer's memory.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
         self.skips.extend(self.next, packets);
         self.next = self.next + packets;
-        self.moved(self.next);
+        self.set_answered(self.next);
     }
 
-    /// Returns whether a message of `packets` sequence numbers that is posted now could be sent at once.
+    /// Returns whether a message of `packets` sequence numbers could be sent now, before it is posted: all earlier
+    /// messages have been sent, and the window has room.
     #[inline]
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
             && self.again_at.is_none()
             && !self.probe.is_due()
-            && !self.skips.is_untold(self.next, self.unanswered)
-            && self.window.has_room(self.on_the_way(self.next), packets)
+            && !self.skips.is_due(self.next, self.unanswered)
+            && self.window.has_room(self.in_flight(self.next), packets)
     }
 
-    /// Queues a message that was sent with the next sequence number. `size` is its length in bytes and its number of sequence
-    /// numbers. `offered` is `Some` if only a description of its bytes was sent, with the value of [`Entry::is_mappable`]. The
-    /// caller must then set the timeout with [`arm`](Self::arm).
+    /// Queues a message that was already sent with the next sequence number. `size` is its length in bytes and its
+    /// number of sequence numbers. If only a description of its bytes was sent, `offered` is the value of
+    /// [`Entry::is_mappable`], and otherwise `None`. The caller must then set the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
@@ -307,35 +312,35 @@ impl Requester {
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<(), Failed> {
-        if self.is_news(sequence) {
-            self.probe.forgo_measuring();
+        if self.is_new_response(sequence) {
+            self.probe.cancel_measurement();
             self.acknowledge_before(sequence.next(), now, endpoint, host)?;
         }
         Ok(())
     }
 
-    /// Returns whether all packets of the queue were sent, and no probe or receipt request is due.
+    /// Returns whether all packets of the queue were sent, and no probe or receipt request must be sent.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
-        self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
+        self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.has_request()
     }
 
     /// Records that all sequence numbers before `limit` are answered, and that no packet is in flight.
-    fn moved(&mut self, limit: Sequence) {
+    fn set_answered(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;
         self.retries = 0;
         self.not_ready_retries = 0;
         self.gone_back = false;
-        self.silences = 0;
-        self.excused = false;
+        self.timeouts = 0;
+        self.extended = false;
         self.again_at = None;
         self.answer_by = AnswerBy::Never;
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Moves the cursor past a part of `packets` sequence numbers that counts as answered. `ends` is set if the part is the last
-    /// one of its request, which is then complete.
+    /// Moves the cursor past a part of `packets` sequence numbers, which counts as answered. If `ends` is set, the part
+    /// ends its request, which then completes.
     fn pass_answered(
         &mut self,
         packets: u32,
@@ -345,12 +350,12 @@ impl Requester {
     ) {
         self.cursor.packet += packets;
         if ends {
-            self.end_first(endpoint, host);
+            self.complete_first(endpoint, host);
         }
     }
 
-    /// Completes the request at the front of the queue. No later request may have been started.
-    fn end_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+    /// Completes the request at the front of the queue. No later request may have started.
+    fn complete_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
         if let Some(entry) = self.queue.front() {
             self.fetches -= usize::from(entry.awaits_data());
             if entry.request.signaled || endpoint.attributes.signal_all {

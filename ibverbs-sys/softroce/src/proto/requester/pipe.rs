@@ -24,22 +24,22 @@ struct Shortest {
     at: Time,
 }
 
-/// Round trips that seem shorter, in nanoseconds, were measured with a time that was read before.
-const LEAST: u64 = 1_000;
+/// Minimum plausible round trip time in nanoseconds. A shorter measurement means that the time was read too early.
+const MIN_ROUND_TRIP: u64 = 1_000;
 
-/// Time after which the shortest round trip time is replaced by a longer one: the route may have changed.
-const RECENT: Duration = Duration::from_secs(10);
+/// Time after which the shortest round trip time is replaced by a longer one, because the route may have changed.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Pipe {
     /// Records that `packets` packets were acknowledged in one round trip of the duration `round_trip`.
     pub(super) fn measured(&mut self, round_trip: Duration, packets: u32, now: Time) {
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-        if nanos < LEAST {
+        if nanos < MIN_ROUND_TRIP {
             return;
         }
         let known = self
             .shortest
-            .filter(|known| known.nanos < nanos && now - known.at < RECENT);
+            .filter(|known| known.nanos < nanos && now - known.at < MAX_AGE);
         let shortest = known.unwrap_or(Shortest { nanos, at: now });
         self.shortest = Some(shortest);
         let product = u128::from(packets) * u128::from(shortest.nanos) / u128::from(nanos);
@@ -48,8 +48,8 @@ impl Pipe {
         self.is_full = nanos > shortest.nanos + shortest.nanos / 4;
     }
 
-    /// Returns whether packets have waited in a queue in the last measured round trip. A larger window then only makes them
-    /// wait longer.
+    /// Returns whether packets waited in a queue of the path during the last measured round trip. In this case, a
+    /// larger window would only increase the waiting time.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -59,8 +59,8 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue, the number is larger, in
-    /// order to find the limit.
+    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue, returns a larger
+    /// number, in order to find the limit.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_to_what_the_path_holds_and_not_further() {
+    fn the_estimate_grows_to_the_capacity_of_the_path() {
         let windows = windows(2000, 100, 100);
         let full = windows.iter().position(|&window| window >= 2000).unwrap();
         assert!(full < 12, "{windows:?}");
@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_needs_little() {
+    fn the_estimate_of_a_short_path_is_low() {
         let windows = windows(30, 100, 100);
         assert!(windows.iter().all(|&window| window < 180), "{windows:?}");
     }
 
     #[test]
-    fn shrinks_when_the_path_does_and_forgets_the_shortest_time() {
+    fn the_estimate_shrinks_with_the_path_and_the_minimum_round_trip_expires() {
         let mut pipe = Pipe::default();
         for round in 0..10 {
             pipe.measured(ROUND_TRIP, 1000, at(round));

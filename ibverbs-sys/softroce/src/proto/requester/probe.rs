@@ -12,28 +12,28 @@ use crate::proto::{Sequence, Time};
 pub(super) struct Probe {
     /// Estimated round trip time. `None` before the first response.
     round_trip: Option<RoundTrip>,
-    timed: Option<Timed>,
-    /// Measured round trip that was not taken yet.
+    timed: Option<TimedPacket>,
+    /// Measured round trip that [`take_sample`](Self::take_sample) has not returned yet.
     sample: Option<Sample>,
     at: Option<Time>,
     /// Number of probes since the last response.
     count: u32,
-    /// Set if a probe packet must be sent.
-    due: bool,
-    /// Sequence number after the packet that the last probe has repeated.
+    /// Set if a probe must be sent.
+    is_probe_due: bool,
+    /// Sequence number after the packet that the last probe repeated.
     end: Option<Sequence>,
 }
 
-/// Packet whose round trip is being measured.
+/// Packet whose round trip time is being measured.
 #[derive(Clone, Copy, Debug)]
-struct Timed {
+struct TimedPacket {
     sequence: Sequence,
     sent: Time,
     /// Oldest sequence number that was unanswered when the packet was sent.
     oldest: Sequence,
 }
 
-/// A measured round trip.
+/// A measured round trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) time: Duration,
@@ -48,19 +48,19 @@ struct RoundTrip {
     deviation: u64,
 }
 
-/// Minimum time before a probe, in nanoseconds. The peer is a process, which may not be scheduled for this long.
-const SHORTEST: u64 = 1_000_000;
+/// Minimum time in nanoseconds before a probe. The peer is a process, which may not be scheduled for this long.
+const MIN_PROBE_DELAY: u64 = 1_000_000;
 
-/// Maximum round trip time that is used for the estimate, in nanoseconds. The limit keeps the calculation within 64
+/// Maximum round trip time in nanoseconds that is used for the estimate, so that the calculation does not overflow 64
 /// bits.
-const LONGEST: u64 = 1 << 56;
+const MAX_ROUND_TRIP: u64 = 1 << 56;
 
 /// Maximum number of consecutive probes to a peer that does not respond.
-const MOST: u32 = 3;
+const MAX_PROBES: u32 = 3;
 
 impl Probe {
-    /// Records that the packet `sequence` was sent. `new` is set if it was sent for the first time. `oldest` is the oldest
-    /// unanswered sequence number.
+    /// Records that the packet with the number `sequence` was sent, for the first time if `new` is set. `oldest` is the
+    /// oldest unanswered sequence number, and `timeout` the acknowledgement timeout.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -70,7 +70,7 @@ impl Probe {
         oldest: Sequence,
     ) {
         if new && self.timed.is_none() {
-            self.timed = Some(Timed {
+            self.timed = Some(TimedPacket {
                 sequence,
                 sent: now,
                 oldest,
@@ -80,7 +80,7 @@ impl Probe {
     }
 
     /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns
-    /// `true` if these were lost: the answer is to the probe, and covers no packet after it.
+    /// `true` if these packets were lost: the response is that to the probe, and covers no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -92,7 +92,7 @@ impl Probe {
             && limit.distance(timed.sequence) > 0
         {
             let time = now - timed.sent;
-            self.learn(time);
+            self.update(time);
             self.sample = Some(Sample {
                 time,
                 packets: limit.distance(timed.oldest).max(0) as u32,
@@ -100,7 +100,7 @@ impl Probe {
             self.timed = None;
         }
         self.count = 0;
-        self.due = false;
+        self.is_probe_due = false;
         if waiting {
             self.arm(now, timeout);
         } else {
@@ -115,57 +115,57 @@ impl Probe {
         }
     }
 
-    /// Returns the round trip that was measured since the last call.
+    /// Removes and returns the round trip that was measured since the last call.
     pub(super) fn take_sample(&mut self) -> Option<Sample> {
         self.sample.take()
     }
 
-    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is unanswered: no round trip is being
-    /// measured and no probe is pending.
+    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is unanswered: no round trip is
+    /// being measured, and no probe is pending.
     #[inline]
-    pub(super) fn is_unused(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.timed.is_none()
             && self.at.is_none()
             && self.count == 0
-            && !self.due
+            && !self.is_probe_due
             && self.end.is_none()
     }
 
     /// Cancels the round trip measurement and the probe, because the unanswered packets are sent again.
-    pub(super) fn gone_back(&mut self) {
+    pub(super) fn cancel(&mut self) {
         self.timed = None;
         self.at = None;
-        self.due = false;
+        self.is_probe_due = false;
         self.end = None;
     }
 
-    /// Cancels the round trip measurement, because the time at which the next answer arrived is not known exactly.
-    pub(super) fn forgo_measuring(&mut self) {
+    /// Cancels the round trip measurement, because the arrival time of the next response is not known exactly.
+    pub(super) fn cancel_measurement(&mut self) {
         self.timed = None;
     }
 
-    /// Returns the time at which a probe becomes due, or `None` if no probe is planned.
+    /// Returns the time at which a probe must be sent, or `None` if no probe is scheduled.
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }
 
-    /// Makes a probe due if its time has come.
+    /// Makes a probe due if its time has been reached at `now`.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.at.is_some_and(|at| at <= now) {
             self.at = None;
-            self.due = true;
+            self.is_probe_due = true;
             self.count += 1;
         }
     }
 
     /// Returns whether a probe must be sent.
     pub(super) fn is_due(&self) -> bool {
-        self.due
+        self.is_probe_due
     }
 
-    /// Records that a probe was sent, which repeats the packet before `end`. Plans the next probe.
-    pub(super) fn went(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
-        self.due = false;
+    /// Records that a probe was sent, which repeats the packet before `end`. Schedules the next probe.
+    pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
+        self.is_probe_due = false;
         // The answer may be to the first transmission or to the probe, so it gives no round trip time.
         self.timed = None;
         self.end = Some(end);
@@ -175,18 +175,18 @@ impl Probe {
     fn arm(&mut self, now: Time, timeout: Option<Duration>) {
         self.at = None;
         if let (Some(round_trip), Some(timeout)) = (self.round_trip, timeout)
-            && self.count < MOST
+            && self.count < MAX_PROBES
         {
-            let patience = Duration::from_nanos(round_trip.patience() << self.count);
+            let patience = Duration::from_nanos(round_trip.response_time() << self.count);
             self.at = (patience + patience < timeout).then(|| now + patience);
         }
     }
 
-    /// Updates the round trip estimate with a measured time (RFC 6298).
-    fn learn(&mut self, sample: Duration) {
+    /// Updates the estimate of the round trip time with a measured time (RFC 6298).
+    fn update(&mut self, sample: Duration) {
         let sample = u64::try_from(sample.as_nanos())
             .unwrap_or(u64::MAX)
-            .min(LONGEST);
+            .min(MAX_ROUND_TRIP);
         self.round_trip = Some(match self.round_trip {
             None => RoundTrip {
                 mean: sample,
@@ -201,9 +201,9 @@ impl Probe {
 }
 
 impl RoundTrip {
-    /// Returns the time in nanoseconds within which an answer is expected.
-    fn patience(self) -> u64 {
-        (2 * self.mean + 4 * self.deviation).max(SHORTEST)
+    /// Returns the time in nanoseconds within which a response is expected.
+    fn response_time(self) -> u64 {
+        (2 * self.mean + 4 * self.deviation).max(MIN_PROBE_DELAY)
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_some_round_trips_once_it_knows_them() {
+    fn the_probe_timeout_is_a_multiple_of_the_measured_round_trip() {
         let mut probe = Probe::default();
         probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         assert_eq!(probe.at(), None);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_gets_few() {
+    fn a_peer_that_does_not_answer_gets_few_probes() {
         let mut probe = Probe::default();
         probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
         probe.progress(Sequence::new(1), false, at(10), TIMEOUT);
@@ -254,23 +254,23 @@ mod tests {
         while let Some(due) = probe.at() {
             probe.handle_timeout(due);
             assert!(probe.is_due());
-            probe.went(Sequence::new(2), due, TIMEOUT);
+            probe.probe_sent(Sequence::new(2), due, TIMEOUT);
             times.push(due - at(10));
         }
         assert_eq!(times, [1, 3, 7].map(Duration::from_millis));
     }
 
     #[test]
-    fn an_answer_that_says_of_nothing_else_is_recognised() {
+    fn an_answer_that_only_the_probe_can_have_caused_is_recognized() {
         let mut probe = Probe::default();
-        probe.went(Sequence::new(5), at(0), TIMEOUT);
+        probe.probe_sent(Sequence::new(5), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));
         assert!(probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
         assert!(!probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
         // The answer covers a packet after the probe, so the peer was only late. If no packet is unanswered, none was lost.
-        probe.went(Sequence::new(6), at(0), TIMEOUT);
+        probe.probe_sent(Sequence::new(6), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(8), true, at(1), TIMEOUT));
-        probe.went(Sequence::new(9), at(0), TIMEOUT);
+        probe.probe_sent(Sequence::new(9), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(9), false, at(1), TIMEOUT));
     }
 }

@@ -1,8 +1,8 @@
 use super::entry::Progress;
-use super::patience::AnswerBy;
+use super::timeouts::AnswerBy;
 use super::{Failed, Requester};
 use crate::proto::endpoint::Endpoint;
-use crate::proto::timer::receiver_not_ready;
+use crate::proto::timer::rnr_wait;
 use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
 use crate::wire::{Nak, Operation, Packet, Syndrome};
 
@@ -17,7 +17,7 @@ impl Requester {
     ) -> Result<(), Failed> {
         use Operation as O;
         let sequence = Sequence::new(packet.header.bth.sequence);
-        if !self.is_news(sequence) {
+        if !self.is_new_response(sequence) {
             return Ok(());
         }
         let syndrome = packet.header.aeth.map(|aeth| aeth.syndrome);
@@ -38,7 +38,7 @@ impl Requester {
                     host.count(Counter::ReceivedSequenceNak, 1);
                 }
                 if self.acknowledge_before(sequence, || now, endpoint, host)? {
-                    self.refused(nak, endpoint, host)?;
+                    self.handle_nak(nak, endpoint, host)?;
                 }
                 Ok(())
             }
@@ -87,11 +87,12 @@ impl Requester {
             return Ok(true);
         }
         host.count(Counter::ImpliedNak, 1);
-        self.lost(endpoint, host)?;
+        self.handle_loss(endpoint, host)?;
         Ok(false)
     }
 
-    /// Returns the oldest sequence number before `end` for which the data of a read or an atomic has not arrived.
+    /// Returns the oldest sequence number before `end` whose response, the data of a read or an atomic, has not
+    /// arrived.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -114,7 +115,7 @@ impl Requester {
         None
     }
 
-    /// Records that all packets before `limit` are answered, and completes requests.
+    /// Records that all packets before `limit` are answered, and completes the requests that are fully answered.
     #[inline]
     fn advance(
         &mut self,
@@ -128,20 +129,20 @@ impl Requester {
             return Ok(());
         }
         if limit.distance(self.position()) > 0 {
-            self.window.not_lost();
+            self.window.undo_loss();
         }
         self.unanswered = limit;
         self.window.progress(packets as u32, limit);
         self.retries = 0;
         self.not_ready_retries = 0;
         self.gone_back = false;
-        self.silences = 0;
+        self.timeouts = 0;
         self.is_peer_gone = false;
-        self.excused = false;
+        self.extended = false;
         self.again_at = None;
-        self.settle(endpoint, host)?;
+        self.complete_front(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
-        if !waiting && self.probe.is_unused() {
+        if !waiting && self.probe.is_idle() {
             self.answer_by = AnswerBy::Never;
             return Ok(());
         }
@@ -164,14 +165,15 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a loss: the peer misses the oldest unanswered packet, or this side misses the response to it.
-    fn lost(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+    /// Handles a loss: the peer did not receive the oldest unanswered packet, or this side did not receive the
+    /// response.
+    fn handle_loss(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
         // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or were duplicated by the network.
         if self.gone_back || self.again_at.is_some() {
             return Ok(());
         }
         self.retry(endpoint, host)?;
-        self.silences = 0;
+        self.timeouts = 0;
         self.window.loss(self.sent);
         self.gone_back = true;
         self.sent_back = true;
@@ -179,7 +181,7 @@ impl Requester {
     }
 
     /// Handles a NAK of the oldest unanswered packet, other than an RNR NAK.
-    fn refused(
+    fn handle_nak(
         &mut self,
         nak: Nak,
         endpoint: &Endpoint,
@@ -188,11 +190,12 @@ impl Requester {
         match status_of(nak) {
             Some(status) => Err(Failed(status)),
             None if self.decline() => Ok(()),
-            None => self.lost(endpoint, host),
+            None => self.handle_loss(endpoint, host),
         }
     }
 
-    /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered packet.
+    /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered packet. `timer` is
+    /// the RNR timer code.
     pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
@@ -214,16 +217,16 @@ impl Requester {
         }
         // An RNR NAK is a response, so the retry counts start again.
         self.retries = 0;
-        self.silences = 0;
+        self.timeouts = 0;
         self.gone_back = false;
         self.go_back();
         self.sent_back = true;
-        self.again_at = Some(now + receiver_not_ready(timer));
+        self.again_at = Some(now + rnr_wait(timer));
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the local memory that the read names. The response to an atomic write
-    /// and to a flush is a read response without payload.
+    /// Copies the payload of a read response packet to the local memory of the read. The response to an atomic write or a
+    /// flush is a read response without payload.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -270,8 +273,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result of an atomic, the value that was in the peer's memory before, in the memory that the request
-    /// names.
+    /// Stores the result of an atomic, which is the previous value in the peer's memory, in the local memory of the
+    /// request.
     fn take_original(
         &mut self,
         original: u64,
@@ -294,8 +297,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the last data of a read request packet or of an atomic has arrived. Does not count the request as
-    /// answered if a retransmission has begun that has not reached it yet.
+    /// Records that the last data of a read request packet or of an atomic has arrived. During a retransmission, has no
+    /// effect on requests that have not been sent again yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);
@@ -303,7 +306,7 @@ impl Requester {
     }
 }
 
-/// Returns the status with which a request completes after the NAK. A sequence error fails no request.
+/// Returns the status with which a NAK completes a request, or `None` for a sequence error, which fails no request.
 fn status_of(nak: Nak) -> Option<CompletionStatus> {
     match nak {
         Nak::SequenceError => None,

@@ -1,29 +1,29 @@
 use super::entry::{Entry, Progress};
-use super::packet::{self, Place};
+use super::packet::{self, PacketPosition};
 use super::{Requester, SendOperation};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
-use crate::wire::{BASE, ask_for_acknowledgement};
+use crate::wire::{BASE, request_acknowledgement};
 
 impl Requester {
-    /// Returns the run that can be sent next: two or more packets from the middle of a message. Returns `None` if there is
-    /// no run, or if another packet must be sent before it.
+    /// Returns the run that can be sent next: two or more packets from the middle of a message. Returns `None` if there
+    /// is no run, or if another packet must be sent first.
     pub(in crate::proto) fn next_run(
         &self,
         endpoint: &Endpoint,
         path: Path,
         host: &impl Host,
     ) -> Option<Run> {
-        let (_, first, packets) = self.middle()?;
+        let (_, first, packets) = self.message_in_progress()?;
         let sequence = first + self.cursor.packet;
         let is_held = self.again_at.is_some()
             || self.probe.is_due()
-            || self.skips.is_untold(sequence, self.unanswered);
+            || self.skips.is_due(sequence, self.unanswered);
         if is_held || self.is_held_back(endpoint, host) {
             return None;
         }
         let left = packets - 1 - self.cursor.packet;
-        let count = left.min(self.window.room(self.on_the_way(sequence)));
+        let count = left.min(self.window.room(self.in_flight(sequence)));
         (count > 1).then(|| Run {
             path,
             destination: endpoint.attributes.destination,
@@ -32,8 +32,8 @@ impl Requester {
         })
     }
 
-    /// Writes `count` packets of the next run. Each packet is written to the beginning of one of the `count` equal parts of
-    /// `out`. Returns `false` if the memory of the message cannot be read; then no packet counts as sent.
+    /// Writes `count` packets of the next run. Divides `out` into `count` equal parts, and writes each packet to the
+    /// beginning of a part. Returns `false` if the memory of the message cannot be read; then no packet counts as sent.
     pub(in crate::proto) fn write_run(
         &mut self,
         count: u32,
@@ -42,12 +42,12 @@ impl Requester {
         host: &mut impl Host,
         out: &mut [u8],
     ) -> bool {
-        let Some((entry, first, packets)) = self.middle() else {
+        let Some((entry, first, packets)) = self.message_in_progress() else {
             return false;
         };
         let packet = self.cursor.packet;
         let sequence = first + packet;
-        let place = Place {
+        let place = PacketPosition {
             sequence,
             packet,
             covers: 1,
@@ -58,10 +58,10 @@ impl Requester {
             return false;
         }
         let stride = out.len() / count as usize;
-        let on_the_way = self.on_the_way(sequence);
+        let on_the_way = self.in_flight(sequence);
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
-            if self.asks(on_the_way + number, 1) {
-                ask_for_acknowledgement(bytes);
+            if self.requests_ack(on_the_way + number, 1) {
+                request_acknowledgement(bytes);
                 self.unasked = 0;
             } else {
                 self.unasked += 1;
@@ -88,9 +88,9 @@ impl Requester {
         true
     }
 
-    /// Returns the request at the cursor, its first sequence number, and the number of its sequence numbers. Returns `None`
-    /// unless the cursor is in the middle of a message of a reliable service.
-    fn middle(&self) -> Option<(&Entry, Sequence, u32)> {
+    /// Returns the request at the cursor, its first sequence number, and the number of its sequence numbers. Returns
+    /// `None` unless the cursor is in the middle of a message of a reliable service.
+    fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;
         let Progress::Started { first, packets } = entry.progress else {

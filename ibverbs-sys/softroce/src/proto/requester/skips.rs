@@ -23,7 +23,7 @@ struct Gap {
 }
 
 impl Skips {
-    /// Records that the `count` sequence numbers from `first` on were used without packets.
+    /// Records that `count` sequence numbers from `first` on were used without packets.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {
@@ -33,23 +33,23 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet is about to be sent
-    /// again.
-    pub(super) fn again(&mut self) {
+    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet is about to be
+    /// sent again.
+    pub(super) fn repeat(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
         }
     }
 
-    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet `next`. All packets before
-    /// `unanswered` are answered.
-    pub(super) fn is_untold(&self, next: Sequence, unanswered: Sequence) -> bool {
+    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet with the number `next`.
+    /// All packets before `unanswered` are answered.
+    pub(super) fn is_due(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the packet `next`, and returns its
-    /// path. All packets before `unanswered` are answered.
+    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the packet with the number
+    /// `next`, and returns its path. All packets before `unanswered` are answered.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,
@@ -79,7 +79,8 @@ impl Skips {
     }
 }
 
-/// Returns the gap in the sequence numbers that a skip packet announces: the number after the gap, and the length of the gap.
+/// Returns the gap in the sequence numbers that a skip packet announces, as the number after the gap and the length of
+/// the gap. Returns `None` if `header` is not that of a skip packet.
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

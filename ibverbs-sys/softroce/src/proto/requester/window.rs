@@ -2,9 +2,9 @@ use super::pipe::Pipe;
 use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
-/// Congestion window: the maximum number of packets in flight. The window grows quickly to its limit, is halved after a loss,
-/// and grows quickly again to the measured capacity of the path. Beyond this it grows by one packet for each acknowledged window
-/// if packets wait in a queue of the path, else quickly.
+/// Congestion window: the maximum number of packets in flight. The window grows quickly to its limit, is halved after a
+/// loss, and grows quickly again to the measured capacity of the path. Beyond this capacity the window grows by one
+/// packet for each acknowledged window while packets wait in a queue of the path, and otherwise quickly.
 ///
 /// The limit is that of the attributes for an unknown path. To this are added the packets that the [path](Pipe) holds while no
 /// packet waits in a queue. So a long path is filled, and the packets that wait in queues stay fewer than on a short one.
@@ -14,7 +14,7 @@ use crate::proto::{Sequence, Time};
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
-    /// Limit for an unknown path.
+    /// Limit of the window size on a path whose capacity is unknown.
     least: u32,
     /// Maximum of the limit.
     most: u32,
@@ -23,25 +23,26 @@ pub(super) struct Window {
     /// Window size below which the window grows by one for each acknowledged packet.
     threshold: u32,
     gained: u32,
-    /// Sequence number after the packets that were in flight at the last loss. Until all of them are acknowledged, further
-    /// losses do not reduce the window again.
+    /// Sequence number after the packets that were in flight at the last loss. Until all of them are acknowledged,
+    /// further losses do not halve the window again.
     recovered: Option<Sequence>,
-    /// Window size and threshold before the last loss, for [`not_lost`](Self::not_lost).
+    /// Window size and threshold before the last loss, for [`undo_loss`](Self::undo_loss).
     before: (u32, u32),
 }
 
-/// Initial window size in packets, which fit into a socket buffer of the smallest usual size.
-const FIRST: u32 = 16;
+/// Initial window size in packets. These packets fit into a socket buffer of the smallest usual size.
+const INITIAL_SIZE: u32 = 16;
 
 /// Maximum length in bytes of the response to one read request packet.
-const RESPONSE: u32 = 32 << 10;
+const MAX_RESPONSE: u32 = 32 << 10;
 
-/// Minimum window size after a loss, in packets. A smaller window would only make the loss of a single packet harder to detect.
-const SMALLEST: u32 = 4;
+/// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet would be harder to
+/// detect.
+const MIN_SIZE: u32 = 4;
 
 impl Window {
-    /// Creates a window that can grow to `limit` packets on an unknown path, and to `most` packets on a path that holds as
-    /// many.
+    /// Creates a window that can grow to `limit` packets on a path of unknown capacity, and to `most` packets on a path
+    /// that holds as many.
     pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
@@ -50,7 +51,7 @@ impl Window {
             least: limit,
             most: most.clamp(limit, 1 << 20),
             pipe: Pipe::default(),
-            size: limit.min(FIRST),
+            size: limit.min(INITIAL_SIZE),
             threshold: u32::MAX,
             gained: 0,
             recovered: None,
@@ -63,8 +64,8 @@ impl Window {
         self.size
     }
 
-    /// Returns whether a packet that covers `covers` sequence numbers may be sent while `on_the_way` others are unacknowledged.
-    /// If `on_the_way` is 0, any packet may be sent.
+    /// Returns whether a packet that covers `covers` sequence numbers may be sent while `on_the_way` others are
+    /// unacknowledged. The result is `true` if `on_the_way` is 0.
     pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
         on_the_way == 0 || on_the_way + covers <= self.size
     }
@@ -77,7 +78,7 @@ impl Window {
     /// Returns the maximum number of response packets that one read request packet may have, for a path MTU of `mtu` bytes.
     /// Two requests fit into the window, and a response fits into a socket buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
-        (self.limit / 2).min(RESPONSE / mtu).clamp(1, 32)
+        (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
 
     /// Returns the number of packets after which the next packet must request an acknowledgement.
@@ -114,25 +115,26 @@ impl Window {
         }
     }
 
-    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved for these packets before.
+    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved before for the same
+    /// packets in flight.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
-            self.silence(sent);
+            self.timeout(sent);
         }
     }
 
-    /// Records a timeout, and halves the window: all packets before `sent` that are unanswered count as lost.
-    pub(super) fn silence(&mut self, sent: Sequence) {
+    /// Records a timeout, and halves the window: all unanswered packets before `sent` are considered lost.
+    pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
-        self.size = (self.size / 2).max(SMALLEST.min(self.limit));
+        self.size = (self.size / 2).max(MIN_SIZE.min(self.limit));
         self.threshold = self.size.max(self.pipe.capacity());
         self.gained = 0;
         self.recovered = Some(sent);
     }
 
-    /// Restores the window that was valid before the last loss. The caller has found that packets that counted as lost were
-    /// acknowledged without being sent again, so the peer was only slow.
-    pub(super) fn not_lost(&mut self) {
+    /// Restores the window size before the last loss. The caller has found that the packets that were considered lost
+    /// were acknowledged without retransmission, so that the peer was only slow.
+    pub(super) fn undo_loss(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;
         }
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_with_what_gets_through() {
+    fn the_window_grows_with_each_acknowledged_packet() {
         let mut window = Window::new(64, 64);
         assert_eq!(window.size(), 16);
         window.progress(16, Sequence::new(16));
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_once_for_all_losses_of_a_window_and_grows_again() {
+    fn all_losses_within_a_window_halve_the_window_once() {
         let mut window = open();
         window.loss(Sequence::new(100));
         window.loss(Sequence::new(100));
@@ -181,21 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn is_as_it_was_when_nothing_was_lost() {
+    fn a_window_that_was_halved_without_a_loss_is_restored() {
         let mut window = open();
         window.loss(Sequence::new(100));
         window.progress(10, Sequence::new(60));
-        window.not_lost();
+        window.undo_loss();
         assert_eq!(window.size(), 64);
         // After the next loss, the window before the earlier loss must not be restored.
         window.loss(Sequence::new(130));
         window.progress(32, Sequence::new(130));
-        window.not_lost();
+        window.undo_loss();
         assert_eq!(window.size(), 33);
     }
 
     #[test]
-    fn grows_beyond_its_limit_on_a_path_that_holds_more() {
+    fn the_window_exceeds_its_limit_on_a_path_of_higher_capacity() {
         let sample = Sample {
             time: Duration::from_millis(2),
             packets: 64,
@@ -209,16 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn halves_at_each_silence() {
+    fn each_timeout_halves_the_window() {
         let mut window = open();
         for size in [32, 16, 8, 4, 4] {
-            window.silence(Sequence::new(100));
+            window.timeout(Sequence::new(100));
             assert_eq!(window.size(), size);
         }
     }
 
     #[test]
-    fn stays_open() {
+    fn the_window_never_closes() {
         let mut window = Window::new(0, 0);
         window.loss(Sequence::new(1));
         assert_eq!(window.size(), 1);

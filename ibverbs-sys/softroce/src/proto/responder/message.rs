@@ -13,12 +13,12 @@ pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 /// Reason why the responder does not accept a packet of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// No receive is posted for the message. Nothing has changed.
+    /// No receive is posted for the message. The state is unchanged.
     NotReady,
-    /// Other processes still use the key that the message invalidates. Nothing has changed, except that the message may have
-    /// taken a receive.
+    /// Other processes still use the key that the message invalidates. The state is unchanged, except that the message
+    /// may have taken a receive.
     Later { key: u32, again: Duration },
-    /// The packet is out of order, has a wrong length, or is not allowed at all.
+    /// The packet is out of order, has a wrong length, or is not allowed.
     Invalid,
     /// The peer has no right to access the memory that the request names.
     Access,
@@ -36,7 +36,7 @@ impl From<RemoteFault> for Refusal {
     }
 }
 
-/// A send or write that is being received, packet by packet.
+/// A send or write that is being received packet by packet.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub(super) progress: Progress,
@@ -50,7 +50,7 @@ pub(super) struct Receive {
     pub(super) xrc_srq: Option<u32>,
 }
 
-/// Header fields of the last packet of a message that its completion reports.
+/// Header fields of a message's last packet that the completion of the message reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailer {
     pub(super) immediate: Option<[u8; 4]>,
@@ -74,7 +74,7 @@ pub(super) enum Progress {
 }
 
 impl Message {
-    /// Returns whether a message is in progress: its beginning has arrived, and more packets must follow.
+    /// Returns whether a message is in progress: its first packet has arrived, and more packets must follow.
     pub(super) fn is_under_way(&self) -> bool {
         !matches!(self.progress, Progress::None)
     }
@@ -125,8 +125,8 @@ impl Message {
         Ok(ends)
     }
 
-    /// Receives the next packets of a send or a write in one step, if all are valid middle packets. Returns `false` if nothing
-    /// was done; then the caller must [receive](Self::accept) the packets one by one.
+    /// Receives the packets of the run `run`, which belong to a send or a write, in one step. Returns `false`, and does
+    /// nothing, if they are not all valid middle packets; the caller must then [receive](Self::accept) them one by one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,
@@ -177,8 +177,8 @@ impl Message {
         }
     }
 
-    /// Receives a part of a message from another process, as [`take`](Self::take) does, after checking that the peer may write
-    /// to the memory that a write names. A write that is not allowed takes no receive.
+    /// Receives a part of a message from another process, as [`take`](Self::take) does, after it has checked that the
+    /// peer may write to the memory of a write. If the write is not allowed, no receive is consumed.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -187,7 +187,7 @@ impl Message {
         endpoint: &Endpoint,
         host: &mut H,
     ) -> Result<bool, Refusal> {
-        if part.kind != Kind::Send && !endpoint.may_be_written() {
+        if part.kind != Kind::Send && !endpoint.allows_remote_write() {
             return Err(Refusal::Invalid);
         }
         if let Kind::Write(Remote { address, key }) = part.kind {
@@ -196,9 +196,9 @@ impl Message {
         self.take(part, source, host)
     }
 
-    /// Receives a part of a message without packets: copies its bytes from `source` to the receive. Returns `false` if the
-    /// bytes cannot be read from the peer's memory, so that the peer must send them. Then nothing is changed, except that the
-    /// message may have taken a receive.
+    /// Receives a part of a message without packets: copies its bytes from `source` to the receive. Returns `false` if
+    /// the bytes cannot be read from the peer's memory, so that the peer must send them. The state is then unchanged,
+    /// except that the message may have taken a receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -239,8 +239,8 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part to the memory of its receive. `before` is the number of bytes of the message that arrived
-    /// before the part, and `total` is their number including the part.
+    /// Copies the bytes of a part to the memory of the receive `request`. `before` is the number of bytes of the
+    /// message that arrived before the part, and `total` is their number including the part.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -279,7 +279,7 @@ impl Message {
         Ok(true)
     }
 
-    /// Records that a part of a one-sided operation was executed.
+    /// Records that the peer has executed a part of a one-sided operation directly.
     pub(super) fn executed(&mut self, part: &Part<'_>) {
         if let SendOperation::Write { remote, .. } = part.request.operation {
             self.progress = if part.ends {
@@ -294,16 +294,15 @@ impl Message {
         }
     }
 
-    /// Copies the payload of a send to its receive, after `received` bytes. Returns the number of bytes received so far.
+    /// Copies the payload of a send to its receive, behind the `received` bytes that are there. Returns the new number
+    /// of received bytes.
     fn scatter(
         &mut self,
         received: u32,
         payload: &[u8],
         host: &mut impl Host,
     ) -> Result<u32, Refusal> {
-        let Some(receive) = &self.receive else {
-            return Err(Refusal::NotReady);
-        };
+        let receive = self.receive.as_ref().ok_or(Refusal::NotReady)?;
         let total = received + payload.len() as u32;
         self.progress = Progress::Send { received: total };
         if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {
@@ -410,12 +409,12 @@ impl Message {
         host.complete_receive(completion, receive.xrc_srq);
     }
 
-    /// Drops the message in progress. Its receive is used for the next message.
+    /// Drops the message in progress. The receive that it has taken is used for the next message.
     pub(super) fn drop_packets(&mut self) {
         self.progress = Progress::None;
     }
 
-    /// Drops the message, and completes its receive with an error.
+    /// Drops the message in progress, and completes its receive with the error `status`.
     pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.progress = Progress::None;
         if let Some(receive) = self.receive.take() {
@@ -442,7 +441,8 @@ impl Receive {
     }
 }
 
-/// Returns the destination and the length that a write announces, after checking that the peer may write there.
+/// Returns the memory and the length in bytes that a write announces, after checking that the peer may write to the
+/// memory.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -479,7 +479,7 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the [`Refusal`] of a message because the memory of its receive cannot be used.
+/// Returns the [`Refusal`] of a message whose receive has memory that cannot be used.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

@@ -18,7 +18,7 @@ use message::{MAX_ANNOUNCED, Message, Refusal};
 use resources::{Fetch, Resource, Resources};
 
 use super::endpoint::Endpoint;
-use super::requester::sooner;
+use super::requester::earlier;
 use super::timer::{Pacer, Pause};
 use super::{
     AccessFlags, CompletionStatus, Counter, Event, Flush, Host, Remote, RemoteFault, Sequence,
@@ -36,42 +36,42 @@ pub(super) struct Responder {
     /// Number of executed messages (MSN), modulo 2^24.
     message_sequence: u32,
     message: Message,
-    /// Set while the remaining packets of an unreliable message are dropped, because one was lost.
+    /// Set while the remaining packets of an unreliable message are dropped, because a packet of the message was lost.
     skipping: bool,
     resources: Resources,
     /// Set if an acknowledgement must be sent.
     acknowledge: bool,
-    /// Set if the newest message that the due acknowledgement covers has completed a receive.
+    /// Set if the newest message that the pending acknowledgement covers has completed a receive.
     told: bool,
-    /// Syndrome of a NAK that must be sent: the expected packet was lost, or cannot be taken now.
+    /// Syndrome of a NAK that must be sent, because the expected packet was lost or cannot be accepted now.
     refusal: Option<Syndrome>,
-    /// Set once a NAK for the expected packet was scheduled. Only one is sent until the packet arrives (IBTA 9.7.4.1.2,
-    /// 9.7.5.2.8).
+    /// Set after a NAK for the expected packet was scheduled. Only one NAK is sent until the packet arrives (IBTA
+    /// 9.7.4.1.2, 9.7.5.2.8).
     refused: bool,
-    /// Key that the expected packet invalidates and that other processes still use. The packet is not kept: a NAK requests it
-    /// again once the key is no longer in use. Later packets are dropped until then.
+    /// Key that the expected packet invalidates and that other processes still use. The packet is not stored: when no
+    /// process uses the key any more, a NAK requests the packet again. Later packets are dropped until then.
     held: Option<u32>,
     pause: Pause,
     end: Option<End>,
-    /// NAK that is sent after the connection has ended, and its sequence number.
+    /// NAK that must be sent after the connection has ended, and its sequence number.
     farewell: Option<(Nak, Sequence)>,
     pacer: Pacer,
 }
 
-/// End of the connection because of an invalid request. Responses to earlier requests are sent first, so that the peer can
-/// identify the request.
+/// End of the connection after an invalid request. Responses to earlier requests are sent first, so that the peer can
+/// identify the invalid request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     nak: Nak,
     sequence: Sequence,
-    /// Status of the receive that the message has taken, if any.
+    /// Status of the receive that the message has taken, if there is one.
     status: CompletionStatus,
-    /// Event to raise, if no completion reports the error.
+    /// Event to raise if no completion reports the error.
     event: Option<Event>,
 }
 
 impl Responder {
-    /// Creates a responder that expects the packet `sequence` first.
+    /// Creates a responder that expects the packet with the number `sequence` first.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             expected: sequence,
@@ -83,15 +83,15 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests that it executed directly
-    /// in this side's memory. Expects the packet `end` next.
+    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests that it executed
+    /// directly in this side's memory. The packet with the number `end` is expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum distance from the expected number to `end`. It is far below half of the sequence space, so the expected
-        /// number is certainly before `end`.
-        const NEAR: u64 = 1 << 22;
+        /// Maximum distance from the expected number to `end`. It is far below half of the sequence numbers, so the
+        /// expected number certainly precedes `end`.
+        const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
-        let some = missing > 0 && missing as u64 <= length.min(NEAR);
+        let some = missing > 0 && missing as u64 <= length.min(MAX_SKIP);
         let is_idle = self.end.is_none() && !self.message.is_under_way();
         if is_idle && (all && length > 0 || some) {
             self.expected = end;
@@ -113,7 +113,7 @@ impl Responder {
         let sequence = Sequence::new(packet.header.bth.sequence);
         let distance = sequence.distance(self.expected);
         if distance > 0 {
-            self.miss(host);
+            self.handle_gap(host);
             return;
         }
         if distance < 0 {
@@ -154,8 +154,8 @@ impl Responder {
         }
     }
 
-    /// Receives a run of packets in one step, if they are the next expected ones and from the middle of a message. Returns
-    /// `false` if nothing was done.
+    /// Receives the packets of a run in one step, if they are the next expected packets and from the middle of a
+    /// message. Returns `false`, and does nothing, otherwise.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -175,8 +175,8 @@ impl Responder {
         true
     }
 
-    /// Handles a packet after a gap in the sequence numbers. The first such packet causes a NAK.
-    fn miss(&mut self, host: &mut impl Host) {
+    /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet causes a NAK.
+    fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         if !self.refused {
             self.refused = true;
@@ -323,8 +323,9 @@ impl Responder {
         self.expected = sequence.next();
     }
 
-    /// Answers a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed again; reads
-    /// are executed again; for atomics the stored result is sent, and for atomic writes and flushes the empty response. A request that is no longer stored is ignored.
+    /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed
+    /// again; reads are executed again; for atomics the stored result is sent, and for atomic writes and flushes the empty
+    /// response. A request that is no longer stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -361,7 +362,7 @@ impl Responder {
         }
     }
 
-    /// Sets the response to an expected packet that was refused.
+    /// Sets the response to an expected packet that was not accepted because of `refusal`.
     fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
@@ -375,7 +376,7 @@ impl Responder {
             Refusal::Later { key, again } => {
                 self.refused = true;
                 self.held = Some(key);
-                self.pause.wish(again);
+                self.pause.request(again);
                 return;
             }
             Refusal::Invalid => {
@@ -403,25 +404,26 @@ impl Responder {
     }
 
     /// Returns whether an acknowledgement must be sent.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn must_acknowledge(&self) -> bool {
         self.acknowledge
     }
 
-    /// Returns whether the acknowledgement that is due may be delayed: nothing else must be sent, and the message was completed
-    /// to the program, which may be about to send a message in response.
-    pub(super) fn is_patient(&self) -> bool {
+    /// Returns whether the pending acknowledgement may be delayed: no other response must be sent, and the message has
+    /// been completed to the program, which may be about to send a message in response.
+    pub(super) fn may_delay(&self) -> bool {
         self.acknowledge && self.told && self.has_no_packet()
     }
 
-    /// Returns how the connection must be ended because of an invalid request, once all earlier requests are answered.
+    /// Returns the [`End`] of the connection that follows an invalid request, if all earlier requests are answered.
     #[inline]
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection: fails the receive of the current message, raises the event, and keeps only the final NAK.
+    /// Ends the connection: fails the receive of the message in progress, raises the event, and keeps only the final
+    /// NAK.
     pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
-        self.give_up(host);
+        self.publish_held(host);
         self.message.abort(end.status, host);
         if let Some(event) = end.event {
             host.raise(event);
@@ -433,9 +435,9 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive that the message in progress has taken, and discards the other state except the final NAK.
+    /// Flushes the receive of the message in progress, and discards all other state except the final NAK.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
-        self.give_up(host);
+        self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
         *self = Self {
             farewell: self.farewell,
@@ -444,8 +446,8 @@ impl Responder {
         };
     }
 
-    /// Appends the next response to `out`. Responses are sent in the order of their sequence numbers, because the peer takes a
-    /// missing response before a later one as lost. Returns whether a packet was appended.
+    /// Appends the next response to `out`. Responses are sent in the order of their sequence numbers, because the peer
+    /// considers a missing response lost when a later one arrives. Returns whether a packet was appended.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -456,7 +458,7 @@ impl Responder {
         if !self.resources.is_idle() {
             return self.transmit_response(now, endpoint, host, out);
         }
-        self.look_at_held(now, endpoint, host);
+        self.request_held(now, endpoint, host);
         let (syndrome, sequence) = if self.end.is_some() {
             return false;
         } else if let Some(syndrome) = self.refusal.take() {
@@ -472,9 +474,9 @@ impl Responder {
         true
     }
 
-    /// Requests the expected packet again if it was not accepted because other processes used its key, and no process uses the
-    /// key any more.
-    fn look_at_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
+    /// Requests the expected packet again if it was not accepted because other processes used the key that it
+    /// invalidates, and no process uses the key any more.
+    fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.held else {
             return;
         };
@@ -484,7 +486,7 @@ impl Responder {
                 self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
             }
             Withdrawal::Pending { again } => {
-                self.pause.wish(again);
+                self.pause.request(again);
                 self.pause.begin(|| now);
             }
             Withdrawal::Refused => {
@@ -494,18 +496,18 @@ impl Responder {
         }
     }
 
-    /// Publishes a key to other processes again that was withdrawn for the expected packet, because the packet will not be
-    /// accepted.
-    pub(super) fn give_up(&self, host: &impl Host) {
+    /// Publishes the key that was withdrawn for the expected packet to other processes again, because the packet will
+    /// not be accepted.
+    pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.held {
             host.keep(key);
         }
     }
 
-    /// Returns the sequence number of an acknowledgement. If the newest requests are reads and atomics, the result is the
-    /// number before them: their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2 would detect
-    /// the loss from an acknowledgement with their number. Linux's Soft-RoCE would take the acknowledgement for the response,
-    /// and complete the request without its result.
+    /// Returns the sequence number that an acknowledgement contains. If the newest requests are reads and atomics, this
+    /// is the number before them: their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2
+    /// would detect the loss from an acknowledgement with their number. Linux's Soft-RoCE would take the
+    /// acknowledgement for the response, and complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -524,8 +526,9 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Appends the final NAK of a queue pair in the error state, if it was not sent. Returns whether it was appended.
-    pub(super) fn transmit_farewell(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
+    /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns whether it was
+    /// appended.
+    pub(super) fn transmit_final_nak(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
         let Some((nak, sequence)) = self.farewell.take() else {
             return false;
         };
@@ -590,7 +593,7 @@ impl Responder {
                 if answer.again {
                     // The request may have been in flight for long, and its memory may have been deregistered. A peer that has
                     // the data ignores this NAK; a peer that lacks the data learns the reason.
-                    self.resources.give_up();
+                    self.resources.cancel_response();
                     let nak = Syndrome::Nak(Nak::RemoteAccessError);
                     self.write_acknowledgement(nak, sequence, endpoint, out);
                     return true;
@@ -606,17 +609,17 @@ impl Responder {
         }
     }
 
-    /// Records that the next packet of a response was sent, with the sequence number `sequence`.
+    /// Records that the next packet of a response, with the sequence number `sequence`, was sent.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // A response to the newest executed request acknowledges all earlier ones.
         self.acknowledge &= sequence.next() != self.expected;
     }
 
-    /// Returns the time of the next packet of a long response, or of the next check of a key that is in use.
+    /// Returns the time at which the next packet of a long response may be sent, or a key in use must be checked again.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let response = self.pacer.again().filter(|_| !self.resources.is_idle());
-        sooner(response, self.pause.end())
+        let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
+        earlier(response, self.pause.end())
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
@@ -631,7 +634,7 @@ fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
     }
 }
 
-/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the memory `remote`.
+/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the memory `remote` on.
 fn write_data(
     mut header: Header,
     remote: Remote,

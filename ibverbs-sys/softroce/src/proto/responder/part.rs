@@ -17,7 +17,7 @@ impl Responder {
             && !is_skipped
     }
 
-    /// Records that a part of a one-sided operation was executed.
+    /// Records that the peer has executed a part of a one-sided operation directly.
     pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
         if part.starts {
             self.begin();
@@ -26,8 +26,8 @@ impl Responder {
         self.advance(part.sequence + part.packets, part.ends);
     }
 
-    /// Receives a part of a message that the sender's thread passes in. On failure nothing is changed, except that the message
-    /// may have taken a receive, and that an RNR NAK may have been counted.
+    /// Receives a part of a message on the sender's thread, and copies its bytes from `source`. After an error the
+    /// state is unchanged, except that the message may have taken a receive, and that an RNR NAK may have been counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -54,8 +54,8 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a message of a reliable connection. Acknowledgements and NAKs are sent later. Returns whether the
-    /// bytes were copied to a receive.
+    /// Receives a part of a message of a reliable connection, and copies its bytes from `source`. Acknowledgements and
+    /// NAKs are sent later. Returns whether the bytes were copied to a receive.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,
@@ -69,7 +69,7 @@ impl Responder {
         }
         let distance = part.sequence.distance(self.expected);
         if distance > 0 {
-            self.miss(host);
+            self.handle_gap(host);
             return false;
         }
         // The part is acknowledged in any case, like every complete message.
@@ -86,13 +86,13 @@ impl Responder {
                 return true;
             }
             // The NAK makes the sender transfer the bytes.
-            Ok(false) => self.miss(host),
+            Ok(false) => self.handle_gap(host),
             Err(refusal) => self.refuse(refusal, endpoint, host),
         }
         false
     }
 
-    /// Returns whether the responder has nothing to transmit except, possibly, an acknowledgement.
+    /// Returns whether the responder has nothing to transmit, or only an acknowledgement.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
         self.end.is_none()
@@ -107,7 +107,8 @@ impl Responder {
         self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
     }
 
-    /// Returns the sequence number of the acknowledgement that is due, if any, and marks the acknowledgement as sent.
+    /// Returns the sequence number of the acknowledgement that must be sent, and records that it was sent. Returns
+    /// `None` if no acknowledgement must be sent.
     #[inline]
     pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
         let number = self.acknowledgement();
@@ -115,19 +116,19 @@ impl Responder {
         number
     }
 
-    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one was due.
+    /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one had to be sent.
     #[inline]
     pub(in crate::proto) fn acknowledgement_sent(&mut self) {
         self.acknowledge = false;
     }
 
-    /// Returns the sequence number of the acknowledgement that is due, if any.
+    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is none.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
         self.acknowledge.then(|| self.acknowledged())
     }
 
-    /// Begins a message. On an unreliable connection, the previous message may be incomplete.
+    /// Begins a message. The previous message may be incomplete, on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
         self.skipping = false;
@@ -141,7 +142,7 @@ impl Responder {
 }
 
 impl Incoming {
-    /// Returns the sequence number after the part.
+    /// Returns the sequence number that follows the part.
     #[inline]
     pub(super) fn end(&self, endpoint: &Endpoint) -> Sequence {
         self.sequence + endpoint.packets(self.length)

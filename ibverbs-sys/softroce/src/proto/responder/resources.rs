@@ -2,7 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read, atomic, atomic write or flush of the peer that the responder keeps in order to answer it, and to answer it again after a loss.
+/// A read, atomic, atomic write or flush of the peer that the responder stores in order to answer it, and to answer it
+/// again after a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -10,7 +11,7 @@ pub(super) struct Resource {
     pub(super) work: Fetch,
     /// Number of messages up to and including this one (MSN).
     pub(super) message_sequence: u32,
-    /// Range of response packets to send: the first, the next, and the end (exclusive).
+    /// Range of response packets that must be sent: the first, the next, and the end (exclusive).
     start: u32,
     next: u32,
     end: u32,
@@ -33,25 +34,25 @@ pub(super) enum Fetch {
     Empty,
 }
 
-/// A response packet to be sent.
+/// A response packet that must be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     /// Index of the packet within the response.
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
-    /// Number of response packets that are scheduled together with this one.
+    /// Number of response packets that are scheduled together with this packet.
     pub(super) turn: u32,
     /// Set if the whole response was sent before.
     pub(super) again: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first. Their maximum number is that which the peer may have outstanding
+/// The newest reads and atomics of the peer, oldest first. At most as many are stored as the peer may have outstanding
 /// (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
-    /// Number of stored reads and atomics with response packets to send.
+    /// Number of stored reads and atomics whose responses have not been sent completely.
     unfinished: usize,
 }
 
@@ -93,7 +94,7 @@ impl Resources {
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
     }
 
-    /// Adds a read or an atomic, and removes the oldest ones beyond `capacity`.
+    /// Adds a read or an atomic, and removes the oldest entries if there are more than `capacity`.
     pub(super) fn push(&mut self, resource: Resource, capacity: usize) {
         while self.ring.len() >= capacity.max(1) {
             if let Some(oldest) = self.ring.pop_front() {
@@ -104,13 +105,13 @@ impl Resources {
         self.ring.push_back(resource);
     }
 
-    /// Returns the entry whose response contains the sequence number.
+    /// Returns the read or atomic whose response contains the sequence number `sequence`.
     pub(super) fn find(&self, sequence: Sequence) -> Option<&Resource> {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the largest sequence number, not after `newest`, that belongs to no stored read or atomic. `messages` is the
-    /// message sequence number (MSN) at `newest`.
+    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic. `messages` is the
+    /// message sequence number (MSN) of `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -131,7 +132,7 @@ impl Resources {
         newest
     }
 
-    /// Schedules `packets` response packets again, from `sequence` on.
+    /// Schedules `packets` response packets for retransmission, beginning with the sequence number `sequence`.
     pub(super) fn repeat(&mut self, sequence: Sequence, packets: u32) {
         let Some(resource) = self
             .ring
@@ -154,7 +155,7 @@ impl Resources {
         }
     }
 
-    /// Returns the oldest read or atomic with response packets to send, and the next of these packets.
+    /// Returns the oldest read or atomic whose response must be sent, and the next packet of the response.
     pub(super) fn next(&self) -> Option<(&Resource, Answer)> {
         if self.unfinished == 0 {
             return None;
@@ -170,7 +171,7 @@ impl Resources {
         Some((resource, answer))
     }
 
-    /// Records that the next response packet was sent.
+    /// Records that the response packet that [`next`](Self::next) returned was sent.
     pub(super) fn advance(&mut self) {
         let mut unfinished = self
             .ring
@@ -186,7 +187,7 @@ impl Resources {
     }
 
     /// Cancels the remaining packets of the response that is being sent.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn cancel_response(&mut self) {
         let mut unfinished = self
             .ring
             .iter_mut()
@@ -197,7 +198,7 @@ impl Resources {
         }
     }
 
-    /// Returns whether no response packet is to be sent.
+    /// Returns whether no response packet must be sent.
     pub(super) fn is_idle(&self) -> bool {
         self.unfinished == 0
     }

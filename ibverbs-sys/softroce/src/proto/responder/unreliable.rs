@@ -4,16 +4,16 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
-/// Maximum distance behind the newest packet at which a packet counts as late or duplicated. An even older number means that
-/// the peer has restarted its sequence.
-const LATE: i32 = 1 << 15;
+/// Maximum distance behind the newest packet at which a packet is considered late or duplicated. An even older number
+/// means that the peer has restarted its sequence.
+const MAX_LATE: i32 = 1 << 15;
 
 impl Responder {
     /// Receives a packet of an unreliable connection. A message with a missing or invalid packet is dropped, and the peer is
     /// not notified (IBTA 9.8.2.2).
     ///
     /// # Errors
-    /// The status of a local error of the receive.
+    /// The status of the receive, if its memory cannot be used.
     pub(in crate::proto) fn receive_unreliable(
         &mut self,
         endpoint: &Endpoint,
@@ -31,7 +31,7 @@ impl Responder {
             Err(Refusal::Receive(status)) => Err(status),
             Err(Refusal::NotReady | Refusal::Later { .. } | Refusal::Invalid | Refusal::Access) => {
                 host.count(Counter::ReceiveDropped, 1);
-                self.skip();
+                self.drop_message();
                 Ok(())
             }
         }
@@ -41,7 +41,7 @@ impl Responder {
     /// invalid part is dropped, and the peer is not notified. Returns whether the bytes were copied to a receive.
     ///
     /// # Errors
-    /// The status of a local error of the receive.
+    /// The status of the receive, if its memory cannot be used.
     pub(in crate::proto) fn receive_unreliable_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -58,15 +58,15 @@ impl Responder {
             Err(Refusal::Receive(status)) => Err(status),
             Ok(false) | Err(_) => {
                 host.count(Counter::ReceiveDropped, 1);
-                self.skip();
+                self.drop_message();
                 Ok(false)
             }
         }
     }
 
-    /// Moves the expected sequence number from `sequence`, the first number of a packet or part, to `end`. `starts` is set if
-    /// the packet or part begins a message. Returns whether it must be received: it is neither late nor part of a message that
-    /// is dropped.
+    /// Moves the expected sequence number to `end`, because a packet or part with the numbers from `sequence` to `end`
+    /// has arrived. `starts` is set if it begins a message. Returns whether it must be received: it is not late, and
+    /// does not belong to a message that is being dropped.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,
@@ -76,13 +76,13 @@ impl Responder {
     ) -> bool {
         let distance = sequence.distance(self.expected);
         // InfiniBand never duplicates or reorders packets, but networks below UDP do.
-        if (-LATE..0).contains(&distance) {
+        if (-MAX_LATE..0).contains(&distance) {
             host.count(Counter::DuplicateRequest, 1);
             return false;
         }
         if distance != 0 {
             host.count(Counter::OutOfSequenceRequest, 1);
-            self.skip();
+            self.drop_message();
         }
         self.expected = end;
         if starts {
@@ -93,13 +93,13 @@ impl Responder {
         !self.skipping
     }
 
-    /// Drops the message in progress, and the rest of its packets and parts.
-    fn skip(&mut self) {
+    /// Drops the message in progress, and makes the responder drop the rest of its packets and parts.
+    fn drop_message(&mut self) {
         self.message.drop_packets();
         self.skipping = true;
     }
 
-    /// Completes the receive of the message in progress with a local error.
+    /// Completes the receive of the message in progress with the error `status`.
     pub(in crate::proto) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.message.abort(status, host);
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_a_gap_is_dropped_and_its_receive_is_the_next_one_s() {
+    fn a_message_with_a_missing_packet_is_dropped_and_its_receive_is_used_for_the_next_message() {
         for lost in 0..3 {
             let mut pair = Pair::new(UC);
             let key = pair.b.machine.post_receive(1, 1000);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_and_late_packets_are_not_taken_for_new_ones() {
+    fn duplicates_and_late_packets_are_dropped() {
         let mut pair = Pair::new(UC);
         for id in 0..4 {
             pair.b.machine.post_receive(id, 1000);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_or_has_no_receive_is_dropped() {
+    fn messages_without_permission_or_without_a_receive_are_dropped() {
         let mut pair = Pair::new(UC);
         let here = pair.a.machine.register(pattern(1000));
         let list = [pair.a.machine.segment(here, 0, 1000)];
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_error_stops_sending_alone() {
+    fn a_local_error_stops_only_sending() {
         let mut node = Node::ready_to_send(1, UC);
         node.machine.post_receive(5, 8);
         let list = [node.machine.segment(99, 0, 8)];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_not_of_this_service() {
+    fn reads_are_refused_on_this_service() {
         let mut node = Node::ready_to_send(1, UC);
         let remote = node.machine.remote(1, 0);
         node.post(request(1, SendOperation::Read { remote }, &[]));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_to_a_peer_that_tells_nothing_goes_in_bursts() {
+    fn a_long_message_to_a_peer_without_receipts_is_sent_in_bursts() {
         let mut node = Node::ready_to_send(1, UC);
         node.post_send(1, pattern(256 * 5000));
         let mut now = Time::default();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_goes_as_fast_as_the_peer_takes_it() {
+    fn a_long_message_is_sent_at_the_rate_of_the_peer() {
         let mut pair = Pair::new(UC);
         let key = pair.b.machine.post_receive(1, 256 * 5000);
         pair.a.post_send(1, pattern(256 * 5000));

@@ -24,14 +24,14 @@ enum Wrong {
 
 /// Way in which packets are written and received: one by one, or in runs of at most the given number.
 #[derive(Clone, Copy, Debug)]
-enum By {
+enum Mode {
     Packets,
     Runs(usize),
 }
 
 /// Sends all packets that may be sent now, and returns their bytes.
-fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
-    let By::Runs(most) = by else {
+fn transmit(node: &mut Node, now: Time, by: Mode) -> Vec<Vec<u8>> {
+    let Mode::Runs(most) = by else {
         return node.transmit_all(now);
     };
     let mut packets = Vec::new();
@@ -61,8 +61,8 @@ fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
 }
 
 /// Receives packets of equal size as one burst, each with room for an ICRC after it.
-fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
-    if matches!(by, By::Packets) {
+fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: Mode) {
+    if matches!(by, Mode::Packets) {
         packets.iter().for_each(|packet| node.receive(now, packet));
         return;
     }
@@ -87,9 +87,9 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: By) {
     }
 }
 
-/// Sends the messages from one node to the other. Returns a log of the packets, and of the completions and the
-/// memory of both nodes.
-fn talk(messages: &[Message], window: u32, fates: &[bool], by: By) -> Vec<String> {
+/// Sends `messages` from one node to the other. Returns a log of the packets, and of the completions and the memory of
+/// both nodes. The wire drops the packets that `fates` selects.
+fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;
     a.enter(State::ReadyToSend);
@@ -195,14 +195,14 @@ fn message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn runs_say_and_do_what_packets_would(
+    fn a_run_has_the_same_effects_as_its_packets(
         messages in proptest::collection::vec(message(), 1..5),
         window in 1_u32..100,
         fates in proptest::collection::vec(proptest::bool::weighted(0.95), 0..200),
         most in 1_usize..80,
     ) {
-        let apart = talk(&messages, window, &fates, By::Packets);
-        let together = talk(&messages, window, &fates, By::Runs(most));
+        let apart = transfer_log(&messages, window, &fates, Mode::Packets);
+        let together = transfer_log(&messages, window, &fates, Mode::Runs(most));
         for (one, other) in apart.iter().zip(&together) {
             prop_assert_eq!(one, other);
         }
@@ -211,7 +211,7 @@ proptest! {
 }
 
 #[test]
-fn the_middle_of_a_message_is_a_run() {
+fn the_middle_packets_of_a_message_form_a_run() {
     let mut node = Node::ready_to_receive(1, Service::ReliableConnection);
     node.queue_pair.attributes_mut().window = 16;
     node.enter(State::ReadyToSend);

@@ -1,6 +1,8 @@
 use std::ops::Deref;
 
-use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, WORDS, head_of};
+use super::{
+    Chunk, Marks, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, WORDS, head_of,
+};
 use crate::sync::{Ordering, fence};
 
 /// The receiving side of a ring (message queue in shared memory).
@@ -9,7 +11,7 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     memory: Memory<S, C, M>,
     position: Position,
     released: Position,
-    owes_waking: bool,
+    must_wake_producer: bool,
 }
 
 /// A received message. Its words are copied out of the slot (cache line of the ring). Its chunks (cache lines of
@@ -19,7 +21,7 @@ pub(in crate::same_host) struct Message<'a> {
     /// Number that the producer has added to the message: the message type, and the indices of the GIDs; not 0.
     pub(in crate::same_host) tag: u16,
     pub(in crate::same_host) words: [u64; WORDS],
-    pub(in crate::same_host) room: Room<'a>,
+    pub(in crate::same_host) room: MessageChunks<'a>,
 }
 
 impl<S, C, M> Consumer<S, C, M>
@@ -39,7 +41,7 @@ where
             memory,
             position,
             released: position,
-            owes_waking: false,
+            must_wake_producer: false,
         }
     }
 
@@ -48,12 +50,13 @@ where
         self.head().is_none()
     }
 
-    /// Removes the next message, after passing it to `take`. Returns `None` if there is no message at present. Also returns
-    /// `None` after as many slots without a message as the ring has; the caller must then call this function again.
+    /// Calls `take` with the next message, removes the message, and returns the result. Returns `None` if there is no
+    /// message at present. Also returns `None` after as many slots without a message as the ring has; the caller must
+    /// then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
-    ) -> Result<Option<T>, Broken> {
+    ) -> Result<Option<T>, Violation> {
         // The loop is bounded, so that a producer that publishes only slots without a message does not keep this thread busy.
         for _ in 0..self.memory.slots.len() {
             let Some(head) = self.head() else {
@@ -61,12 +64,12 @@ where
             };
             let (tag, chunks) = ((head >> 48) as u16, (head >> 32) as u16);
             if usize::from(chunks) > self.memory.chunks.len() {
-                return Err(Broken);
+                return Err(Violation);
             }
             let slot = self.memory.slot(self.position);
             let words: [u64; WORDS] =
                 std::array::from_fn(|word| slot[1 + word].load(Ordering::Relaxed));
-            if tag == NOTHING {
+            if tag == NO_MESSAGE {
                 self.advance(chunks);
                 continue;
             }
@@ -78,13 +81,13 @@ where
         Ok(None)
     }
 
-    /// Returns whether the producer has to be woken: it has requested a wakeup, and space was freed since the last call.
-    pub(in crate::same_host) fn owes_waking(&mut self) -> bool {
-        std::mem::take(&mut self.owes_waking)
+    /// Returns whether the producer must be woken: it has requested a wakeup, and space was freed since the last call.
+    pub(in crate::same_host) fn must_wake_producer(&mut self) -> bool {
+        std::mem::take(&mut self.must_wake_producer)
     }
 
     /// Returns the number of the slot (cache line of the ring) in which the next message arrives, for
-    /// [`has_come`](super::has_come).
+    /// [`is_published`](super::is_published).
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
@@ -105,8 +108,8 @@ where
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of payload). Shows the position
-    /// to the producer once a quarter of the slots or chunks was consumed.
+    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of payload). Publishes the
+    /// position to the producer after each quarter of the slots or chunks.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;
@@ -120,7 +123,7 @@ where
         fence(Ordering::SeqCst);
         if starved.0.load(Ordering::Relaxed) != 0 {
             starved.0.store(0, Ordering::Relaxed);
-            self.owes_waking = true;
+            self.must_wake_producer = true;
         }
     }
 }

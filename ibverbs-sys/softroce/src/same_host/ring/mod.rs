@@ -10,7 +10,7 @@
 //! from time to time and not for each message, because a cache line that both processes write would move between processors.
 //!
 //! Neither side trusts the other. The consumer copies each word once and then checks the copy; an impossible count is a
-//! protocol violation ([`Broken`]). A producer that ends between claim and publication leaves a slot that is never
+//! protocol violation ([`Violation`]). A producer that ends between claim and publication leaves a slot that is never
 //! published. Its process has then ended, and with it the ring.
 #![forbid(unsafe_code)]
 
@@ -29,15 +29,15 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// A slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of the message.
+/// Slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of the message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
 
-/// A chunk of a ring: a cache line for payloads that do not fit into a slot.
+/// Chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// Two shared words of a ring: the position of the consumer, and the producer's request for a wakeup. The consumer
+/// The two shared words of a ring: the position of the consumer, and the producer's request for a wakeup. The consumer
 /// writes `released`; both sides write `starved`.
 #[derive(Debug)]
 #[repr(C)]
@@ -57,9 +57,9 @@ pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
 /// Tag of a published slot (cache line of the ring) without a message, because the producer failed after it had claimed
 /// the slot.
-const NOTHING: u16 = 0;
+const NO_MESSAGE: u16 = 0;
 
-/// The shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -70,7 +70,7 @@ pub(super) struct Memory<S, C, M> {
 /// Error: the peer has violated the protocol of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer's memory makes no sense")]
-pub(super) struct Broken;
+pub(super) struct Violation;
 
 /// A position in a ring: the number of the next slot and the number of the next chunk, both modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Position {
 
 /// Returns whether the producer has published the slot (cache line of the ring) with the number `number`.
 #[inline]
-pub(super) fn has_come(slots: &[Slot], number: u32) -> bool {
+pub(super) fn is_published(slots: &[Slot], number: u32) -> bool {
     head_of(slots, number).is_some()
 }
 
@@ -113,7 +113,7 @@ fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word for a slot (cache line of the ring): its number, the tag of the message, and the number of
+/// Returns the first word of a slot (cache line of the ring): its number, the tag of the message, and the number of
 /// chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
@@ -128,31 +128,31 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns `count` chunks (cache lines of payload) of the ring, from the one with the number `from` on. They may wrap
+    /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk `from`. They may wrap
     /// around the end of the memory.
-    fn room(&self, from: u32, count: u16) -> Room<'_> {
+    fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
             usize::from(count).min(self.chunks.len()),
         );
         let first = count.min(self.chunks.len() - start);
-        Room {
+        MessageChunks {
             first: &self.chunks[start..start + first],
             second: &self.chunks[..count - first],
         }
     }
 }
 
-/// The chunks (cache lines of payload) of a message. The other process may write to them at any time.
+/// Chunks (cache lines of payload) of a message. The other process may write to them at any time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room<'a> {
+pub(super) struct MessageChunks<'a> {
     first: &'a [Chunk],
     second: &'a [Chunk],
 }
 
-impl<'a> Room<'a> {
-    /// Returns the memory of the chunks (cache lines of payload) as two memory ranges in order, since it may wrap around
-    /// the end.
+impl<'a> MessageChunks<'a> {
+    /// Returns the memory of the chunks (cache lines of payload) as two ranges in order, because it may wrap around the
+    /// end of the ring.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
@@ -202,10 +202,10 @@ pub(super) mod memory {
 
     use super::*;
 
-    /// A ring whose memory only threads of one process share, for tests.
-    pub(in crate::same_host) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
+    /// A ring whose memory is shared only by threads of one process, for tests.
+    pub(in crate::same_host) type TestRing = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
 
-    pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (Here, Here) {
+    pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (TestRing, TestRing) {
         let zero = || AtomicU64::new(0);
         let slots: Arc<[Slot]> = (0..slots)
             .map(|_| Slot(std::array::from_fn(|_| zero())))

@@ -34,17 +34,17 @@ where
     taken
 }
 
-fn fill(number: u64) -> impl FnOnce(Room<'_>) -> Result<(), ()> {
+fn fill(number: u64) -> impl FnOnce(MessageChunks<'_>) -> Result<(), ()> {
     move |room| {
         room.write(&number.to_ne_bytes());
         Ok(())
     }
 }
 
-/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were read, and not read before
-/// they were written.
+/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were read, and not read
+/// before they were written.
 #[test]
-fn a_message_is_all_there_or_not_at_all() {
+fn a_message_is_received_completely_or_not_at_all() {
     loom::model(|| {
         let (here, there) = memory(1, 1);
         let mut consumer = Consumer::new(there);
@@ -62,7 +62,7 @@ fn a_message_is_all_there_or_not_at_all() {
 
 /// Checks that the messages of two producers that send at the same time arrive, each once.
 #[test]
-fn producers_do_not_take_each_others_room() {
+fn each_message_of_two_producers_arrives_once() {
     loom::model(|| {
         let (here, there) = memory(2, 2);
         let producer = Arc::new(Producer::new(here));
@@ -80,9 +80,9 @@ fn producers_do_not_take_each_others_room() {
     });
 }
 
-/// Checks that a producer that requests a wakeup gets a wakeup, or finds free space at once.
+/// Checks that a producer that requests a wakeup gets a wakeup, or finds free space immediately.
 #[test]
-fn nobody_starves() {
+fn a_waiting_producer_gets_a_wakeup_or_space() {
     loom::model(|| {
         let (here, there) = memory(1, 1);
         let mut consumer = Consumer::new(there);
@@ -90,9 +90,9 @@ fn nobody_starves() {
         producer.push(1, &[1], 1, fill(1)).unwrap();
         let receiver = thread::spawn(move || {
             assert_eq!(take(&mut consumer, 1), [1]);
-            consumer.owes_waking()
+            consumer.must_wake_producer()
         });
-        let sees_room = producer.starve(1);
+        let sees_room = producer.request_space(1);
         let is_woken = receiver.join().unwrap();
         assert!(sees_room || is_woken);
     });

@@ -1,12 +1,12 @@
 use std::ops::Deref;
 
-use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
+use super::{Chunk, Marks, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, head};
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Number of slots between the next one and the one whose cache line [`Producer::expect_more`] requests. The consumer polls the
-/// next slot, and would take its line back.
-const AHEAD: u32 = 3;
+/// Number of slots between the next slot and the slot whose cache line [`Producer::prefetch`] requests. The consumer
+/// polls the next slot, and would take its cache line back.
+const PREFETCH_DISTANCE: u32 = 3;
 
 /// Reason why a message could not be sent on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(in crate::same_host) enum PushError<E> {
     /// The ring has no free space at present.
     Full,
     /// The consumer has violated the protocol.
-    Broken,
+    Violation,
     /// The function `fill`, which writes the payload, has failed with this error.
     Content(E),
 }
@@ -24,7 +24,7 @@ pub(in crate::same_host) enum PushError<E> {
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
     claimed: AtomicU64,
-    /// The consumer's position when a thread of this process last loaded it from shared memory.
+    /// Position of the consumer when a thread of this process last loaded it from shared memory.
     released: AtomicU64,
 }
 
@@ -50,19 +50,19 @@ where
         }
     }
 
-    /// Sends a message. It consists of `words`, and of `chunks` chunks (cache lines of payload), which `fill` writes. `tag`
-    /// must not be 0. If `fill` fails, publishes the claimed slot without a message.
+    /// Sends a message that consists of `words`, and of `chunks` chunks (cache lines of payload), which `fill` writes.
+    /// `tag` must not be 0. If `fill` fails, publishes the claimed slot without a message.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
         words: &[u64],
         chunks: u16,
-        fill: impl FnOnce(Room<'_>) -> Result<(), E>,
+        fill: impl FnOnce(MessageChunks<'_>) -> Result<(), E>,
     ) -> Result<(), PushError<E>> {
         let position = self.claim(chunks)?;
         let mut claim = Claim {
             slot: self.memory.slot(position),
-            head: head(position, NOTHING, chunks),
+            head: head(position, NO_MESSAGE, chunks),
         };
         for (word, &value) in claim.slot[1..].iter().zip(words) {
             word.store(value, Ordering::Relaxed);
@@ -96,9 +96,9 @@ where
         }
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) behind the position
-    /// `claimed`. The result is valid only if `claimed` is still the present position.
-    fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Broken> {
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) behind the
+    /// position `claimed`. The result is valid only if `claimed` is still the present position.
+    fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Violation> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
             let slots = claimed.slot.wrapping_sub(released.slot) as usize;
@@ -117,8 +117,8 @@ where
         let (slots, chunks_used) = used(told);
         if slots > all_slots || chunks_used > all_chunks {
             // This is no violation if other threads have claimed more meanwhile, and the consumer has released that.
-            let is_present = self.claimed.load(Ordering::Relaxed) == claimed;
-            return if is_present { Err(Broken) } else { Ok(false) };
+            let present = self.claimed.load(Ordering::Relaxed) == claimed;
+            return if present { Err(Violation) } else { Ok(false) };
         }
         // Nothing is stored if another thread has stored a newer position meanwhile.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -128,17 +128,17 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Prepares for further messages, which probably follow: requests the cache line of a later slot for writing. The consumer
-    /// has the line since it read the slot's previous message, and a store would wait for it.
+    /// Requests the cache line of a later slot for writing, because further messages probably follow. The consumer has
+    /// the cache line since it read the slot's previous message, and a store would wait for it.
     #[inline]
-    pub(in crate::same_host) fn expect_more(&self) {
+    pub(in crate::same_host) fn prefetch(&self) {
         let mut position = Position::of(self.claimed.load(Ordering::Relaxed));
-        position.slot = position.slot.wrapping_add(AHEAD);
+        position.slot = position.slot.wrapping_add(PREFETCH_DISTANCE);
         prefetch_for_write(self.memory.slot(position));
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload). Another thread may take
-    /// the space before the caller does. Also returns `true` if the consumer has violated the protocol.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload). Another thread
+    /// may take the space before the caller does. Also returns `true` if the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);
@@ -152,9 +152,9 @@ where
         }
     }
 
-    /// Requests that the consumer wakes this process when it has freed space. Returns whether there is space for a message with
-    /// `chunks` chunks (cache lines of payload) now.
-    pub(in crate::same_host) fn starve(&self, chunks: u16) -> bool {
+    /// Requests that the consumer wakes this process when it has freed space. Returns whether there is space for a
+    /// message with `chunks` chunks (cache lines of payload) now.
+    pub(in crate::same_host) fn request_space(&self, chunks: u16) -> bool {
         let starved = &self.memory.marks.starved.0;
         // The word is loaded first: usually it still contains an earlier request.
         if starved.load(Ordering::Relaxed) == 0 {
@@ -165,9 +165,9 @@ where
     }
 }
 
-impl<E> From<Broken> for PushError<E> {
-    fn from(_: Broken) -> Self {
-        Self::Broken
+impl<E> From<Violation> for PushError<E> {
+    fn from(_: Violation) -> Self {
+        Self::Violation
     }
 }
 

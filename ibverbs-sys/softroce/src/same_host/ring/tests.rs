@@ -4,12 +4,12 @@ use std::thread;
 use super::memory::memory;
 use super::*;
 
-fn no_content(_: Room<'_>) -> Result<(), ()> {
+fn no_content(_: MessageChunks<'_>) -> Result<(), ()> {
     unreachable!("there are no chunks")
 }
 
 #[test]
-fn messages_come_in_order_with_their_bytes() {
+fn messages_are_received_in_order_with_their_bytes() {
     let (here, there) = memory(4, 8);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     assert!(consumer.is_empty());
@@ -17,7 +17,7 @@ fn messages_come_in_order_with_their_bytes() {
         // Uses payloads of all lengths, so that chunks wrap around the end of the memory.
         let data: Vec<u8> = (0..round % 190).map(|at| (at + round) as u8).collect();
         let chunks = data.len().div_ceil(CHUNK) as u16;
-        let fill = |room: Room<'_>| {
+        let fill = |room: MessageChunks<'_>| {
             assert_eq!(room.length(), usize::from(chunks) * CHUNK);
             room.write(&data);
             Ok::<(), ()>(())
@@ -50,7 +50,7 @@ fn messages_come_in_order_with_their_bytes() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_there_is_room() {
+fn a_full_ring_accepts_no_message_until_space_is_freed() {
     let (here, there) = memory(4, 4);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     for _ in 0..3 {
@@ -62,24 +62,24 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
             assert_eq!(consumer.pop(|_| ()), Ok(Some(())));
         }
     }
-    let fill = |_: Room<'_>| Ok::<(), ()>(());
+    let fill = |_: MessageChunks<'_>| Ok::<(), ()>(());
     producer.push(1, &[], 3, fill).unwrap();
     assert_eq!(producer.push(1, &[], 2, fill), Err(PushError::Full));
     producer.push(1, &[], 1, fill).unwrap();
     assert_eq!(producer.push(1, &[], 1, fill), Err(PushError::Full));
     // A message without chunks must still fit.
     producer.push(1, &[], 0, no_content).unwrap();
-    assert!(producer.starve(0));
-    assert!(!producer.starve(1));
-    assert!(!consumer.owes_waking());
+    assert!(producer.request_space(0));
+    assert!(!producer.request_space(1));
+    assert!(!consumer.must_wake_producer());
     assert_eq!(consumer.pop(|_| ()), Ok(Some(())));
-    assert!(consumer.owes_waking());
-    assert!(!consumer.owes_waking(), "once");
-    assert!(producer.starve(3));
+    assert!(consumer.must_wake_producer());
+    assert!(!consumer.must_wake_producer(), "once");
+    assert!(producer.request_space(3));
 }
 
 #[test]
-fn what_could_not_be_filled_is_not_there() {
+fn a_message_that_cannot_be_filled_is_not_received() {
     let (here, there) = memory(4, 4);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     let failed = producer.push(1, &[], 2, |_| Err("fault"));
@@ -119,7 +119,7 @@ fn positions_wrap() {
 }
 
 #[test]
-fn nonsense_is_the_end() {
+fn an_invalid_record_ends_the_ring() {
     let (here, there) = memory(4, 4);
     let memory = Memory {
         slots: std::sync::Arc::clone(&there.slots),
@@ -129,7 +129,7 @@ fn nonsense_is_the_end() {
     let mut consumer = Consumer::new(there);
     for head in [5_u64 << 32 | 1, u64::MAX << 32 | 1] {
         memory.slots[0].0[0].store(head, Ordering::Relaxed);
-        assert_eq!(consumer.pop(|_| ()), Err(Broken), "{head:#x}");
+        assert_eq!(consumer.pop(|_| ()), Err(Violation), "{head:#x}");
     }
     let producer = Producer::new(here);
     for _ in 0..4 {
@@ -138,12 +138,12 @@ fn nonsense_is_the_end() {
     for told in [5_u64 << 32, u64::MAX, 1] {
         memory.marks.released.0.store(told, Ordering::Relaxed);
         let result = producer.push(1, &[], 0, no_content);
-        assert_eq!(result, Err(PushError::Broken), "{told:#x}");
+        assert_eq!(result, Err(PushError::Violation), "{told:#x}");
     }
 }
 
 #[test]
-fn threads_share_a_ring() {
+fn several_threads_send_through_one_ring() {
     const EACH: u64 = 2_000;
     let (here, there) = memory(16, 32);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
@@ -155,7 +155,7 @@ fn threads_share_a_ring() {
                 for number in 0..EACH {
                     let chunks = (number % 4) as u16;
                     let bytes = vec![number as u8; usize::from(chunks) * CHUNK];
-                    let fill = |room: Room<'_>| {
+                    let fill = |room: MessageChunks<'_>| {
                         room.write(&bytes);
                         Ok::<(), ()>(())
                     };
@@ -188,7 +188,7 @@ fn threads_share_a_ring() {
                         next[thread] += 1;
                     }
                     Ok(None) => thread::yield_now(),
-                    Err(Broken) => return false,
+                    Err(Violation) => return false,
                 }
             }
             true

@@ -32,8 +32,8 @@ pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
     Some((headers, Packet::parse(transport).ok()?))
 }
 
-/// Flips up to three bits, or several bits within four bytes. A 32-bit CRC detects each of these changes.
-/// `how` selects the bits.
+/// Flips up to three bits, or several bits within four bytes, as `how` selects. A 32-bit CRC detects each of these
+/// changes.
 pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
     let bits = bytes.len() * 8;
     if how & 1 == 0 {

@@ -1,5 +1,5 @@
-mod carry;
 mod frame;
+mod transmission;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,12 +13,12 @@ use crate::proto::{
 use super::host::{ReceiveQueue, View};
 use super::memory::Memory;
 use super::network::Network;
-use super::trace::{self, Clock, Lines};
-use super::watch::Watch;
+use super::packet_checker::PacketChecker;
+use super::trace::{self, Lines, Micros};
 
 /// Location of a queue pair in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct QpId {
     pub(crate) node: usize,
     /// Index of the queue pair within its node.
     pub(crate) slot: usize,
@@ -32,11 +32,11 @@ pub(crate) enum Happening {
     Raised(Event),
 }
 
-/// Notice that the simulated world passes to the model that checks the run.
+/// Notice from the simulated world to the model that checks the run.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A queue pair reported a completion or an event.
-    At(Place, Happening),
+    At(QpId, Happening),
     /// A wakeup that the model has requested is due. Contains the token of the wakeup.
     Wake(u64),
 }
@@ -70,8 +70,8 @@ pub(crate) struct World<'t> {
     breach: Option<Breach>,
     /// Time for which a node collects packets before it sends responses.
     batch: Duration,
-    /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is delayed. `None` if nodes
-    /// send nothing but packets.
+    /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is delayed. `None` if
+    /// nodes send only packets.
     ring_messages: Option<Duration>,
     traffic: Traffic,
     digest: u64,
@@ -96,20 +96,20 @@ struct Slot {
     timer: Option<Time>,
     /// Set while an event that makes the queue pair transmit is scheduled.
     polled: bool,
-    watch: Watch,
+    watch: PacketChecker,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Scheduled {
     at: Time,
     order: u64,
-    what: What,
+    what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds, but the order never
-/// decides, because event numbers are unique.
+/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds, but the order has no
+/// effect, because event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum EventKind {
     Arrive { node: usize, packet: Vec<u8> },
     Hear { node: usize, words: [u64; 7] },
     Timer { node: usize, slot: usize },
@@ -117,8 +117,9 @@ enum What {
     Wake { token: u64 },
 }
 
-/// Maximum number of packets that a queue pair may send at one moment. A queue pair that sends more would never stop.
-const BURST: usize = 100_000;
+/// Maximum number of packets that a queue pair may send at one time. A queue pair that sends more is assumed to send
+/// forever.
+const MAX_BURST: usize = 100_000;
 
 impl<'t> World<'t> {
     pub(crate) fn new(network: Network, batch: Duration, ring_messages: Option<Duration>) -> Self {
@@ -169,7 +170,7 @@ impl<'t> World<'t> {
     }
 
     pub(crate) fn add_node(&mut self, address: Ipv6Addr) -> usize {
-        self.network.connect();
+        self.network.add_node();
         self.nodes.push(Node {
             address,
             memory: Memory::default(),
@@ -181,7 +182,7 @@ impl<'t> World<'t> {
         self.nodes.len() - 1
     }
 
-    /// Adds a shared receive queue to a node. Returns its number.
+    /// Adds a shared receive queue to the node `node`. Returns the number of the queue.
     pub(crate) fn add_shared_queue(&mut self, node: usize) -> usize {
         let shared = &mut self.nodes[node].shared;
         shared.push(ReceiveQueue::new());
@@ -193,7 +194,7 @@ impl<'t> World<'t> {
         node: usize,
         queue_pair: QueuePair,
         from_shared: Option<usize>,
-    ) -> Place {
+    ) -> QpId {
         let slots = &mut self.nodes[node].slots;
         let slot = slots.len();
         let number = queue_pair.number();
@@ -203,10 +204,10 @@ impl<'t> World<'t> {
             from_shared,
             timer: None,
             polled: false,
-            watch: Watch::default(),
+            watch: PacketChecker::default(),
         });
         self.nodes[node].directory.insert(number, slot);
-        Place { node, slot }
+        QpId { node, slot }
     }
 
     pub(crate) fn address(&self, node: usize) -> Ipv6Addr {
@@ -221,20 +222,20 @@ impl<'t> World<'t> {
         &mut self.network
     }
 
-    pub(crate) fn queue_pair(&self, place: Place) -> &QueuePair {
+    pub(crate) fn queue_pair(&self, place: QpId) -> &QueuePair {
         &self.nodes[place.node].slots[place.slot].queue_pair
     }
 
-    pub(crate) fn queue_pair_mut(&mut self, place: Place) -> &mut QueuePair {
+    pub(crate) fn queue_pair_mut(&mut self, place: QpId) -> &mut QueuePair {
         &mut self.nodes[place.node].slots[place.slot].queue_pair
     }
 
     /// Removes all receives from a queue pair's own receive queue.
-    pub(crate) fn drop_receives(&mut self, place: Place) {
+    pub(crate) fn drop_receives(&mut self, place: QpId) {
         self.nodes[place.node].slots[place.slot].receives.clear();
     }
 
-    pub(crate) fn post_receive(&mut self, place: Place, request: ReceiveRequest) {
+    pub(crate) fn post_receive(&mut self, place: QpId, request: ReceiveRequest) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         slot.receives.push_back(request);
     }
@@ -249,11 +250,11 @@ impl<'t> World<'t> {
     }
 
     /// Posts a send request, and transmits all packets and messages that the queue pair may send now.
-    pub(crate) fn post(&mut self, place: Place, request: SendRequest) {
+    pub(crate) fn post(&mut self, place: QpId, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
                 "{} {} posts #{} {:?} {} B{}{}",
-                Clock(self.now),
+                Micros(self.now),
                 self.name(place),
                 request.id,
                 request.operation,
@@ -263,40 +264,41 @@ impl<'t> World<'t> {
             );
             self.tell(&line);
         }
-        if self.ring_messages.is_none() || !self.say(place, &request) {
+        if self.ring_messages.is_none() || !self.post_ring_message(place, &request) {
             self.with(place, |queue_pair, view, _| queue_pair.post(request, view));
         }
         self.transmit(place);
     }
 
     /// Moves a queue pair to the state `state`.
-    pub(crate) fn enter(&mut self, place: Place, state: State) {
+    pub(crate) fn enter(&mut self, place: QpId, state: State) {
         if self.lines.is_some() {
-            let line = format!("{} {} enters {state:?}", Clock(self.now), self.name(place));
+            let line = format!("{} {} enters {state:?}", Micros(self.now), self.name(place));
             self.tell(&line);
         }
         self.with(place, |queue_pair, view, now| {
             queue_pair.enter(state, now, view);
         });
         let watch = &mut self.nodes[place.node].slots[place.slot].watch;
-        watch.drained(false);
+        watch.set_drained(false);
         if matches!(state, State::Reset | State::Init) {
             watch.restart();
         }
         self.transmit(place);
     }
 
-    /// Records that a queue pair reported its send queue as drained: it must not send requests until it enters another state.
-    pub(crate) fn drained(&mut self, place: Place) {
+    /// Records that a queue pair has reported its send queue as drained: it must not send requests until it enters
+    /// another state.
+    pub(crate) fn set_drained(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {
-            slot.watch.drained(true);
+            slot.watch.set_drained(true);
         }
     }
 
     /// Schedules a [`Notice::Wake`] with the token `token`, which is due after `delay`.
     pub(crate) fn wake_after(&mut self, delay: Duration, token: u64) {
-        self.schedule(self.now + delay, What::Wake { token });
+        self.schedule(self.now + delay, EventKind::Wake { token });
     }
 
     /// Processes the next event. Returns `false` if no event is left.
@@ -307,17 +309,17 @@ impl<'t> World<'t> {
         self.now = event.at;
         self.traffic.events += 1;
         match event.what {
-            What::Arrive { node, packet } => {
+            EventKind::Arrive { node, packet } => {
                 self.arrive(node, &packet);
                 self.buffers.push(packet);
             }
-            What::Hear { node, words } => self.hear(node, &words),
-            What::Timer { node, slot } => self.timer(Place { node, slot }),
-            What::Poll { node, slot } => {
+            EventKind::Hear { node, words } => self.deliver_ring_message(node, &words),
+            EventKind::Timer { node, slot } => self.timer(QpId { node, slot }),
+            EventKind::Poll { node, slot } => {
                 self.nodes[node].slots[slot].polled = false;
-                self.transmit(Place { node, slot });
+                self.transmit(QpId { node, slot });
             }
-            What::Wake { token } => self.notices.push(Notice::Wake(token)),
+            EventKind::Wake { token } => self.notices.push(Notice::Wake(token)),
         }
         match self.breach.take() {
             Some(breach) => Err(breach),
@@ -325,13 +327,13 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Appends the notices that have accumulated since the last call to `into`.
+    /// Appends the notices since the last call to `into`.
     pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
         if self.lines.is_some() {
             for place in 0..self.notices.len() {
                 if let Notice::At(at, what) = &self.notices[place] {
                     let what = trace::happening(what);
-                    let line = format!("{} {} {what}", Clock(self.now), self.name(*at));
+                    let line = format!("{} {} {what}", Micros(self.now), self.name(*at));
                     self.tell(&line);
                 }
             }
@@ -339,7 +341,7 @@ impl<'t> World<'t> {
         into.append(&mut self.notices);
     }
 
-    fn name(&self, place: Place) -> String {
+    fn name(&self, place: QpId) -> String {
         let number = self.queue_pair(place).number();
         format!("node {} qp {number:#x}", place.node)
     }
@@ -350,7 +352,7 @@ impl<'t> World<'t> {
         }
     }
 
-    fn schedule(&mut self, at: Time, what: What) {
+    fn schedule(&mut self, at: Time, what: EventKind) {
         let order = self.order;
         self.order += 1;
         self.events.push(Reverse(Scheduled { at, order, what }));
@@ -358,7 +360,7 @@ impl<'t> World<'t> {
 
     fn with<T>(
         &mut self,
-        place: Place,
+        place: QpId,
         work: impl FnOnce(&mut QueuePair, &mut View<'_>, Time) -> T,
     ) -> T {
         let node = &mut self.nodes[place.node];

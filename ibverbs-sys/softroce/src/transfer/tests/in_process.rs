@@ -9,7 +9,7 @@ use crate::proto::{
     AccessFlags, CompletionStatus as S, Counter, Event, Payload, SendOperation, Sequence, Service,
     State, Step, Time, WindowBinding,
 };
-use crate::transfer::{Carrier, Peer, in_process};
+use crate::transfer::{Peer, TransferHost, in_process};
 
 const RC: Service = Service::ReliableConnection;
 const UC: Service = Service::UnreliableConnection;
@@ -85,7 +85,7 @@ fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
     let (peer, theirs) = (&mut to.queue_pair, &mut to.machine);
     let outcome = match part.request.operation {
         SendOperation::Datagram { .. } => peer.take_datagram(&part, &arrival().route, theirs, host),
-        _ => in_process::carry(&part, transfer, peer, theirs, host),
+        _ => in_process::transfer_part(&part, transfer, peer, theirs, host),
     };
     let packets = part.packets;
     queue_pair.conclude_part(&upcoming, packets, outcome, || now, host)
@@ -371,17 +371,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_connection_does_what_it_does_by_packets(acts in acts()) {
+    fn a_connection_has_the_same_effects_as_with_packets(acts in acts()) {
         compare(RC, &acts, false);
     }
 
     #[test]
-    fn the_two_ways_take_turns(acts in acts()) {
+    fn direct_messages_and_packets_alternate(acts in acts()) {
         compare(RC, &acts, true);
     }
 
     #[test]
-    fn an_unreliable_connection_does_what_it_does_by_packets(acts in acts()) {
+    fn an_unreliable_connection_has_the_same_effects_as_with_packets(acts in acts()) {
         let posts = |act: &Act| matches!(
             act,
             Act::Post { order: Order::Send { .. } | Order::Write { .. }, .. }
@@ -395,7 +395,7 @@ proptest! {
 }
 
 #[test]
-fn a_message_begun_by_packets_ends_directly() {
+fn a_message_begun_as_packets_is_completed_by_direct_copy() {
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.post_receive(1, 2000);
     pair.a.post_send(1, pattern(2000));
@@ -415,7 +415,7 @@ fn a_message_begun_by_packets_ends_directly() {
 }
 
 #[test]
-fn a_peer_that_is_not_ready_is_left_to_packets() {
+fn a_message_to_a_peer_that_is_not_ready_is_sent_as_packets() {
     for state in [State::Reset, State::Init, State::Error] {
         let mut pair = Pair::new(RC);
         pair.b.enter(state);
@@ -455,7 +455,7 @@ fn the_first_message_establishes_the_connection() {
 }
 
 #[test]
-fn a_long_message_is_moved_in_parts() {
+fn a_long_message_is_copied_in_parts() {
     let length = 1 << 20;
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.post_receive(1, length);
@@ -466,7 +466,7 @@ fn a_long_message_is_moved_in_parts() {
 }
 
 #[test]
-fn draining_ends_what_is_begun_and_nothing_else() {
+fn draining_completes_only_messages_that_have_begun() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 1 << 20);
     pair.a.post_send(1, pattern(1 << 20));
@@ -479,7 +479,7 @@ fn draining_ends_what_is_begun_and_nothing_else() {
 }
 
 #[test]
-fn datagrams_arrive_behind_their_route() {
+fn datagrams_are_received_after_their_global_routing_header() {
     let datagram = |queue_key| SendOperation::Datagram {
         immediate: Some([1, 2, 3, 4]),
         path: path(),
@@ -513,7 +513,7 @@ fn datagrams_arrive_behind_their_route() {
 }
 
 #[test]
-fn a_send_names_its_length_and_its_trailer() {
+fn a_send_has_its_length_invalidation_and_solicitation() {
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.register(vec![0; 8]);
     pair.b.machine.post_receive(1, 100);
@@ -560,7 +560,7 @@ fn a_write_that_ends_outside_of_its_region_writes_nothing() {
 }
 
 #[test]
-fn a_write_that_is_refused_takes_no_receive() {
+fn a_refused_write_consumes_no_receive() {
     // A write of one packet, and a write of several.
     for length in [200, 70_000] {
         let mut pair = Pair::new(RC);

@@ -6,15 +6,15 @@ use crate::proto::{
     CompletionStatus as S, Counter, Data, Memory, Misplaced, Payload, Posted, Remote, Segment,
     SendOperation, SendRequest, State, Time, Work,
 };
-use crate::transfer::choice::{OFFERED, OFFERED_MAPPED, PART_MAPPED as PART};
+use crate::transfer::choice::{MAX_MAPPED_PART as PART, MIN_OFFER, MIN_OFFER_MAPPED};
 use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
 
 const LONG: usize = 200_000;
 
 /// Access of a node to the memory of its peer node.
-struct Shared<'a>(&'a Node);
+struct SharedNode<'a>(&'a Node);
 
-impl PeerMemory<Machine> for Shared<'_> {
+impl PeerMemory<Machine> for SharedNode<'_> {
     fn write(&mut self, request: &SendRequest, host: &Machine) -> Option<()> {
         let (Payload::Gathered(list), SendOperation::Write { remote, .. }) =
             (&request.payload, &request.operation)
@@ -45,7 +45,7 @@ impl PeerMemory<Machine> for Shared<'_> {
 
 /// Returns the next ring message from one node to the other. Each node can access the memory of the other.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
-    poll(from, &mut Shared(to))
+    poll(from, &mut SharedNode(to))
 }
 
 /// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that was received.
@@ -57,7 +57,7 @@ fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     } = to;
     said.with(|ring_message| {
         if said.is_offer() {
-            let mut peer = Shared(from);
+            let mut peer = SharedNode(from);
             transfer::ring_message::receive(
                 queue_pair,
                 Time::default,
@@ -109,7 +109,7 @@ fn exchange(a: &mut Node, b: &mut Node) -> usize {
 }
 
 #[test]
-fn a_long_message_is_fetched_in_parts_of_which_two_are_on_the_way() {
+fn a_long_message_is_fetched_in_parts_with_two_parts_in_flight() {
     let (mut a, mut b) = two();
     a.machine.is_mappable = true;
     let key = b.machine.post_receive(7, LONG as u32);
@@ -159,7 +159,7 @@ fn a_short_last_part_leaves_room_for_the_next_message() {
 }
 
 #[test]
-fn each_part_that_is_taken_counts_once_with_one_copy() {
+fn each_received_part_is_counted_once_with_one_copy() {
     let (mut a, mut b) = two();
     a.machine.is_mappable = true;
     b.machine.post_receive(7, LONG as u32);
@@ -186,7 +186,7 @@ fn each_part_that_is_taken_counts_once_with_one_copy() {
 }
 
 #[test]
-fn a_message_without_a_receive_counts_nothing() {
+fn a_message_without_a_receive_is_not_counted() {
     let (mut a, mut b) = two();
     a.post_send(1, pattern(LONG));
     let said = offer(&mut a, &b).unwrap();
@@ -198,11 +198,11 @@ fn a_message_without_a_receive_counts_nothing() {
 #[test]
 fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     for (length, is_mappable, is_fetched) in [
-        (OFFERED_MAPPED as usize - 1, true, false),
-        (OFFERED_MAPPED as usize, true, true),
-        (OFFERED_MAPPED as usize, false, false),
-        (OFFERED as usize - 1, false, false),
-        (OFFERED as usize, false, true),
+        (MIN_OFFER_MAPPED as usize - 1, true, false),
+        (MIN_OFFER_MAPPED as usize, true, true),
+        (MIN_OFFER_MAPPED as usize, false, false),
+        (MIN_OFFER as usize - 1, false, false),
+        (MIN_OFFER as usize, false, true),
     ] {
         let (mut a, mut b) = two();
         a.machine.is_mappable = is_mappable;
@@ -221,7 +221,7 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
 /// Checks that a message is offered (sent as the location of its bytes) at the time of posting, as long as few enough messages
 /// are unacknowledged.
 #[test]
-fn a_posted_message_is_offered_at_once() {
+fn a_posted_message_is_offered_immediately() {
     const LENGTH: usize = 2000;
     let (mut a, mut b) = two();
     let keys: Vec<u32> = (0..8)
@@ -353,7 +353,7 @@ fn a_message_without_a_receive_is_offered_again() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_both() {
+fn a_message_longer_than_its_receive_fails_both_queue_pairs() {
     let (mut a, mut b) = two();
     b.machine.post_receive(5, LONG as u32 - 1);
     a.post_send(1, pattern(LONG));
@@ -367,7 +367,7 @@ fn a_message_that_is_too_long_ends_both() {
 }
 
 #[test]
-fn memory_that_is_not_the_senders_ends_the_sender_alone() {
+fn an_offer_of_foreign_memory_fails_only_the_sender() {
     let (mut a, mut b) = two();
     b.machine.post_receive(5, LONG as u32);
     let key = a.machine.register(pattern(LONG));
@@ -381,7 +381,7 @@ fn memory_that_is_not_the_senders_ends_the_sender_alone() {
 /// Checks that a message whose first packet has more segments than a slot is sent through the ring at once: nothing would send
 /// it later.
 #[test]
-fn a_message_of_too_many_segments_goes_by_chunks_at_once() {
+fn a_message_of_too_many_segments_is_sent_in_chunks() {
     let (mut a, mut b) = two();
     a.machine.is_mappable = true;
     let key = b.machine.post_receive(7, 3030);
@@ -399,7 +399,7 @@ fn a_message_of_too_many_segments_goes_by_chunks_at_once() {
 
 /// Checks that a peer which cannot copy the bytes of messages causes no retry, and after a while gets the bytes instead.
 #[test]
-fn bytes_that_cannot_be_fetched_go_by_chunks() {
+fn bytes_that_cannot_be_fetched_are_sent_in_chunks() {
     let (mut a, mut b) = two();
     a.queue_pair.attributes_mut().retry_count = 0;
     let now = Time::default();
@@ -435,7 +435,7 @@ fn bytes_that_cannot_be_fetched_go_by_chunks() {
 
 /// Checks that a peer which the kernel does not let copy still copies from memory that it can map.
 #[test]
-fn a_peer_that_may_not_copy_is_offered_what_it_can_map() {
+fn a_peer_without_permission_to_copy_is_offered_mappable_memory() {
     let (mut a, mut b) = two();
     for id in 0..8 {
         let key = b.machine.post_receive(id, LONG as u32);
@@ -463,7 +463,7 @@ fn a_peer_that_may_not_copy_is_offered_what_it_can_map() {
 }
 
 #[test]
-fn what_was_offered_goes_by_packets_when_no_memory_is_shared_any_more() {
+fn an_offered_message_is_sent_as_packets_after_the_shared_memory_has_ended() {
     let (mut a, mut b) = two();
     let key = b.machine.post_receive(7, LONG as u32);
     a.post_send(1, pattern(LONG));
@@ -484,7 +484,7 @@ fn what_was_offered_goes_by_packets_when_no_memory_is_shared_any_more() {
 }
 
 #[test]
-fn a_peer_that_may_not_write_says_so_in_vain() {
+fn a_written_message_without_write_permission_fails_the_sender() {
     let (mut a, mut b) = two();
     b.queue_pair.attributes_mut().access = Default::default();
     b.machine.post_receive(7, 8);

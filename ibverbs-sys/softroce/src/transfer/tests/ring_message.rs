@@ -1,10 +1,10 @@
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Place, Posted, Prospect,
-    Remote, SendOperation, Service, State, Time, Work,
+    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote,
+    SendOperation, Service, Sink, State, Time, Work,
 };
 use crate::same_host::ring_message::{decode, encode};
-use crate::transfer::{self, Form, Peer, PeerMemory, Portion, RingMessage, SHORT, Short, Unsent};
+use crate::transfer::{self, Form, NotSent, Peer, PeerMemory, Portion, RingMessage, SHORT, Short};
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
@@ -84,13 +84,11 @@ impl Said {
 pub(super) struct Chunks<'a>(&'a [u8]);
 
 impl PeerMemory<Machine> for Chunks<'_> {
-    fn take(&mut self, length: u32, to: Place<'_>, host: &Machine) -> Result<(), Misplaced> {
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Machine) -> Result<(), Misplaced> {
         let bytes = &self.0[..length as usize];
         let is_copied = match to {
-            Place::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
-            Place::Remote(Remote { address, key }) => {
-                host.write_remote(key, address, bytes).is_ok()
-            }
+            Sink::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
+            Sink::Remote(Remote { address, key }) => host.write_remote(key, address, bytes).is_ok(),
         };
         is_copied.then_some(()).ok_or(Misplaced::Here)
     }
@@ -116,7 +114,7 @@ pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Opti
                         Ok(())
                     }
                 };
-                read.map_err(|_| Unsent::Unreadable)?;
+                read.map_err(|_| NotSent::Unreadable)?;
             }
             said = Some(Said::of(ring_message, chunks));
             Ok(())
@@ -145,7 +143,7 @@ pub(super) fn say(from: &mut Node, to: &mut Node) -> Said {
 }
 
 #[test]
-fn an_acknowledgement_goes_with_the_answer() {
+fn an_acknowledgement_is_sent_with_the_reply_message() {
     let (mut a, mut b) = two();
     let key = b.machine.post_receive(7, 64);
     a.machine.post_receive(8, 64);
@@ -168,7 +166,7 @@ fn an_acknowledgement_goes_with_the_answer() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_slot_goes_by_chunks_or_packets_and_in_its_place() {
+fn a_message_too_long_for_a_slot_is_sent_in_chunks_or_packets_in_order() {
     let (mut a, mut b) = two();
     for id in 0..5 {
         b.machine.post_receive(id, 64);
@@ -303,7 +301,7 @@ fn a_write_that_names_no_memory_is_dropped() {
 }
 
 #[test]
-fn without_a_receive_it_goes_again() {
+fn a_message_without_a_receive_is_sent_again() {
     let (mut a, mut b) = two();
     a.queue_pair.attributes_mut().rnr_retry = 7;
     a.post_send(1, vec![9; 8]);
@@ -327,7 +325,7 @@ fn without_a_receive_it_goes_again() {
 }
 
 #[test]
-fn a_message_that_is_lost_while_posted_goes_again_after_two_timeouts_at_most() {
+fn a_message_lost_while_posted_is_sent_again_after_at_most_two_timeouts() {
     let (mut a, mut b) = two();
     b.machine.post_receive(5, 8);
     let message = Posted {
@@ -363,7 +361,7 @@ fn a_message_that_is_lost_while_posted_goes_again_after_two_timeouts_at_most() {
 }
 
 #[test]
-fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
+fn a_gap_is_reported_and_earlier_messages_are_not_received_twice() {
     let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     b.machine.post_receive(1, 8);
@@ -380,7 +378,7 @@ fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
 }
 
 #[test]
-fn what_is_for_others_is_not_taken() {
+fn a_message_for_another_queue_pair_is_not_received() {
     let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     a.post_send(0, vec![0; 8]);
@@ -407,7 +405,7 @@ fn what_is_for_others_is_not_taken() {
 }
 
 #[test]
-fn who_fails_has_acknowledged_before() {
+fn a_failing_queue_pair_has_acknowledged_earlier_messages() {
     let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     a.post_send(0, vec![0; 8]);
@@ -423,7 +421,7 @@ fn who_fails_has_acknowledged_before() {
 }
 
 #[test]
-fn who_fails_by_what_is_acknowledged_takes_no_message() {
+fn a_queue_pair_that_fails_on_an_acknowledgement_receives_no_message() {
     let (mut a, mut b) = two();
     a.queue_pair.attributes_mut().retry_count = 0;
     a.queue_pair.attributes_mut().shared_receive = true;
@@ -448,7 +446,7 @@ fn who_fails_by_what_is_acknowledged_takes_no_message() {
 }
 
 #[test]
-fn a_window_goes_and_no_more() {
+fn no_more_messages_than_the_window_are_in_flight() {
     let (mut a, _) = two();
     for id in 0..100 {
         a.post(request(id, send(), &[]));

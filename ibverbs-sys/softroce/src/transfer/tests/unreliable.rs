@@ -6,7 +6,7 @@ use crate::proto::{
     CompletionStatus as S, Counter, Prospect, Remote, SendOperation, SendRequest, Service, State,
     Time,
 };
-use crate::transfer::{PART_CHUNKS, PeerMemory, SHORT};
+use crate::transfer::{MAX_CHUNKS_PART, PeerMemory, SHORT};
 
 const UC: Service = Service::UnreliableConnection;
 
@@ -14,7 +14,7 @@ const UC: Service = Service::UnreliableConnection;
 const PARTS: usize = 3;
 
 fn long() -> Vec<u8> {
-    pattern(PARTS * PART_CHUNKS as usize)
+    pattern(PARTS * MAX_CHUNKS_PART as usize)
 }
 
 /// Sends the next `count` parts of messages, and drops those for which `is_lost` returns `true`.
@@ -61,7 +61,7 @@ fn a_message_without_a_receive_is_dropped_and_the_next_one_arrives() {
 }
 
 #[test]
-fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_the_next_one_s() {
+fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_used_for_the_next_message() {
     for lost in 0..PARTS {
         let (mut a, mut b) = two_of(UC);
         let key = b.machine.post_receive(5, 1 << 20);
@@ -76,7 +76,7 @@ fn a_message_with_a_missing_part_is_dropped_and_its_receive_is_the_next_one_s() 
 }
 
 #[test]
-fn a_receive_that_is_too_small_fails_the_receiver_alone() {
+fn a_receive_that_is_too_small_fails_only_the_receiver() {
     let (mut a, mut b) = two_of(UC);
     b.machine.post_receive(5, 100);
     a.post_send(1, pattern(101));

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn one_acknowledgement_serves_all_packets_that_came_together() {
+fn packets_that_arrive_together_get_one_acknowledgement() {
     let mut pair = Pair::new(RC);
     for id in 0..10 {
         pair.b.machine.post_receive(id, 8);
@@ -26,7 +26,7 @@ fn one_acknowledgement_serves_all_packets_that_came_together() {
 }
 
 #[test]
-fn an_acknowledgement_is_asked_for_at_the_end_of_a_message_and_on_the_way() {
+fn an_acknowledgement_is_requested_at_the_end_of_and_within_a_message() {
     let mut node = Node::ready_to_send(1, RC);
     node.queue_pair.attributes_mut().window = 64;
     node.post_send(1, pattern(256 * 40));
@@ -43,7 +43,7 @@ fn an_acknowledgement_is_asked_for_at_the_end_of_a_message_and_on_the_way() {
 }
 
 #[test]
-fn an_acknowledgement_of_a_read_is_not_its_data() {
+fn an_acknowledgement_does_not_complete_a_read() {
     let mut node = lone_sends(1);
     let request = lone_read(&mut node, 1, 8);
     node.post(request);
@@ -56,7 +56,7 @@ fn an_acknowledgement_of_a_read_is_not_its_data() {
 }
 
 #[test]
-fn data_acknowledges_what_is_before_it() {
+fn a_read_response_acknowledges_earlier_requests() {
     let mut node = lone_sends(2);
     let request = lone_read(&mut node, 2, 8);
     node.post(request);
@@ -73,7 +73,7 @@ fn data_acknowledges_what_is_before_it() {
 }
 
 #[test]
-fn ghosts_and_old_acknowledgements_are_nothing() {
+fn stale_and_impossible_acknowledgements_are_ignored() {
     let mut node = lone_sends(3);
     node.transmit(Time::default());
     node.transmit(Time::default());

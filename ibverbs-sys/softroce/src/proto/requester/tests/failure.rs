@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_nak_fails_the_request_that_it_names() {
+fn a_nak_fails_the_request_of_its_sequence_number() {
     let cases = [
         (Nak::InvalidRequest, S::RemoteInvalidRequest),
         (Nak::RemoteAccessError, S::RemoteAccess),
@@ -31,7 +31,7 @@ fn a_nak_fails_the_request_that_it_names() {
 }
 
 #[test]
-fn a_response_that_is_none_fails_its_request() {
+fn an_invalid_response_fails_its_request() {
     let data = Syndrome::Ack { credits: 31 };
     let wrong: [(Header, &[u8]); 6] = [
         (response(O::ReadResponseOnly, 0, data), &[1; 7]),
@@ -56,7 +56,7 @@ fn a_response_that_is_none_fails_its_request() {
 }
 
 #[test]
-fn bytes_that_cannot_be_gathered_fail_their_request_in_its_turn() {
+fn unreadable_bytes_fail_their_request_in_order() {
     let mut node = lone_sends(1);
     let key = node.machine.register(vec![1; 300]);
     let list = [
@@ -97,7 +97,7 @@ fn a_message_that_is_too_long_is_a_local_error() {
 }
 
 #[test]
-fn a_request_that_is_not_signaled_is_told_of_if_it_fails() {
+fn an_unsignaled_request_completes_if_it_fails() {
     let mut node = Node::ready_to_send(1, RC);
     for id in 0..3 {
         let mut request = request(id, send(), &[]);

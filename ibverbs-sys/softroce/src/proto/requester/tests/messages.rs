@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn messages_arrive_whole_and_in_order() {
+fn messages_are_received_complete_and_in_order() {
     let mut pair = Pair::new(RC);
     let lengths = [0, 1, 255, 256, 257, 100_000];
     let mut keys = Vec::new();
@@ -32,7 +32,7 @@ fn messages_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn immediate_data_invalidation_and_solicitation_come_with_the_last_packet() {
+fn immediate_data_invalidation_and_solicitation_are_in_the_last_packet() {
     let mut pair = Pair::new(RC);
     let window = pair.b.machine.register(vec![0; 8]);
     for (id, length) in [(0, 10), (1, 1000)] {
@@ -69,7 +69,7 @@ fn immediate_data_invalidation_and_solicitation_come_with_the_last_packet() {
 }
 
 #[test]
-fn writes_go_where_they_shall_and_immediate_data_spends_a_receive() {
+fn writes_reach_their_address_and_immediate_data_consumes_a_receive() {
     let mut pair = Pair::new(RC);
     let there = pair.b.machine.register(vec![0; 5000]);
     pair.b.machine.post_receive(9, 0);
@@ -110,7 +110,7 @@ fn writes_go_where_they_shall_and_immediate_data_spends_a_receive() {
 }
 
 #[test]
-fn inline_bytes_are_those_of_the_post() {
+fn inline_bytes_are_copied_when_posted() {
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.post_receive(0, 600);
     let mut request = request(0, send(), &[]);
@@ -122,7 +122,7 @@ fn inline_bytes_are_those_of_the_post() {
 }
 
 #[test]
-fn reads_fetch_and_take_as_many_numbers_as_their_responses_have() {
+fn reads_use_one_sequence_number_for_each_response_packet() {
     let mut pair = Pair::new(RC);
     let lengths = [0, 1, 256, 257, 70_000];
     let mut keys = Vec::new();
@@ -144,7 +144,7 @@ fn reads_fetch_and_take_as_many_numbers_as_their_responses_have() {
 }
 
 #[test]
-fn atomics_are_done_and_tell_what_was_there() {
+fn atomic_operations_are_executed_and_return_the_original_value() {
     let mut pair = Pair::new(RC);
     let there = pair.b.machine.register(40u64.to_ne_bytes().to_vec());
     let here = pair.a.machine.register(vec![0; 24]);

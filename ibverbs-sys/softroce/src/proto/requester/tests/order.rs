@@ -20,7 +20,7 @@ fn a_fence_waits_for_the_reads_before_it() {
 }
 
 #[test]
-fn windows_are_bound_and_invalidated_in_their_turn() {
+fn windows_are_bound_and_invalidated_in_order() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(0, 8);
     let region = pair.a.machine.register(vec![0; 64]);
@@ -54,7 +54,7 @@ fn windows_are_bound_and_invalidated_in_their_turn() {
 }
 
 #[test]
-fn a_window_is_bound_once_though_what_is_before_it_is_sent_again() {
+fn a_window_is_bound_once_although_earlier_requests_are_sent_again() {
     let mut node = lone_sends(1);
     let region = node.machine.register(vec![0; 64]);
     let window = node.machine.window();
@@ -94,7 +94,7 @@ fn a_window_is_bound_once_though_what_is_before_it_is_sent_again() {
 }
 
 #[test]
-fn draining_ends_what_is_begun_and_begins_nothing() {
+fn draining_completes_started_requests_and_starts_none() {
     let mut node = Node::ready_to_receive(1, RC);
     node.queue_pair.attributes_mut().window = 1;
     node.enter(State::ReadyToSend);
@@ -124,7 +124,7 @@ fn draining_ends_what_is_begun_and_begins_nothing() {
 }
 
 #[test]
-fn the_way_is_that_of_the_attributes() {
+fn packets_are_sent_to_the_address_of_the_attributes() {
     let mut node = lone_sends(1);
     let mut out = vec![1, 2, 3];
     let way = node

@@ -30,7 +30,7 @@ fn place(place: u32) -> u32 {
 }
 
 #[test]
-fn a_probe_finds_out_that_the_end_was_lost() {
+fn a_probe_detects_that_the_last_packets_were_lost() {
     let mut node = acquainted(5);
     assert_eq!(probe(&mut node), [place(1)]);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 0);
@@ -49,7 +49,7 @@ fn a_probe_finds_out_that_the_end_was_lost() {
 }
 
 #[test]
-fn a_peer_that_was_only_slow_has_as_much_on_the_way_as_before() {
+fn the_window_is_restored_for_a_peer_that_was_only_slow() {
     let mut node = acquainted(16);
     assert_eq!(probe(&mut node), [place(1)]);
     // The peer acknowledges the first packet, but has received the others too.
@@ -65,7 +65,7 @@ fn a_peer_that_was_only_slow_has_as_much_on_the_way_as_before() {
 }
 
 #[test]
-fn a_probe_finds_out_that_only_the_acknowledgement_was_lost() {
+fn a_probe_detects_that_only_the_acknowledgement_was_lost() {
     let mut node = acquainted(5);
     assert_eq!(probe(&mut node), [place(1)]);
     node.receive_made(ack(5), &[]);
@@ -74,7 +74,7 @@ fn a_probe_finds_out_that_only_the_acknowledgement_was_lost() {
 }
 
 #[test]
-fn a_probe_helps_when_what_was_sent_again_is_lost_again() {
+fn a_probe_recovers_from_the_loss_of_a_retransmission() {
     let mut node = acquainted(5);
     node.receive_made(nak(2, Nak::SequenceError), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 4);
@@ -85,7 +85,7 @@ fn a_probe_helps_when_what_was_sent_again_is_lost_again() {
 }
 
 #[test]
-fn a_probe_asks_for_the_rest_of_a_read() {
+fn a_probe_requests_the_rest_of_a_read() {
     let mut node = acquainted(0);
     let request = lone_read(&mut node, 1, 256 * 100);
     node.post(request);
@@ -109,7 +109,7 @@ fn a_probe_asks_for_the_rest_of_a_read() {
 }
 
 #[test]
-fn probes_are_few_and_no_retries() {
+fn the_number_of_probes_is_limited_and_probes_are_not_retries() {
     let mut node = acquainted(1);
     let mut sent = Vec::new();
     while node.queue_pair.state() == State::ReadyToSend {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for() {
+fn a_message_is_sent_again_after_receiver_not_ready() {
     let mut pair = Pair::new(RC);
     pair.a.queue_pair.attributes_mut().rnr_retry = 2;
     pair.b.queue_pair.attributes_mut().min_rnr_timer = 14;
@@ -30,7 +30,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
 }
 
 #[test]
-fn seven_waits_for_a_receiver_without_end() {
+fn a_retry_count_of_seven_is_unlimited() {
     let mut pair = Pair::new(RC);
     pair.a.post_send(0, pattern(300));
     let mut refusals = 0;

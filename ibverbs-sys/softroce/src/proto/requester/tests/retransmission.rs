@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_lost_is_sent_again_from_there_on() {
+fn packets_are_sent_again_from_the_first_lost_packet() {
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.post_receive(0, 256 * 20);
     pair.a.post_send(0, pattern(256 * 20));
@@ -29,7 +29,7 @@ fn what_is_lost_is_sent_again_from_there_on() {
 }
 
 #[test]
-fn a_duplicated_nak_is_no_second_one() {
+fn a_duplicate_nak_is_ignored() {
     let mut node = lone_sends(4);
     assert_eq!(node.transmit_all(Time::default()).len(), 4);
     for _ in 0..20 {
@@ -47,7 +47,7 @@ fn a_duplicated_nak_is_no_second_one() {
 }
 
 #[test]
-fn a_lost_acknowledgement_costs_a_timeout_and_nothing_twice() {
+fn after_a_lost_acknowledgement_no_message_is_executed_twice() {
     let mut pair = Pair::new(RC);
     for id in 0..2 {
         pair.b.machine.post_receive(id, 8);
@@ -68,7 +68,7 @@ fn a_lost_acknowledgement_costs_a_timeout_and_nothing_twice() {
 }
 
 #[test]
-fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
+fn an_acknowledgement_beyond_a_read_without_data_repeats_the_read() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(0, 8);
     let (read, key) = read(&mut pair, 1, 256 * 5);
@@ -98,7 +98,7 @@ fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
 }
 
 #[test]
-fn a_peer_that_is_silent_is_given_up_after_the_retries() {
+fn a_silent_peer_fails_the_request_after_the_retries() {
     for retries in [0, 1, 7] {
         let mut pair = Pair::new(RC);
         pair.a.queue_pair.attributes_mut().retry_count = retries;
@@ -129,11 +129,11 @@ fn a_peer_that_is_silent_is_given_up_after_the_retries() {
 }
 
 #[test]
-fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
+fn a_missing_peer_is_detected_within_the_configured_time() {
     let mut pair = Pair::new(RC);
     pair.a.queue_pair.attributes_mut().retry_count = 7;
     pair.a.post_send(0, vec![1; 8]);
-    pair.a.queue_pair.peer_is_gone();
+    pair.a.queue_pair.set_peer_gone();
     pair.run_with(|_, _| Fate::Drop);
     assert_eq!(pair.a.machine.ends(), [(0, S::RetryExceeded)]);
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
@@ -160,19 +160,19 @@ fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
 }
 
 #[test]
-fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
+fn a_late_timer_extends_the_timeout_once() {
     // The acknowledgement timeout is 1 ms. The extension is at most four times as long.
     let waited = waits_of_one_who_is_late(lone_sends(1));
     assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
     // For a peer that no longer exists, the timeout is not extended.
     let mut node = lone_sends(1);
-    node.queue_pair.peer_is_gone();
+    node.queue_pair.set_peer_gone();
     let waited = waits_of_one_who_is_late(node);
     assert_eq!(waited, [1, 1].map(Duration::from_millis));
 }
 
 #[test]
-fn an_answer_in_the_time_that_was_given_is_in_time() {
+fn an_acknowledgement_within_the_extension_prevents_a_failure() {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().retry_count = 0;
     node.transmit_all(Time::default());
@@ -185,7 +185,7 @@ fn an_answer_in_the_time_that_was_given_is_in_time() {
 }
 
 #[test]
-fn the_retries_are_counted_anew_when_something_got_through() {
+fn progress_resets_the_retry_count() {
     let mut node = lone_sends(3);
     node.queue_pair.attributes_mut().retry_count = 1;
     let mut now = Time::default();
@@ -206,7 +206,7 @@ fn the_retries_are_counted_anew_when_something_got_through() {
 }
 
 #[test]
-fn without_a_timeout_nothing_is_sent_again() {
+fn without_a_timeout_no_packet_is_sent_again() {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().ack_timeout = None;
     node.transmit_all(Time::default());
@@ -218,7 +218,7 @@ fn without_a_timeout_nothing_is_sent_again() {
 }
 
 #[test]
-fn every_packet_is_lost_once_and_all_arrives() {
+fn all_messages_are_received_although_every_packet_is_lost_once() {
     let mut pair = Pair::new(RC);
     let mut keys = Vec::new();
     for id in 0..6 {
@@ -255,11 +255,11 @@ fn every_packet_is_lost_once_and_all_arrives() {
 }
 
 #[test]
-fn who_finds_no_room_gives_up_as_if_nobody_answered() {
+fn a_request_without_space_to_send_fails_after_the_retries() {
     let mut node = lone_sends(2);
     let (mut now, mut waits) = (Time::default(), 0);
     while node.queue_pair.state() == State::ReadyToSend {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
@@ -271,16 +271,16 @@ fn who_finds_no_room_gives_up_as_if_nobody_answered() {
 }
 
 #[test]
-fn who_waits_for_his_turn_does_not_give_up() {
+fn a_request_that_waits_for_its_turn_does_not_time_out() {
     let mut node = lone_sends(1);
     let mut now = Time::default();
     for round in 0..100 {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         if round % 3 < 2 {
             now = node.queue_pair.next_timeout().unwrap();
             node.queue_pair.handle_timeout(now, &mut node.machine);
         } else {
-            node.queue_pair.room_came();
+            node.queue_pair.space_available();
             assert_eq!(node.queue_pair.next_timeout(), None);
         }
     }
@@ -289,41 +289,41 @@ fn who_waits_for_his_turn_does_not_give_up() {
 }
 
 #[test]
-fn who_was_told_to_come_again_waits_for_his_turn_too() {
+fn a_request_after_receiver_not_ready_waits_for_its_turn() {
     let mut node = lone_sends(2);
     let mut now = Time::default();
     assert_eq!(node.transmit_all(now).len(), 2);
     node.receive_made(nak(0, Nak::SequenceError), &[]);
     for _ in 0..20 {
-        node.queue_pair.expect_room(now);
+        node.queue_pair.wait_for_space(now);
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     assert_eq!(node.queue_pair.state(), State::ReadyToSend);
     // Packets that are sent after the waits must be answered, or the request fails.
     while node.queue_pair.state() == State::ReadyToSend {
         node.transmit_all(now);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     assert_eq!(node.machine.ends()[0], (0, S::RetryExceeded));
 }
 
 #[test]
-fn room_for_others_is_no_answer() {
+fn free_space_for_other_queue_pairs_is_no_acknowledgement() {
     let mut node = lone_sends(1);
     let (mut now, mut waits) = (Time::default(), 0);
     while node.queue_pair.state() == State::ReadyToSend {
         assert_eq!(node.transmit_all(now).len(), 1);
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
         now = node.queue_pair.next_timeout().unwrap();
         node.queue_pair.handle_timeout(now, &mut node.machine);
         waits += 1;
         // Room in the ring is no response: the packet must still be sent again.
-        node.queue_pair.room_came();
+        node.queue_pair.space_available();
     }
     let retries = u32::from(attributes(2).retry_count);
     assert_eq!(waits, retries + 1);
@@ -331,13 +331,13 @@ fn room_for_others_is_no_answer() {
 }
 
 #[test]
-fn room_is_waited_for_only_where_something_may_go() {
+fn space_is_waited_for_only_if_a_packet_may_be_sent() {
     let mut nothing = lone_sends(0);
-    nothing.queue_pair.expect_room(Time::default());
+    nothing.queue_pair.wait_for_space(Time::default());
     assert_eq!(nothing.queue_pair.next_timeout(), None);
     let mut drained = lone_sends(0);
     drained.enter(State::SendQueueDrained);
     drained.post_send(0, vec![0; 8]);
-    drained.queue_pair.expect_room(Time::default());
+    drained.queue_pair.wait_for_space(Time::default());
     assert_eq!(drained.queue_pair.next_timeout(), None);
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_window_bounds_what_is_on_the_way() {
+fn the_window_limits_packets_in_flight() {
     let mut node = Node::ready_to_receive(1, RC);
     node.queue_pair.attributes_mut().window = 8;
     node.enter(State::ReadyToSend);
@@ -17,7 +17,7 @@ fn the_window_bounds_what_is_on_the_way() {
 }
 
 #[test]
-fn reads_keep_to_the_window_with_their_responses() {
+fn read_responses_are_limited_by_the_window() {
     let mut pair = Pair::new(RC);
     let mut a = Node::ready_to_receive(1, RC);
     a.queue_pair.attributes_mut().window = 16;
@@ -41,7 +41,7 @@ fn reads_keep_to_the_window_with_their_responses() {
 }
 
 #[test]
-fn no_more_reads_and_atomics_go_than_were_agreed() {
+fn reads_and_atomics_in_flight_are_limited_as_agreed() {
     let mut node = Node::ready_to_send(1, RC);
     node.queue_pair.attributes_mut().max_initiated = 2;
     for id in 0..4 {
@@ -57,7 +57,7 @@ fn no_more_reads_and_atomics_go_than_were_agreed() {
 }
 
 #[test]
-fn a_queue_pair_without_reads_refuses_them_itself() {
+fn a_queue_pair_without_read_resources_fails_reads_locally() {
     let mut node = Node::ready_to_send(1, RC);
     node.queue_pair.attributes_mut().max_initiated = 0;
     let request = lone_read(&mut node, 5, 8);
@@ -68,7 +68,7 @@ fn a_queue_pair_without_reads_refuses_them_itself() {
 }
 
 #[test]
-fn a_small_message_waits_only_for_an_answer_that_will_come() {
+fn a_small_message_waits_only_for_a_requested_acknowledgement() {
     let mut node = Node::ready_to_receive(1, RC);
     node.queue_pair.attributes_mut().window = 64;
     node.enter(State::ReadyToSend);
@@ -90,7 +90,7 @@ fn a_small_message_waits_only_for_an_answer_that_will_come() {
 }
 
 #[test]
-fn as_much_as_a_system_takes_at_once_does_not_wait() {
+fn a_full_burst_does_not_wait() {
     for (length, most) in [(8, 64), (256, 64), (0, 64)] {
         let mut node = lone_sends(16);
         node.transmit_all(Time::default());
@@ -107,7 +107,7 @@ fn as_much_as_a_system_takes_at_once_does_not_wait() {
 }
 
 #[test]
-fn what_has_no_packets_or_no_answers_does_not_wait() {
+fn requests_without_packets_or_acknowledgements_do_not_wait() {
     let mut node = lone_sends(20);
     node.transmit_all(Time::default());
     let local = SendOperation::LocalInvalidate { key: 1 };
@@ -122,17 +122,17 @@ fn what_has_no_packets_or_no_answers_does_not_wait() {
 }
 
 #[test]
-fn an_acknowledgement_rests_for_what_the_program_says_and_goes_behind_it() {
+fn a_delayed_acknowledgement_follows_the_next_message_of_the_program() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
     pair.deliver(From::A);
-    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.owes());
+    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.must_acknowledge());
     pair.b.post_send(3, vec![2; 8]);
     assert!(!pair.b.queue_pair.may_rest());
     let packets = pair.b.transmit_all(pair.now);
     assert!(packets.len() == 2 && packets[0].len() > packets[1].len());
-    assert!(!pair.b.queue_pair.owes());
+    assert!(!pair.b.queue_pair.must_acknowledge());
     pair.a.machine.post_receive(4, 64);
     for packet in packets {
         pair.a.receive(pair.now, &packet);
@@ -141,7 +141,7 @@ fn an_acknowledgement_rests_for_what_the_program_says_and_goes_behind_it() {
 }
 
 #[test]
-fn what_the_program_does_not_know_of_is_acknowledged_at_once() {
+fn messages_without_a_completion_are_acknowledged_immediately() {
     let mut pair = Pair::new(RC);
     let key = pair.b.machine.register(vec![0; 8]);
     let remote = pair.b.machine.remote(key, 0);
@@ -153,11 +153,11 @@ fn what_the_program_does_not_know_of_is_acknowledged_at_once() {
     };
     pair.a.post(request(1, write, &list));
     pair.deliver(From::A);
-    assert!(pair.b.queue_pair.owes() && !pair.b.queue_pair.may_rest());
+    assert!(pair.b.queue_pair.must_acknowledge() && !pair.b.queue_pair.may_rest());
 }
 
 #[test]
-fn who_fails_has_acknowledged_before() {
+fn a_failing_queue_pair_has_acknowledged_earlier_messages() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);

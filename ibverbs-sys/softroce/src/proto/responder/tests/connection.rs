@@ -19,7 +19,7 @@ fn the_first_packet_establishes_the_communication() {
 }
 
 #[test]
-fn packets_for_others_are_not_taken() {
+fn packets_for_other_queue_pairs_are_dropped() {
     let changes: [fn(&mut Header); 6] = [
         |header| header.bth.destination = 3,
         |header| header.bth.destination = 0xff_ffff,
@@ -50,7 +50,7 @@ fn packets_for_others_are_not_taken() {
 }
 
 #[test]
-fn receives_of_a_shared_queue_stay_in_it() {
+fn unused_receives_stay_in_a_shared_queue() {
     let mut node = node();
     node.queue_pair.attributes_mut().shared_receive = true;
     node.machine.post_receive(1, 1000);
@@ -65,7 +65,7 @@ fn receives_of_a_shared_queue_stay_in_it() {
 }
 
 #[test]
-fn reset_forgets_without_a_word() {
+fn reset_discards_all_state_without_completions() {
     let mut node = Node::ready_to_send(2, RC);
     node.machine.post_receive(1, 1000);
     node.post_send(1, vec![1; 8]);
@@ -79,7 +79,7 @@ fn reset_forgets_without_a_word() {
 }
 
 #[test]
-fn both_sides_send_at_once() {
+fn both_sides_send_concurrently() {
     let mut pair = Pair::new(RC);
     let mut keys = Vec::new();
     for id in 0..20 {
@@ -113,7 +113,7 @@ fn both_sides_send_at_once() {
 }
 
 #[test]
-fn responses_go_before_the_own_requests_and_hold_nothing_up() {
+fn responses_are_sent_before_requests_and_do_not_block_requests() {
     let mut pair = Pair::new(RC);
     let there = pair.b.machine.register(pattern(100_000));
     let here = pair.a.machine.register(vec![0; 100_000]);

@@ -63,7 +63,7 @@ fn a_read_is_answered_in_packets_and_repeated_in_part() {
 }
 
 #[test]
-fn a_duplicate_under_way_begins_the_response_anew() {
+fn a_duplicate_read_restarts_its_response() {
     let mut node = node();
     let key = node.machine.register(pattern(1024));
     let remote = node.machine.remote(key, 0);
@@ -82,7 +82,7 @@ fn a_duplicate_under_way_begins_the_response_anew() {
 }
 
 #[test]
-fn an_atomic_is_done_once_however_often_it_comes() {
+fn an_atomic_operation_is_executed_once_despite_duplicates() {
     let mut node = node();
     let key = node.machine.register(vec![0; 16]);
     let remote = node.machine.remote(key, 8);
@@ -107,7 +107,7 @@ fn an_atomic_is_done_once_however_often_it_comes() {
 }
 
 #[test]
-fn an_answer_that_may_be_lost_is_not_acknowledged_in_its_place() {
+fn a_response_that_may_be_lost_is_not_replaced_by_an_acknowledgement() {
     let mut node = node();
     let key = node.machine.register(pattern(1024));
     let at = |node: &Node, offset| node.machine.remote(key, offset);
@@ -134,7 +134,7 @@ fn an_answer_that_may_be_lost_is_not_acknowledged_in_its_place() {
 }
 
 #[test]
-fn more_reads_than_agreed_are_an_invalid_request() {
+fn more_reads_than_agreed_are_refused_as_an_invalid_request() {
     let mut node = node();
     let key = node.machine.register(vec![0; 600]);
     let remote = node.machine.remote(key, 0);
@@ -168,7 +168,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
 }
 
 #[test]
-fn a_response_is_made_when_it_goes() {
+fn a_response_is_read_from_memory_when_sent() {
     let mut node = node();
     let key = node.machine.register(pattern(1000));
     let remote = node.machine.remote(key, 0);
@@ -185,7 +185,7 @@ fn a_response_is_made_when_it_goes() {
 }
 
 #[test]
-fn a_late_duplicate_of_a_read_from_memory_that_is_gone_is_no_end() {
+fn a_late_duplicate_read_of_deregistered_memory_does_not_fail_the_queue_pair() {
     let mut node = node();
     node.machine.post_receive(1, 8);
     let key = node.machine.register(pattern(1000));
@@ -206,7 +206,7 @@ fn a_late_duplicate_of_a_read_from_memory_that_is_gone_is_no_end() {
 }
 
 #[test]
-fn a_long_response_goes_in_bursts() {
+fn a_long_response_is_sent_in_bursts() {
     let mut node = node();
     node.queue_pair.attributes_mut().window = 64;
     let key = node.machine.register(pattern(256 * 1000));

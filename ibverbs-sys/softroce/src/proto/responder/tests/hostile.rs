@@ -53,7 +53,7 @@ fn hostile() -> impl Strategy<Value = (Header, usize)> {
 
 proptest! {
     #[test]
-    fn no_packets_break_it(packets in proptest::collection::vec(hostile(), 1..60), follow in any::<bool>()) {
+    fn arbitrary_packets_do_not_break_the_responder(packets in proptest::collection::vec(hostile(), 1..60), follow in any::<bool>()) {
         let mut node = Node::ready_to_send(2, RC);
         node.machine.register(vec![0; 2000]);
         for id in 0..10 {

@@ -20,7 +20,7 @@ fn a_send_without_a_receive_changes_nothing() {
 }
 
 #[test]
-fn immediate_data_without_a_receive_holds_up_its_packet_alone() {
+fn immediate_data_without_a_receive_delays_only_its_packet() {
     let mut node = node();
     let key = node.machine.register(vec![0; 300]);
     let remote = node.machine.remote(key, 0);

@@ -64,7 +64,7 @@ fn invalid(remote: Remote) -> Vec<Vec<(Header, usize)>> {
 }
 
 #[test]
-fn requests_against_the_rules_end_the_connection() {
+fn invalid_requests_end_the_connection() {
     for mut case in invalid(Remote { address: 0, key: 0 }) {
         let mut node = node();
         node.machine.post_receive(7, 2000);
@@ -190,7 +190,7 @@ fn memory_that_the_peer_may_not_use_is_an_access_error() {
 }
 
 #[test]
-fn nothing_needs_no_key() {
+fn an_empty_access_needs_no_key() {
     let mut node = node();
     let nowhere = Remote {
         address: u64::MAX,
@@ -203,7 +203,7 @@ fn nothing_needs_no_key() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_is_told_on_both_sides() {
+fn a_message_longer_than_its_receive_fails_both_sides() {
     for length in [101, 600] {
         let mut pair = Pair::new(RC);
         pair.b.machine.post_receive(7, 100);
@@ -252,7 +252,7 @@ fn a_key_that_cannot_be_invalidated_is_an_access_error() {
 }
 
 #[test]
-fn the_answers_before_a_refusal_go_first() {
+fn acknowledgements_before_a_refusal_are_sent_first() {
     let mut pair = Pair::new(RC);
     let there = pair.b.machine.register(pattern(1000));
     let here = pair.a.machine.register(vec![0; 1000]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_gap_is_told_once_until_it_is_filled() {
+fn a_gap_is_reported_once_until_filled() {
     let mut node = node();
     for id in 0..8 {
         node.machine.post_receive(id, 8);
@@ -25,7 +25,7 @@ fn a_gap_is_told_once_until_it_is_filled() {
 }
 
 #[test]
-fn a_gap_that_is_filled_before_anything_is_said_is_none() {
+fn a_gap_that_is_filled_before_the_report_is_not_reported() {
     let mut node = node();
     node.machine.post_receive(0, 8);
     node.receive_made(made(O::SendOnly, 1), &[1]);
@@ -34,7 +34,7 @@ fn a_gap_that_is_filled_before_anything_is_said_is_none() {
 }
 
 #[test]
-fn sends_and_writes_are_acknowledged_again_and_not_done_again() {
+fn duplicate_sends_and_writes_are_acknowledged_but_not_executed() {
     let mut node = node();
     node.machine.post_receive(0, 8);
     node.machine.post_receive(1, 8);
@@ -56,7 +56,7 @@ fn sends_and_writes_are_acknowledged_again_and_not_done_again() {
 }
 
 #[test]
-fn what_does_not_ask_for_an_acknowledgement_gets_none() {
+fn a_packet_without_an_acknowledgement_request_gets_none() {
     let mut node = node();
     node.machine.post_receive(0, 1000);
     let mut first = made(O::SendFirst, 0);
@@ -68,7 +68,7 @@ fn what_does_not_ask_for_an_acknowledgement_gets_none() {
 }
 
 #[test]
-fn messages_are_counted_for_the_peer() {
+fn acknowledgements_contain_the_message_sequence_number() {
     let mut node = node();
     node.machine.post_receive(0, 1000);
     let key = node.machine.register(vec![0; 600]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_target_takes_receives_of_the_queue_that_the_packet_names() {
+fn a_target_consumes_receives_of_the_queue_in_the_packet() {
     let mut pair = Pair::of(
         Node::ready_to_send(1, Service::XrcInitiator),
         Node::ready_to_receive(2, Service::XrcTarget),
@@ -65,7 +65,7 @@ fn a_target_takes_receives_of_the_queue_that_the_packet_names() {
 }
 
 #[test]
-fn an_xrc_request_without_a_receive_names_a_queue_too() {
+fn an_xrc_request_that_consumes_no_receive_also_contains_a_queue() {
     let mut pair = Pair::of(
         Node::ready_to_send(1, Service::XrcInitiator),
         Node::ready_to_receive(2, Service::XrcTarget),
@@ -83,7 +83,7 @@ fn an_xrc_request_without_a_receive_names_a_queue_too() {
 }
 
 #[test]
-fn each_half_of_xrc_takes_its_direction_alone() {
+fn each_xrc_side_accepts_only_packets_of_its_direction() {
     let mut initiator = Node::ready_to_send(2, Service::XrcInitiator);
     initiator.machine.post_receive(1, 8);
     let mut header = made(O::SendOnly, 0);

@@ -1,50 +1,50 @@
 #![forbid(unsafe_code)]
-//! A cache of routes and headers: most packets have the same route and headers as an earlier packet.
+//! Cache of routes and headers: most packets have the same route and headers as an earlier packet.
 
 use super::batch::Shipment;
 use crate::net::network::Network;
-use crate::net::route::Way;
+use crate::net::route::PacketRoute;
 use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// A cache of routes and headers, for the last four different combinations of a destination and a length.
+/// Cache of routes and headers, for the last four different combinations of a destination and a packet length.
 #[derive(Debug, Default)]
-pub(super) struct Lately {
-    known: [Option<Known>; 4],
-    /// Number of changes of the [knowledge](crate::net::hosts) of other hosts when the entries were made.
+pub(super) struct RouteCache {
+    known: [Option<CachedRoute>; 4],
+    /// Number of changes of the [recorded ports](crate::net::hosts) of other hosts when the entries were made.
     changes: u64,
-    /// Index of the entry that was added last.
+    /// Index of the entry that was added most recently.
     newest: usize,
 }
 
-/// The cached route of a packet, and its IP and UDP headers for a length from BTH to pad.
+/// Cached route of a packet, and the IP and UDP headers of packets with one length from BTH to pad.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedRoute {
     path: Path,
     queue_pair: u32,
-    pub(super) way: Way,
+    pub(super) way: PacketRoute,
     len: usize,
     pub(super) headers: Headers,
-    pub(super) icrc: icrc::Begun,
+    pub(super) icrc: icrc::PartialIcrc,
 }
 
-impl Lately {
-    /// Returns the route and the headers of a packet on `path` with `len` bytes from BTH to pad. Returns `None` if packets
-    /// cannot be sent on the path.
+impl RouteCache {
+    /// Returns the route and the headers of a packet on `path` to the queue pair with the number `queue_pair`, with
+    /// `len` bytes from BTH to pad. Returns `None` if packets cannot be sent on the path.
     pub(super) fn of(
         &mut self,
         network: &Network,
         path: &Path,
         queue_pair: u32,
         len: usize,
-    ) -> Option<&Known> {
+    ) -> Option<&CachedRoute> {
         let changes = network.hosts.changes();
         if self.changes != changes {
             self.known = [None; 4];
             self.changes = changes;
         }
-        let is_same = |known: &Option<Known>| {
+        let is_same = |known: &Option<CachedRoute>| {
             known.as_ref().is_some_and(|known| {
                 (known.len, known.queue_pair) == (len, queue_pair)
                     && known.path == *path
@@ -57,7 +57,7 @@ impl Lately {
                 let way = network.way(path, queue_pair)?;
                 let headers = way.route.headers(len);
                 self.newest = (self.newest + 1) % self.known.len();
-                self.known[self.newest] = Some(Known {
+                self.known[self.newest] = Some(CachedRoute {
                     path: *path,
                     queue_pair,
                     way,
@@ -72,14 +72,14 @@ impl Lately {
     }
 }
 
-impl Known {
+impl CachedRoute {
     pub(super) fn shipment(&self) -> Shipment {
         Shipment {
             endpoint: self.way.endpoint,
             to: self.way.to,
             traffic_class: self.path.traffic_class,
             hop_limit: self.way.hop_limit,
-            company: self.way.company,
+            batching: self.way.batching,
         }
     }
 }

@@ -8,9 +8,9 @@ use super::memory::Memory;
 pub(crate) const WORDS: usize = 3;
 
 /// Memory words of one node that many requesters change by atomic operations. At the end of a run, the results of the
-/// operations prove that each was executed exactly once.
+/// operations show whether each was executed exactly once.
 #[derive(Debug)]
-pub(crate) struct Cells {
+pub(crate) struct SharedWords {
     key: u32,
     base: u64,
     added: [Added; WORDS],
@@ -19,18 +19,18 @@ pub(crate) struct Cells {
 
 #[derive(Debug, Default)]
 struct Added {
-    /// Pairs of a previous value and an addend: one for each completed addition.
+    /// Previous value and addend of each completed addition.
     done: Vec<(u64, u64)>,
-    /// Sum of the addends of operations that failed. These may or may not have been executed.
+    /// Sum of the addends of failed operations, which may or may not have been executed.
     maybe: u64,
 }
 
 #[derive(Debug, Default)]
 struct Swapped {
-    /// New value of each swap that found the compared value. The key is the compared value.
+    /// For each swap that found the compared value: the compared value (key) and the new value.
     done: HashMap<u64, u64>,
     maybe: HashMap<u64, Vec<u64>>,
-    /// Values that swaps found when they did not find the compared value.
+    /// Values found by swaps that did not find the compared value.
     refused: Vec<u64>,
 }
 
@@ -56,8 +56,8 @@ impl Change {
         }
     }
 
-    /// Returns the value of the word after the operation, if the value before was `was`.
-    fn leaves(self, was: u64) -> u64 {
+    /// Returns the value of the word after the operation, if the value before the operation was `was`.
+    fn result(self, was: u64) -> u64 {
         match self {
             Self::Add { add, .. } => was + add,
             Self::Swap { compare, swap, .. } if was == compare => swap,
@@ -65,13 +65,14 @@ impl Change {
         }
     }
 
-    /// Returns the compared value for the next swap, if this swap found the value `was`. Returns `None` for an addition.
-    pub(crate) fn guess(self, was: u64) -> Option<u64> {
-        matches!(self, Self::Swap { .. }).then(|| self.leaves(was))
+    /// Returns the value that the next swap should compare, if this swap found the value `was`. Returns `None` for an
+    /// addition.
+    pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
+        matches!(self, Self::Swap { .. }).then(|| self.result(was))
     }
 }
 
-impl Cells {
+impl SharedWords {
     pub(crate) fn new(memory: &Memory) -> Self {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC;
         let base = 0x7000_0000;
@@ -83,7 +84,7 @@ impl Cells {
         }
     }
 
-    /// Returns the remote address and key of the word that an operation changes.
+    /// Returns the address and the remote key of the word that an operation changes.
     pub(crate) fn remote(&self, change: Change) -> Remote {
         let index = match change {
             Change::Add { word, .. } => word,
@@ -95,8 +96,8 @@ impl Cells {
         }
     }
 
-    /// Records that an operation completed. `was` is its result, the previous value of the word.
-    pub(crate) fn done(&mut self, change: Change, was: u64) -> Result<(), String> {
+    /// Records that an operation completed. `was` is its result: the previous value of the word.
+    pub(crate) fn record_completed(&mut self, change: Change, was: u64) -> Result<(), String> {
         match change {
             Change::Add { word, add } => self.added[word].done.push((was, add)),
             Change::Swap {
@@ -116,7 +117,7 @@ impl Cells {
     }
 
     /// Records that an operation failed. It may have been executed before the failure.
-    pub(crate) fn maybe(&mut self, change: Change) {
+    pub(crate) fn record_failed(&mut self, change: Change) {
         match change {
             Change::Add { word, add } => self.added[word].maybe += add,
             Change::Swap {
@@ -130,7 +131,8 @@ impl Cells {
         }
     }
 
-    /// Checks that the results of all operations, and the final values, are those of executing each operation exactly once.
+    /// Checks that the results of all operations, and the final values of the words, are those of executing each
+    /// operation exactly once.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];
@@ -150,8 +152,8 @@ impl Cells {
 }
 
 impl Added {
-    /// Checks that the additions together lead from zero to the final value `end`: each found the sum of those before it.
-    /// Gaps are allowed only for failed additions, which may have been executed.
+    /// Checks that the additions together lead from zero to the final value `end`: each found the sum of the additions
+    /// before it. Gaps are allowed only for failed additions, which may have been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn additions_lie_side_by_side() {
+    fn concurrent_additions_have_disjoint_results() {
         let added = |done: &[(u64, u64)], maybe, end| {
             let done = done.to_vec();
             Added { done, maybe }.check(end).is_ok()
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn swaps_make_a_chain() {
+    fn swaps_form_a_chain() {
         let swapped = |done: &[(u64, u64)], maybe: &[(u64, u64)], refused: &[u64], end| {
             let mut word = Swapped {
                 done: done.iter().copied().collect(),

@@ -4,17 +4,18 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checker of the packets that one queue pair sends, for rules whose violation no completion shows. The checker may
-/// take packets as acknowledged that are not, but never the reverse, so every violation that it reports is real.
+/// Checker of the packets that one queue pair sends, for rules whose violation would not affect a completion. The
+/// checker may consider packets acknowledged that are not, but never the reverse, so every violation that it reports is
+/// real.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct PacketChecker {
     /// Outstanding requests, oldest first.
     under_way: VecDeque<UnderWay>,
     /// Sequence number after the highest one that was sent.
     next: Option<Sequence>,
     /// Sequence number of a packet that this queue pair has requested by a NAK, and that has not arrived since.
     missed: Option<Sequence>,
-    /// Set while the queue pair is in the send queue drained state and has reported that its send queue is drained.
+    /// Set while the queue pair is in the state "send queue drained" and has reported that its send queue is drained.
     drained: bool,
 }
 
@@ -26,8 +27,8 @@ struct UnderWay {
     is_read_or_atomic: bool,
 }
 
-impl Watch {
-    /// Forgets all packets and requests, because the queue pair starts again after a reset.
+impl PacketChecker {
+    /// Discards all packets and requests, because the queue pair starts again after a reset.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -70,24 +71,24 @@ impl Watch {
             || opcode.is_atomic()
             || opcode.is_atomic_write()
             || opcode.is_flush();
-        self.asked(sequence, span, is_read_or_atomic, attributes)
+        self.check_request(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has sent. If it violates a
-    /// rule, the error describes the rule.
+    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has sent. The error
+    /// describes the violated rule.
     pub(crate) fn sent_ring_message(
         &mut self,
         ring_message: &RingMessage<'_>,
         attributes: &Attributes,
     ) -> Result<(), String> {
         match &ring_message.message {
-            Some(message) => self.asked(message.sequence, 1, false, attributes),
+            Some(message) => self.check_request(message.sequence, 1, false, attributes),
             None => Ok(()),
         }
     }
 
     /// Checks a request that the queue pair has sent, and that uses the `span` sequence numbers from `sequence` on.
-    fn asked(
+    fn check_request(
         &mut self,
         sequence: Sequence,
         span: u32,
@@ -136,8 +137,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Records whether the queue pair has reported its send queue as drained.
-    pub(crate) fn drained(&mut self, is: bool) {
+    /// Records whether the queue pair has reported that its send queue is drained.
+    pub(crate) fn set_drained(&mut self, is: bool) {
         self.drained = is;
     }
 
@@ -145,7 +146,7 @@ impl Watch {
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
-            self.came(sequence);
+            self.record_request(sequence);
             return;
         }
         let refused = packet.header.aeth.is_some_and(|aeth| {
@@ -154,21 +155,21 @@ impl Watch {
                 Syndrome::ReceiverNotReady { .. } | Syndrome::Nak(Nak::SequenceError)
             )
         });
-        self.executed(sequence, refused);
+        self.record_response(sequence, refused);
     }
 
-    /// Records a [`RingMessage`] (short message without packet headers) that arrived at the queue pair.
-    pub(crate) fn heard(&mut self, ring_message: &RingMessage<'_>) {
+    /// Records a [`RingMessage`] (short message without packet headers) that has arrived at the queue pair.
+    pub(crate) fn arrived_short(&mut self, ring_message: &RingMessage<'_>) {
         if let Some(message) = &ring_message.message {
-            self.came(message.sequence);
+            self.record_request(message.sequence);
         }
         if let Some(sequence) = ring_message.acknowledged {
-            self.executed(sequence, false);
+            self.record_response(sequence, false);
         }
     }
 
-    /// Records a request of the peer that arrived at the queue pair.
-    fn came(&mut self, sequence: Sequence) {
+    /// Records a request of the peer that has arrived at the queue pair.
+    fn record_request(&mut self, sequence: Sequence) {
         if self.missed == Some(sequence) {
             self.missed = None;
         }
@@ -176,7 +177,7 @@ impl Watch {
 
     /// Records a response of the peer to all requests up to `sequence`. `refused` is set if the peer refused the last
     /// of them.
-    fn executed(&mut self, sequence: Sequence, refused: bool) {
+    fn record_response(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;
         }

@@ -7,38 +7,38 @@ use std::thread;
 
 use smallvec::SmallVec;
 
-use super::batch::{Batch, Sealed, Shipment};
+use super::batch::{Batch, Encoded, Shipment};
 use crate::config::Segmentation;
 use crate::descriptor;
 use crate::net::bursts;
+use crate::net::gid_table::Own;
 use crate::net::network::Network;
-use crate::net::route::Company;
+use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
-use crate::net::table::Own;
 use crate::proto::Counter;
 
 /// Maximum number of attempts to send bursts while the kernel has no buffer space.
-const TRIES: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 
-/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel then stores the
+/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel stores such a
 /// datagram in pages, which takes about half of the memory of a normal buffer, whose size is a power of two.
-const LARGE: usize = 512;
+const MIN_PAGED_LENGTH: usize = 512;
 
-/// Returns whether a packet with this path MTU is large enough to be sent as a burst of one datagram, if the socket
-/// supports bursts.
-pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
-    mtu >= LARGE
+/// Returns whether a packet with the path MTU `mtu` is large enough to be sent as a burst of one datagram, which the
+/// kernel stores in pages, if the socket supports bursts.
+pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
+    mtu >= MIN_PAGED_LENGTH
 }
 
-/// Creates a burst (one message to the kernel) of datagrams with the same socket, destination and header fields.
-/// `segment` is the length of the first datagram.
+/// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of `shipment`. `segment`
+/// is the length in bytes of the first datagram. `segments` is set if the socket supports bursts.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],
     segment: usize,
     segments: bool,
 ) -> Burst<'a> {
-    let large = segments && shipment.company == Company::Any && segment >= LARGE;
+    let large = segments && shipment.batching == Batching::Any && segment >= MIN_PAGED_LENGTH;
     let is_alone = payloads.len() == 1 && payloads[0].len() == segment;
     Burst {
         payloads,
@@ -51,7 +51,7 @@ fn burst<'a>(
 
 impl Network {
     /// Sends the packets of an outbox to the kernel, in the bursts (messages of several packets) that were
-    /// [arranged](Batch::arrange).
+    /// [arranged](Batch::divide_into_bursts).
     pub(super) fn send(&self, batch: &Batch) {
         // Usually there is one burst, and an acknowledgement after it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
@@ -65,7 +65,7 @@ impl Network {
             let Some(socket) = self.own(socket_of(&all[0])).and_then(Own::socket) else {
                 continue;
             };
-            let segments = self.segmentation != Segmentation::Never && socket.segments();
+            let segments = self.segmentation != Segmentation::Never && socket.sends_bursts();
             let mut bursts: SmallVec<[Burst<'_>; 2]> = SmallVec::new();
             bursts.reserve(all.len());
             for pieces in all {
@@ -74,23 +74,23 @@ impl Network {
                 let payloads = &payloads[pieces.clone()];
                 bursts.push(burst(first.shipment, payloads, segment, segments));
             }
-            self.ship(socket, &bursts);
+            self.send_bursts(socket, &bursts);
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst. The first of them is the packet with the index `packet`
-    /// in the first entry of `sealed`.
-    pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
+    /// Returns the number of packets that can be sent as one burst, beginning with the packet with the index `packet`
+    /// in the first run of `sealed`.
+    pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
         };
-        let allowed = match (self.segmentation, first.shipment.company) {
-            (Segmentation::Never, _) | (_, Company::None) => false,
-            (Segmentation::Peers, Company::Numbered) => self.has_passed_trial(&first.shipment),
+        let allowed = match (self.segmentation, first.shipment.batching) {
+            (Segmentation::Never, _) | (_, Batching::None) => false,
+            (Segmentation::Peers, Batching::Numbered) => self.has_passed_trial(&first.shipment),
             (Segmentation::Peers | Segmentation::Always, _) => true,
         };
         let socket = self.own(first.shipment.endpoint).and_then(Own::socket);
-        if !allowed || !socket.is_some_and(Socket::segments) {
+        if !allowed || !socket.is_some_and(Socket::sends_bursts) {
             return 1;
         }
         let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
@@ -98,15 +98,16 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram accepts the packets of bursts.
+    /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram accepts packets that
+    /// were sent in bursts.
     fn has_passed_trial(&self, shipment: &Shipment) -> bool {
         let own = self.own(shipment.endpoint);
         own.is_some_and(|own| self.trials.is_proven(own.local.ip(), shipment.to.ip()))
     }
 
-    /// Sends bursts by a socket. If the kernel has no buffer space even after [`TRIES`] attempts, discards the remaining
-    /// datagrams.
-    fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
+    /// Sends bursts by a socket. If the kernel still has no buffer space after [`MAX_ATTEMPTS`] attempts, discards the
+    /// remaining datagrams.
+    fn send_bursts(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
             // The number of the socket's descriptor may now belong to a file of the program.
             return;
@@ -118,9 +119,9 @@ impl Network {
                     rest = &rest[sent.min(rest.len())..];
                     tries = 0;
                 }
-                Err(error) if is_shortage(&error) => {
+                Err(error) if is_temporary(&error) => {
                     tries += 1;
-                    if tries > TRIES {
+                    if tries > MAX_ATTEMPTS {
                         let lost: usize = rest.iter().map(Burst::datagrams).sum();
                         self.counters.count(Counter::SendDiscarded, lost as u64);
                         return;
@@ -130,15 +131,15 @@ impl Network {
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) =>
                 {
-                    descriptor::lost();
+                    descriptor::report_loss();
                     return;
                 }
                 Err(error) if first.segment.is_some() => {
                     // EIO: the interface cannot split bursts (udp(7)). Other errors may concern only this burst.
                     if error.raw_os_error() == Some(libc::EIO) {
-                        socket.stop_segments();
+                        socket.disable_bursts();
                     }
-                    self.ship_apart(socket, first);
+                    self.send_separately(socket, first);
                     rest = &rest[1..];
                 }
                 // The first datagram is too long for the interface, has no route, or is refused by a filter.
@@ -151,7 +152,7 @@ impl Network {
     }
 
     /// Sends each datagram of a burst separately.
-    fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
+    fn send_separately(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst
             .payloads
@@ -163,13 +164,13 @@ impl Network {
                 segment: None,
                 ..*burst
             };
-            self.ship(socket, &[alone]);
+            self.send_bursts(socket, &[alone]);
         }
     }
 }
 
-/// Returns whether an error is temporary, so that the kernel may soon accept the same datagram.
-fn is_shortage(error: &std::io::Error) -> bool {
+/// Returns whether an error means that the kernel lacks buffer space, so that it may soon accept the same datagram.
+fn is_temporary(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }

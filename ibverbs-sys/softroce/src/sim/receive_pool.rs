@@ -5,24 +5,24 @@ use crate::proto::{GatherList, ReceiveRequest, Segment};
 
 use super::buffer::Buffer;
 use super::random::Random;
-use super::world::{Place, World};
+use super::world::{QpId, World};
 
-/// Receive queue to which a [`Pool`] posts receives.
+/// Receive queue to which a [`ReceivePool`] posts receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Receive queue of a queue pair.
-    Own(Place),
-    /// Shared receive queue of the node `node`.
+    Own(QpId),
+    /// Shared receive queue with the number `number` of the node `node`.
     Shared { node: usize, number: usize },
 }
 
 /// Posted receives of one receive queue, with their buffers.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct ReceivePool {
     pub(crate) queue: Queue,
     /// Length of each receive in bytes.
     pub(crate) length: usize,
-    /// Number of receives to keep posted.
+    /// Number of receives that are kept posted.
     pub(crate) depth: usize,
     /// Delay from the completion of a receive to the posting of the next receive.
     pub(crate) refill: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Pool {
     random: Random,
 }
 
-impl Pool {
+impl ReceivePool {
     pub(crate) fn new(queue: Queue, length: usize, depth: usize, random: Random) -> Self {
         Self {
             queue,
@@ -52,17 +52,17 @@ impl Pool {
         }
     }
 
-    /// Posts a receive with the id `id`, if fewer than `depth` are posted.
-    pub(crate) fn fill(&mut self, world: &mut World<'_>, id: u64) {
+    /// Posts a receive with the ID `id`, if fewer than `depth` receives are posted.
+    pub(crate) fn refill(&mut self, world: &mut World<'_>, id: u64) {
         if !self.stopped && self.posted.len() < self.depth {
             self.post(world, id, self.length);
         }
     }
 
-    /// Posts a receive with the id `id` and memory for `length` bytes.
+    /// Posts a receive with the ID `id` and memory for `length` bytes.
     pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
         let memory = world.memory(self.node());
-        let buffer = Buffer::blank(memory, &mut self.random, length);
+        let buffer = Buffer::zeroed(memory, &mut self.random, length);
         let request = ReceiveRequest {
             id,
             segments: buffer.segments().clone(),
@@ -72,7 +72,7 @@ impl Pool {
         self.posted.push_back((id, Some(buffer)));
     }
 
-    /// Posts a receive whose memory has no valid key.
+    /// Posts a receive with the ID `id` whose memory has no valid key.
     pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
         let length = self.length.max(1) as u32;
         let segment = Segment {
@@ -96,8 +96,8 @@ impl Pool {
         }
     }
 
-    /// Removes all receives that have not completed, and prevents further ones from being posted.
-    pub(crate) fn empty(&mut self, world: &mut World<'_>) {
+    /// Removes all receives that have not completed, and prevents that further receives are posted.
+    pub(crate) fn stop(&mut self, world: &mut World<'_>) {
         if let Queue::Own(place) = self.queue {
             world.drop_receives(place);
         }
@@ -108,8 +108,8 @@ impl Pool {
         }
     }
 
-    /// Removes the receive `id`, which has completed, and returns its buffer. Returns `None` if its memory had
-    /// no valid key.
+    /// Removes the completed receive with the ID `id`, and returns its buffer. Returns `None` if its memory had no
+    /// valid key.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =

@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::endpoint::{Endpoint, Gid, GidKind};
-use super::limits::{carried_mtu, interface_mtu};
+use super::limits::{interface_mtu, path_mtu};
 use super::route::gid_of;
-use super::socket::{Interface, Reserved, Socket};
+use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
 use crate::proto::Mtu;
 
@@ -25,13 +25,13 @@ pub(crate) const GIDS: usize = 128;
 /// The GID table of the port.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Entries, in the order of their addition. The first one without a value ends the table.
+    /// Entries in the order of their addition, followed by entries without a value.
     entries: Box<[OnceLock<Entry>]>,
     /// Held while entries are added.
     adding: Mutex<()>,
 }
 
-/// An entry of the GID table.
+/// Entry of the GID table.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) gid: Gid,
@@ -39,25 +39,25 @@ pub(super) struct Entry {
     pub(super) own: Arc<Own>,
 }
 
-/// An IP address and UDP port of this process. The socket is opened when a queue pair is to use it.
+/// An IP address and UDP port of this process, with a socket that is opened when the first queue pair uses the address.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) local: SocketAddr,
-    /// Network interface that has the address, if one has it.
+    /// Network interface that has the address; `None` if no interface has the address.
     interface: Mutex<Option<Interface>>,
     /// Set while the host has the address.
     is_present: AtomicBool,
-    reserved: Mutex<Option<Reserved>>,
+    reserved: Mutex<Option<BoundAddress>>,
     endpoint: OnceLock<Arc<Endpoint>>,
 }
 
 impl Own {
-    pub(super) fn new(reserved: Reserved, local: SocketAddr, interface: Option<Interface>) -> Self {
+    pub(super) fn new(udp: BoundAddress, local: SocketAddr, interface: Option<Interface>) -> Self {
         Self {
             local,
             interface: Mutex::new(interface),
             is_present: AtomicBool::new(true),
-            reserved: Mutex::new(Some(reserved)),
+            reserved: Mutex::new(Some(udp)),
             endpoint: OnceLock::new(),
         }
     }
@@ -93,7 +93,7 @@ impl Own {
 
     /// Returns the largest path MTU whose packets fit into the MTU of the network interface.
     pub(super) fn mtu(&self) -> Mtu {
-        carried_mtu(self.interface_mtu())
+        path_mtu(self.interface_mtu())
     }
 
     /// Returns whether the host has the address.
@@ -101,9 +101,9 @@ impl Own {
         self.is_present.load(Ordering::Relaxed)
     }
 
-    /// Records the network interface that has the address now, or that the host does not have the address. Returns whether the
-    /// address has come or gone.
-    pub(super) fn note(&self, interface: Option<&Interface>) -> bool {
+    /// Records the network interface that has the address at present, or `None` if the host does not have the address.
+    /// Returns whether the host got or lost the address.
+    pub(super) fn set_interface(&self, interface: Option<&Interface>) -> bool {
         if let Some(interface) = interface {
             *self.interface.lock() = Some(interface.clone());
         }
@@ -120,31 +120,34 @@ impl Table {
         }
     }
 
-    /// Returns the entry with an index, present or absent, or `None` if there is none.
+    /// Returns the entry with the index `index`, or `None` if there is none. The host need not have its address at
+    /// present.
     pub(super) fn get(&self, index: usize) -> Option<&Entry> {
         self.entries.get(index)?.get()
     }
 
-    /// Returns all entries, present or absent, in the order of their indices.
+    /// Returns all entries in the order of their indices, including those whose addresses the host does not have at
+    /// present.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map_while(OnceLock::get)
     }
 
-    /// Returns the index of a GID, present or absent.
+    /// Returns the index of the GID `gid`, or `None` if the table does not contain it. The host need not have the
+    /// address at present.
     pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
         let found = self.iter().position(|entry| entry.gid.address == gid)?;
         Some(found as u8)
     }
 
-    /// Returns all addresses of this process. Each comes with the index of its first GID.
+    /// Returns all addresses of this process, each with the index of its first GID.
     pub(super) fn all_own(&self) -> impl Iterator<Item = (u8, &Arc<Own>)> {
         (0..).zip(self.iter()).filter_map(|(index, entry)| {
             (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.own))
         })
     }
 
-    /// Adds the GID of an address and, if `is_tunnelled` is set, the GID by which the address is reached through a tunnel. Adds
-    /// nothing if the table is full. Returns whether the GIDs were added.
+    /// Adds the GID of the address `own` and, if `is_tunnelled` is set, the GID at which the address receives tunnelled
+    /// packets. Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, own: Own, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();
@@ -176,8 +179,8 @@ impl Table {
         true
     }
 
-    /// Opens the socket of the GID with an index. `prepare` sets the socket's options. Returns `None` if the socket is open
-    /// already, or if there is no such GID.
+    /// Opens the socket of the GID with the index `index`. `prepare` sets the options of the socket. Returns `None` if
+    /// the socket is open already, or if there is no such GID.
     pub(super) fn open(
         &self,
         index: usize,
@@ -200,7 +203,8 @@ impl Table {
         }))
     }
 
-    /// Returns the index of the GID by which the address of the GID `gid` is reached through a tunnel, if there is one.
+    /// Returns the index of the GID at which the address of the GID `gid` receives tunnelled packets, or `None` if the
+    /// address receives none.
     pub(super) fn tunnelled(&self, gid: u8) -> Option<u8> {
         let next = gid.checked_add(1)?;
         let entry = self.get(next.into())?;

@@ -5,10 +5,10 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only a single requester, at another node, accesses remotely. So the order of the requester's
-/// requests determines every byte.
+/// Memory of one node that only a single requester, at another node, accesses remotely. So the order of that
+/// requester's requests determines every byte.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct TargetMemory {
     pub(crate) node: usize,
     pub(crate) key: u32,
     pub(crate) base: u64,
@@ -19,13 +19,14 @@ pub(crate) struct Target {
 }
 
 /// A write of which the model does not know whether it was executed.
-pub(crate) struct Maybe<'a> {
+pub(crate) struct PossibleWrite<'a> {
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
 
-impl Target {
-    /// Registers `length` bytes of memory at the node `node`. They contain the first bytes of message `id`.
+impl TargetMemory {
+    /// Registers `length` bytes of memory at the node with the index `node`. They contain the first bytes of the
+    /// message with the ID `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -51,30 +52,32 @@ impl Target {
         &self.current[range]
     }
 
-    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number in native byte order.
+    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number in native byte
+    /// order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
         u64::from_ne_bytes(eight)
     }
 
-    /// Records that a request which writes `bytes` at `offset` was posted.
+    /// Records that a request that writes `bytes` at `offset` was posted.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Records that a request which wrote `bytes` at `offset` completed.
+    /// Records that a request that wrote `bytes` at `offset` has completed.
     pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets the expected content to the actual content of the memory, because requests may or may not have been executed.
-    pub(crate) fn look(&mut self, memory: &Memory) {
+    /// Sets the expected content to the actual content of the memory, because requests may or may not have been
+    /// executed.
+    pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the bytes of a write that has completed are in memory. No request that was posted later may write to
+    /// Checks that the bytes `range` of a completed write are in memory. No request that was posted later may write to
     /// `range`.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
@@ -86,15 +89,15 @@ impl Target {
         })
     }
 
-    /// Checks the whole content of the memory. It must be the result of the completed requests, except where one of the
-    /// uncertain writes `maybe` wrote.
-    pub(crate) fn check(&self, memory: &Memory, maybe: &[Maybe<'_>]) -> Result<(), String> {
+    /// Checks the whole content of the memory. It must be the result of the completed requests, except for bytes of the
+    /// uncertain writes `maybe`.
+    pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {
                 return Ok(());
             }
             for (place, (&found, &committed)) in found.iter().zip(&self.committed).enumerate() {
-                let written = |maybe: &Maybe<'_>| {
+                let written = |maybe: &PossibleWrite<'_>| {
                     let index = place.checked_sub(maybe.offset);
                     index.and_then(|index| maybe.bytes.get(index)) == Some(&found)
                 };

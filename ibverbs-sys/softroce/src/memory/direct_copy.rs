@@ -3,17 +3,19 @@
 
 use smallvec::SmallVec;
 
-use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Place, Remote, Segment};
+use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Remote, Segment, Sink};
 
 use super::Piece;
 use super::entries::{Entries, Found};
 use super::view::{View, pieces};
 
-/// Memory ranges of a message, in the order of its bytes. Each consists of the location of its first byte and its length.
+/// Memory ranges of a message, in the order of its bytes. Each entry has the location of the first byte of a range, and
+/// the length of the range.
 type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that this view's queue pair may read `length` bytes of a message, from `offset` on, at its local memory keys.
+    /// Checks that the queue pair of this view may read `length` bytes of a message, from byte `offset` on, by the
+    /// local keys in `list`.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -27,19 +29,20 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes of a message from this view's memory to the place `to` in the memory of `peer`, a view of the same
-    /// registry. The memory keys of both sides are looked up once, and cannot change during the copy.
-    pub(crate) fn carry(
+    /// Copies `length` bytes of `message`, from byte `offset` on, from this view's memory to the memory `to` of `peer`,
+    /// a view of the same registry. The memory keys of both sides are looked up once, and cannot change during the
+    /// copy.
+    pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &View<'_>,
-        to: Place<'_>,
+        to: Sink<'_>,
     ) -> Result<(), Misplaced> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
-            if let (Data::Gathered([only]), Place::Remote(remote)) = (message, to) {
+            if let (Data::Gathered([only]), Sink::Remote(remote)) = (message, to) {
                 // The most frequent case: a single segment.
                 let inside = u64::from(offset) + length as u64 <= u64::from(only.length);
                 let address = only.address.checked_add(offset.into());
@@ -63,10 +66,10 @@ impl View<'_> {
                     .ok_or(Misplaced::Here)?),
             };
             let to = match to {
-                Place::Remote(remote) => {
+                Sink::Remote(remote) => {
                     peer.find_remote(entries, remote, length, AccessFlags::REMOTE_WRITE)
                 }
-                Place::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
+                Sink::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
             }
             .ok_or(Misplaced::There)?;
             match from {
@@ -76,8 +79,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes from the memory of the view `peer` to the segments of a message in this view. The memory of the peer
-    /// must permit remote reads.
+    /// Copies `length` bytes from the memory `from` of the view `peer` to the segments `list` of a message in this
+    /// view, from byte `offset` on. The memory of the peer must permit remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -102,8 +105,9 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with the memory of `length` bytes of a message, from `offset` on, which is spread over the segments of
-    /// `list`. The memory stays registered until `act` returns. Returns `None` if the queue pair may not access the bytes.
+    /// Calls `act` with the memory of `length` bytes of a message in the segments `list`, from byte `offset` on. The
+    /// memory stays registered until `act` returns. Returns `None` if the queue pair may not access the bytes. `write`
+    /// is set if `act` writes to the memory.
     #[inline]
     pub(crate) fn with_segments<T>(
         &self,
@@ -171,9 +175,7 @@ fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     for (place, room) in to {
         let mut filled = 0;
         while filled < *room {
-            let Some((bytes, length)) = source else {
-                return Err(Misplaced::Here);
-            };
+            let (bytes, length) = source.ok_or(Misplaced::Here)?;
             let count = (length - begin).min(room - filled);
             let (here, there) = (bytes.offset + begin as u64, place.offset + filled as u64);
             bytes.span.copy_to(here, place.span, there, count)?;

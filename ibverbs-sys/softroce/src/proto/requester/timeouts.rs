@@ -1,7 +1,7 @@
 //! Timeouts of the requester: how long it waits for a response before it sends packets again.
 
 use super::entry::Progress;
-use super::{Failed, Requester, sooner};
+use super::{Failed, Requester, earlier};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
@@ -10,14 +10,15 @@ use crate::proto::{Counter, Host, State, Time};
 pub(super) enum AnswerBy {
     /// No response is awaited, or the wait is unlimited.
     Never,
-    /// A response is awaited, but the time is not known yet. [`Requester::arm`] sets it.
+    /// A response is awaited, but the time is not known yet: [`Requester::arm`] will set it.
     Unset,
     /// A response must arrive by this time.
     At(Time),
 }
 
 impl Requester {
-    /// Returns the earliest time at which [`handle_timeout`](Self::handle_timeout) must be called or a packet may be sent.
+    /// Returns the earliest time at which the caller must call [`handle_timeout`](Self::handle_timeout), or at which a
+    /// packet may be sent.
     #[inline]
     pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
@@ -32,12 +33,12 @@ impl Requester {
             self.pause.end(),
             paused,
         ];
-        times.into_iter().fold(None, sooner)
+        times.into_iter().fold(None, earlier)
     }
 
     /// Returns the number of timeouts since the last response.
     pub(in crate::proto) fn unanswered_timeouts(&self) -> u8 {
-        self.silences
+        self.timeouts
     }
 
     pub(in crate::proto) fn handle_timeout(
@@ -52,13 +53,13 @@ impl Requester {
         }
         self.pause.handle_timeout(now);
         let answer_by = self.answer_by.time();
-        if answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
+        if answer_by.is_some_and(|at| at <= now) && !self.extend_late(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
             // Packets that were sent after the response may have been lost.
             self.sent_back &= self.position() == self.unanswered;
             self.retry(endpoint, host)?;
-            self.silences = self.silences.saturating_add(1);
-            self.window.silence(self.sent);
+            self.timeouts = self.timeouts.saturating_add(1);
+            self.window.timeout(self.sent);
             // After a timeout, a repeated NAK refers to the retransmission.
             self.gone_back = false;
         }
@@ -66,8 +67,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Sets the time by which the peer must respond to a packet that is sent now. If an earlier packet is unanswered, the
-    /// time that was set for that packet stays.
+    /// Sets the deadline of the response to a packet that is sent now. If an earlier packet is unanswered, its deadline
+    /// stays.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never {
@@ -75,7 +76,7 @@ impl Requester {
         }
     }
 
-    /// Records that a message was sent and awaits an answer. [`arm`](Self::arm) will set the timeout.
+    /// Records that a message was sent and awaits a response. [`arm`](Self::arm) must set the timeout.
     #[inline]
     pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -97,9 +98,9 @@ impl Requester {
         }
     }
 
-    /// Records that the ring in shared memory from which the peer receives packets is full. The acknowledgement timeout
-    /// also limits the wait for room.
-    pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
+    /// Records that the ring (queue in shared memory) from which the peer receives packets is full. The acknowledgement
+    /// timeout also limits the wait for free space.
+    pub(in crate::proto) fn wait_for_space(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
         };
@@ -110,50 +111,50 @@ impl Requester {
         }
     }
 
-    /// Records that the peer has removed packets from its ring in shared memory. If nothing is in flight, the wait for room
-    /// starts again, because other senders may have filled the ring first.
-    pub(in crate::proto) fn room_came(&mut self) {
+    /// Records that the peer has removed packets from its ring (queue in shared memory). If nothing is in flight, the
+    /// wait for free space is restarted, because other senders may have filled the ring first.
+    pub(in crate::proto) fn space_available(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
             self.retries = 0;
-            self.silences = 0;
-            self.excused = false;
+            self.timeouts = 0;
+            self.extended = false;
             self.answer_by = AnswerBy::Never;
         }
     }
 
-    /// Returns the time by which the peer must respond to a packet that is sent now. After two timeouts without a response,
-    /// the configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows. The peer is a process: on a busy
-    /// machine, it may not run for longer than all timeouts of a hardware device together.
+    /// Returns the deadline of the response to a packet that is sent now. After two timeouts without a response, the
+    /// configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows: the peer is a process, and on a busy
+    /// machine it may not run for longer than all timeouts of a hardware device together.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return AnswerBy::Never;
         };
         let doublings = match self.is_peer_gone {
-            false => self.silences.saturating_sub(1).min(2),
+            false => self.timeouts.saturating_sub(1).min(2),
             true => 0,
         };
         AnswerBy::At(now + timeout * (1 << doublings))
     }
 
     /// Records that the peer does not exist any more, so that the timeout of its responses is no longer extended.
-    pub(in crate::proto) fn peer_is_gone(&mut self) {
+    pub(in crate::proto) fn set_peer_gone(&mut self) {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, by the time since it expired, if this side noticed late that it had expired.
-    /// Returns whether the timeout was extended. Noticing late means that this process was not scheduled. Then a peer on
-    /// the same machine may not have been scheduled either.
-    fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
+    /// Extends an expired timeout once, by the time since its expiry, if this side noticed the expiry late because this
+    /// process was not scheduled: a peer on the same machine may not have been scheduled either. Returns whether the
+    /// timeout was extended.
+    fn extend_late(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {
             return false;
         };
         let late = now - at;
-        if self.excused || self.is_peer_gone || late < timeout / 4 {
+        if self.extended || self.is_peer_gone || late < timeout / 4 {
             return false;
         }
-        self.excused = true;
+        self.extended = true;
         self.answer_by = AnswerBy::At(now + late.min(timeout * 4));
         true
     }

@@ -1,23 +1,23 @@
 use std::time::Duration;
 
 use super::frame::{accept, corrupt, emit};
-use super::{BURST, Breach, Node, Place, What, World};
+use super::{Breach, EventKind, MAX_BURST, Node, QpId, World};
 use crate::proto::{
     Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
 };
 use crate::same_host::ring_message;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
-use crate::sim::trace::{self, Clock, Line};
+use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, RingMessage, SHORT};
 use crate::wire::Packet;
 
 /// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time that is later than the
 /// real time by this value.
-const TICK: Duration = Duration::from_millis(12);
+const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that are counted for a [`RingMessage`] on the simulated network, as if it were a packet.
-const HEADERS: usize = 40;
+/// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no packet headers.
+const COUNTED_HEADER_BYTES: usize = 40;
 
 impl World<'_> {
     pub(super) fn arrive(&mut self, node: usize, bytes: &[u8]) {
@@ -27,7 +27,7 @@ impl World<'_> {
         let found = &self.nodes[node];
         let number = packet.header.bth.destination;
         let Some(&slot) = found.directory.get(&number) else {
-            self.break_rule(format!(
+            self.record_violation(format!(
                 "a packet for queue pair {number:#x} came to node {node}"
             ));
             return;
@@ -42,9 +42,9 @@ impl World<'_> {
             // The simulated network loses and repeats all packets, even those that come by a private path.
             private: true,
         };
-        let place = Place { node, slot };
+        let place = QpId { node, slot };
         if self.lines.is_some() {
-            let line = format!("{} node {node}   <- {}", Clock(self.now), Line(&packet));
+            let line = format!("{} node {node}   <- {}", Micros(self.now), Line(&packet));
             self.tell(&line);
         }
         self.nodes[node].slots[slot].watch.arrived(&packet);
@@ -54,31 +54,34 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair.
-    pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
+    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair at the node
+    /// `node`.
+    pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
-            self.break_rule("a brief makes no sense".to_owned());
+            self.record_violation("a brief makes no sense".to_owned());
             return;
         };
         let Some(&slot) = self.nodes[node].directory.get(&ring_message.destination) else {
             let number = ring_message.destination;
-            self.break_rule(format!(
+            self.record_violation(format!(
                 "a brief for queue pair {number:#x} came to node {node}"
             ));
             return;
         };
         if self.lines.is_some() {
             let said = trace::ring_message(&ring_message);
-            let line = format!("{} node {node}   <- {said}", Clock(self.now));
+            let line = format!("{} node {node}   <- {said}", Micros(self.now));
             self.tell(&line);
         }
-        self.nodes[node].slots[slot].watch.heard(&ring_message);
-        let place = Place { node, slot };
+        self.nodes[node].slots[slot]
+            .watch
+            .arrived_short(&ring_message);
+        let place = QpId { node, slot };
         self.with(place, |queue_pair, view, now| {
             transfer::ring_message::receive(
                 queue_pair,
-                || now + TICK,
+                || now + COARSE_CLOCK_ERROR,
                 &ring_message,
                 view,
                 &mut (),
@@ -93,17 +96,17 @@ impl World<'_> {
         }
     }
 
-    fn answer_after(&mut self, place: Place, delay: Duration) {
-        let Place { node, slot } = place;
+    fn answer_after(&mut self, place: QpId, delay: Duration) {
+        let QpId { node, slot } = place;
         if delay.is_zero() {
             self.transmit(place);
         } else if !self.nodes[node].slots[slot].polled {
             self.nodes[node].slots[slot].polled = true;
-            self.schedule(self.now + delay, What::Poll { node, slot });
+            self.schedule(self.now + delay, EventKind::Poll { node, slot });
         }
     }
 
-    pub(super) fn timer(&mut self, place: Place) {
+    pub(super) fn timer(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.timer != Some(self.now) {
             // Another timer, which is due earlier, has replaced this one.
@@ -124,7 +127,7 @@ impl World<'_> {
 
     /// Transmits all packets and ring messages (short messages without packet headers) that a queue pair may send now, and
     /// schedules its timer.
-    pub(super) fn transmit(&mut self, place: Place) {
+    pub(super) fn transmit(&mut self, place: QpId) {
         if !self.transmit_ring_messages(place) {
             self.transmit_packets(place);
         }
@@ -135,29 +138,29 @@ impl World<'_> {
         let at = timeout.max(self.now);
         if slot.timer.is_none_or(|timer| at < timer) {
             slot.timer = Some(at);
-            let Place { node, slot } = place;
-            self.schedule(at, What::Timer { node, slot });
+            let QpId { node, slot } = place;
+            self.schedule(at, EventKind::Timer { node, slot });
         }
     }
 
-    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the first
-    /// message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
-    fn transmit_ring_messages(&mut self, place: Place) -> bool {
+    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the
+    /// first message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
+    fn transmit_ring_messages(&mut self, place: QpId) -> bool {
         if self.ring_messages.is_none()
             || self.queue_pair(place).service() != Service::ReliableConnection
         {
             return false;
         }
         for sent in 0.. {
-            if sent == BURST {
-                self.break_rule(format!("{} never stops sending", self.name(place)));
+            if sent == MAX_BURST {
+                self.record_violation(format!("{} never stops sending", self.name(place)));
                 break;
             }
             let mut said = None;
             self.with(place, |queue_pair, view, now| {
                 transfer::ring_message::poll(
                     queue_pair,
-                    || now + TICK,
+                    || now + COARSE_CLOCK_ERROR,
                     view,
                     &mut (),
                     |ring_message, _, _| {
@@ -176,10 +179,10 @@ impl World<'_> {
         self.queue_pair(place).is_silent()
     }
 
-    fn transmit_packets(&mut self, place: Place) {
+    fn transmit_packets(&mut self, place: QpId) {
         for sent in 0.. {
-            if sent == BURST {
-                self.break_rule(format!("{} never stops sending", self.name(place)));
+            if sent == MAX_BURST {
+                self.record_violation(format!("{} never stops sending", self.name(place)));
                 return;
             }
             if self.transmit_run(place) {
@@ -193,7 +196,7 @@ impl World<'_> {
             match path {
                 Some(path) => self.send(place, &path, &transport),
                 None if transport.is_empty() => {}
-                None => self.break_rule(format!("{} left bytes", self.name(place))),
+                None => self.record_violation(format!("{} left bytes", self.name(place))),
             }
             self.buffers.push(transport);
             if path.is_none() {
@@ -202,9 +205,9 @@ impl World<'_> {
         }
     }
 
-    /// Sends several packets from the middle of a message that are written in one step (a run), if these are next. Returns
-    /// whether packets were sent.
-    fn transmit_run(&mut self, place: Place) -> bool {
+    /// Sends a run (several packets from the middle of a message that are written in one step), if a run can be sent
+    /// next. Returns whether packets were sent.
+    fn transmit_run(&mut self, place: QpId) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
         };
@@ -220,20 +223,20 @@ impl World<'_> {
         written
     }
 
-    /// Sends one packet; `transport` is its bytes from BTH to pad.
-    fn send(&mut self, place: Place, path: &Path, transport: &[u8]) {
+    /// Sends one packet. `transport` has its bytes from BTH to pad.
+    fn send(&mut self, place: QpId, path: &Path, transport: &[u8]) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let packet = match Packet::parse(transport) {
             Ok(packet) => packet,
             Err(error) => {
                 let name = self.name(place);
-                self.break_rule(format!("{name} sent what is no packet: {error}"));
+                self.record_violation(format!("{name} sent what is no packet: {error}"));
                 return;
             }
         };
         if let Err(rule) = slot.watch.sent(&packet, slot.queue_pair.attributes()) {
             let name = self.name(place);
-            self.break_rule(format!("{name} sent {}: {rule}", Line(&packet)));
+            self.record_violation(format!("{name} sent {}: {rule}", Line(&packet)));
             return;
         }
         let number = packet.header.bth.destination;
@@ -253,7 +256,7 @@ impl World<'_> {
         if self.lines.is_some() {
             let line = format!(
                 "{} node {} ->   {}{}",
-                Clock(self.now),
+                Micros(self.now),
                 place.node,
                 Line(&packet),
                 trace::fate(fate)
@@ -268,18 +271,18 @@ impl World<'_> {
             Fate::Duplicate(later) => {
                 let node = receiver;
                 let packet = bytes.clone();
-                self.schedule(arrival + later, What::Arrive { node, packet });
+                self.schedule(arrival + later, EventKind::Arrive { node, packet });
             }
             Fate::Corrupt(how) => corrupt(&mut bytes, how),
             Fate::Deliver | Fate::Hold(_) => {}
         }
         let (node, packet) = (receiver, bytes);
-        self.schedule(arrival, What::Arrive { node, packet });
+        self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`RingMessage`] (short message without packet headers) while it is posted. Returns `false` if
-    /// the request is not suitable, or cannot be sent at once.
-    pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
+    /// Sends a request as a [`RingMessage`] (short message without packet headers) while the request is posted. Returns
+    /// `false` if the request is not suitable, or cannot be sent now.
+    pub(super) fn post_ring_message(&mut self, place: QpId, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
             invalidate: None,
@@ -314,7 +317,7 @@ impl World<'_> {
                     transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
                 said = Some(ring_message::encode(&ring_message));
                 transfer::ring_message::sent(queue_pair, &message, data, content);
-                queue_pair.arm(now + TICK);
+                queue_pair.arm(now + COARSE_CLOCK_ERROR);
             }
         });
         let ring_message = said.and_then(|words| ring_message::decode(&words, &mut room));
@@ -325,21 +328,21 @@ impl World<'_> {
     }
 
     /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts does not arrive.
-    fn send_ring_message(&mut self, place: Place, ring_message: &RingMessage<'_>) {
+    fn send_ring_message(&mut self, place: QpId, ring_message: &RingMessage<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();
         let path = attributes.path;
         let said = trace::ring_message(ring_message);
         if let Err(rule) = slot.watch.sent_ring_message(ring_message, attributes) {
             let name = self.name(place);
-            self.break_rule(format!("{name} sent {said}: {rule}"));
+            self.record_violation(format!("{name} sent {said}: {rule}"));
             return;
         }
         let Some(node) = path.and_then(|path| self.receiver(place, &path)) else {
             return;
         };
         let words = ring_message::encode(ring_message);
-        let bytes = HEADERS + ring_message.bytes();
+        let bytes = COUNTED_HEADER_BYTES + ring_message.bytes();
         let (fate, arrival) =
             (self.network).send(self.now, place.node, ring_message.destination, bytes);
         self.account(
@@ -347,24 +350,26 @@ impl World<'_> {
             fate,
         );
         if self.lines.is_some() {
-            let (now, fate) = (Clock(self.now), trace::fate(fate));
+            let (now, fate) = (Micros(self.now), trace::fate(fate));
             let line = format!("{now} node {} ->   {said}{fate}", place.node);
             self.tell(&line);
         }
         match fate {
             Fate::Lose | Fate::Corrupt(_) => return,
-            Fate::Duplicate(later) => self.schedule(arrival + later, What::Hear { node, words }),
+            Fate::Duplicate(later) => {
+                self.schedule(arrival + later, EventKind::Hear { node, words });
+            }
             Fate::Deliver | Fate::Hold(_) => {}
         }
-        self.schedule(arrival, What::Hear { node, words });
+        self.schedule(arrival, EventKind::Hear { node, words });
     }
 
-    /// Returns the index of the node that packets on `path` reach.
-    fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
+    /// Returns the index of the node at which packets on `path` arrive.
+    fn receiver(&mut self, place: QpId, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);
         if found.is_none() {
-            self.break_rule(format!("{} sent to {}", self.name(place), path.destination));
+            self.record_violation(format!("{} sent to {}", self.name(place), path.destination));
         }
         found
     }
@@ -380,7 +385,7 @@ impl World<'_> {
         self.digest = splitmix(&mut state);
     }
 
-    fn break_rule(&mut self, rule: String) {
+    fn record_violation(&mut self, rule: String) {
         // Only the first violation is kept, because later ones may be consequences.
         self.breach.get_or_insert(Breach(rule));
     }

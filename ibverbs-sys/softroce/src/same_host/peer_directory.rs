@@ -2,7 +2,7 @@
 //! The directory of a process: the other processes of the host, and the links (shared memory) to them.
 //!
 //! Threads of the program look up the link to a process by a socket address of the process, and perform a [`handshake`]
-//! if the process is unknown. The engine (background thread) [continues](Directory::attend) handshakes that other
+//! if the process is unknown. The engine (background thread) [continues](PeerDirectory::handle_events) handshakes that other
 //! processes have begun, and removes links that have ended.
 
 use std::fmt;
@@ -21,31 +21,31 @@ use super::admission::{HANDSHAKE_TIMEOUT, RETRY_COOLDOWN};
 use super::copying_peer::CopyingPeer;
 use super::events::{Events, Source, Timer};
 use super::handshake::{self, Outcome};
-use super::handshake_message::{has_room, listed};
+use super::handshake_message::{has_room, without_interface};
 use super::link::Link;
-use super::links::{Known, Links};
+use super::links::{Links, ProcessState};
 use super::local::{Local, Own};
 use super::pending::Handshakes;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner, and the answer wakes the
-/// peer, too.
+/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner, and its answer wakes
+/// the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
 /// The known processes of the host, and the links (shared memory) to them.
-pub(crate) struct Directory {
+pub(crate) struct PeerDirectory {
     local: Local,
     listeners: Mutex<Vec<Descriptor>>,
     state: Mutex<State>,
-    /// Condition variable, which is notified when a link (shared memory with another process) was added or a handshake has
-    /// ended.
+    /// Condition variable that is notified when a link (shared memory with another process) was added or a handshake
+    /// has ended.
     changed: Condvar,
     /// Timer that expires when the engine must send the deferred wakeups of peers.
     wake_timer: Timer,
     /// Set from the start of `wake_timer` until the deferred wakeups are sent.
     is_reminded: AtomicBool,
-    /// Timer that expires when the engine must continue pending handshakes or give them up.
+    /// Timer that expires when the engine must continue or end pending handshakes.
     handshake_timer: Timer,
 }
 
@@ -56,8 +56,9 @@ struct State {
     timer: Option<Instant>,
 }
 
-impl Directory {
-    /// Creates the directory, and [listens](Self::listen) at the addresses that have a UDP socket from the beginning.
+impl PeerDirectory {
+    /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP socket from the
+    /// beginning.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -86,7 +87,7 @@ impl Directory {
     /// Listens on an abstract Unix socket for processes that know this process by the UDP address `address`. Does nothing if
     /// handshakes do not contain the address.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
-        let address = listed(address);
+        let address = without_interface(address);
         if !self.local.has_address(address) {
             return Ok(());
         }
@@ -96,9 +97,9 @@ impl Directory {
         Ok(())
     }
 
-    /// Returns the link to the process that has the socket address `address`. If there is no link, performs a handshake,
-    /// unless the process declined one less than [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or if
-    /// the process declines.
+    /// Returns the link (shared memory) to the process that has the socket address `address`. If there is no link,
+    /// performs a handshake, unless the process declined a handshake less than [`RETRY_COOLDOWN`] ago. Returns `None`
+    /// if no process has the address or if the process declines.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.own.is_peer {
             return None;
@@ -106,10 +107,14 @@ impl Directory {
         let mut state = self.state.lock();
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         loop {
-            match state.links.known(address) {
-                Some(Known::Linked(link)) if !link.is_dead() => return Some(Arc::clone(link)),
-                Some(Known::Declined(when)) if when.elapsed() < RETRY_COOLDOWN => return None,
-                Some(Known::Asked) => {
+            match state.links.state(address) {
+                Some(ProcessState::Linked(link)) if !link.is_dead() => {
+                    return Some(Arc::clone(link));
+                }
+                Some(ProcessState::Declined(when)) if when.elapsed() < RETRY_COOLDOWN => {
+                    return None;
+                }
+                Some(ProcessState::InHandshake) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return None;
                     }
@@ -124,8 +129,8 @@ impl Directory {
                 }
                 _ => {}
             }
-            state.links.note_asked(address);
-            let ask = || handshake::ask(&self.local, address);
+            state.links.begin_handshake(address);
+            let ask = || handshake::perform(&self.local, address);
             match MutexGuard::unlocked(&mut state, ask) {
                 Ok(Outcome::Linked(link)) => {
                     state.links.add(&link, &self.local.own.addresses);
@@ -133,11 +138,11 @@ impl Directory {
                     return Some(link);
                 }
                 // The handshake that the peer has begun will add the link.
-                Ok(Outcome::Waits) => {
-                    let is_asked = |state: &mut State| state.links.is_asked(address);
-                    let waited = self
-                        .changed
-                        .wait_while_until(&mut state, is_asked, deadline);
+                Ok(Outcome::Superseded) => {
+                    let is_in_handshake = |state: &mut State| state.links.is_in_handshake(address);
+                    let waited =
+                        self.changed
+                            .wait_while_until(&mut state, is_in_handshake, deadline);
                     if !waited.timed_out() {
                         continue;
                     }
@@ -145,8 +150,8 @@ impl Directory {
                 Ok(Outcome::Declined) | Err(_) => {}
             }
             // A handshake that the peer has begun may have added a link while the state was unlocked.
-            if state.links.is_asked(address) {
-                state.links.note_declined(address, Instant::now());
+            if state.links.is_in_handshake(address) {
+                state.links.set_declined(address, Instant::now());
                 self.changed.notify_all();
             }
             return state.links.link(address);
@@ -154,7 +159,7 @@ impl Directory {
     }
 
     /// Returns the links (shared memory) to all peer processes.
-    pub(crate) fn everyone(&self) -> Vec<Arc<Link>> {
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
         self.state.lock().links.all().to_vec()
     }
 
@@ -163,17 +168,15 @@ impl Directory {
         self.local.copying_peers()
     }
 
-    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups that
-    /// are due. Returns whether a link was added or removed. Only the engine's thread calls this function.
-    pub(crate) fn attend(&self) -> bool {
-        self.local.note_engine();
+    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups
+    /// that are due. Returns whether a link (shared memory) was added or removed. Only the engine's thread calls this
+    /// function.
+    pub(crate) fn handle_events(&self) -> bool {
+        self.local.set_engine();
         let taken = self.local.events.take();
         if taken.any && self.is_reminded.swap(false, Ordering::AcqRel) {
             self.wake_timer.clear();
-            let owing = self
-                .everyone()
-                .into_iter()
-                .filter(|link| link.owes_waking());
+            let owing = self.links().into_iter().filter(|link| link.must_wake());
             owing.for_each(|link| link.flush());
         }
         let has_failed = self.local.take_failure();
@@ -187,7 +190,7 @@ impl Directory {
             links, handshakes, ..
         } = &mut *state;
         handshakes.accept(&self.listeners.lock(), &self.local.events, now);
-        if handshake::answer(&self.local, links, handshakes, now) {
+        if handshake::continue_pending(&self.local, links, handshakes, now) {
             self.changed.notify_all();
         }
         if taken.peer || has_failed || links.has_ended() {
@@ -197,18 +200,19 @@ impl Directory {
         state.links.changes() != before
     }
 
-    /// Removes links that have ended, and peer processes that no longer copy from or to memory of this process.
+    /// Removes links (shared memory) that have ended, and peer processes that no longer copy from or to memory of this
+    /// process.
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
-            // The end of a peer is reported as one event. The wakeup makes the engine call `attend` again for the links that
+            // The end of a peer is reported as one event. The wakeup makes the engine call `handle_events` again for the links that
             // stay.
-            self.local.ring();
+            self.local.wake_engine();
         }
-        self.local.dismiss();
+        self.local.remove_gone();
     }
 
-    /// Sets the handshake timer to the next time at which pending handshakes have to be continued or given up.
+    /// Sets the handshake timer to the next time at which pending handshakes must be continued or ended.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.
@@ -225,9 +229,9 @@ impl Directory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Ensures that the engine sends the deferred wakeups of peers, at most [`MAX_WAKE_DELAY`] from now. Does nothing if
-    /// the timer for this runs already.
-    pub(crate) fn remind(&self) {
+    /// Ensures that the engine (background thread) sends the deferred wakeups of peers within [`MAX_WAKE_DELAY`]. Does
+    /// nothing if the timer for this is running already.
+    pub(crate) fn schedule_wakeups(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
             return;
@@ -235,20 +239,21 @@ impl Directory {
         self.wake_timer.set(MAX_WAKE_DELAY);
     }
 
-    /// Returns the descriptor that is readable while the engine has to call [`attend`](Self::attend).
-    pub(crate) fn heard(&self) -> BorrowedFd<'_> {
+    /// Returns the descriptor that is readable while the engine (background thread) must call
+    /// [`handle_events`](Self::handle_events).
+    pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
         self.local.events.descriptor()
     }
 
     /// Wakes the engine (background thread) of this process.
-    pub(crate) fn ring(&self) {
-        self.local.ring();
+    pub(crate) fn wake_engine(&self) {
+        self.local.wake_engine();
     }
 }
 
 #[cfg(any(test, fuzzing))]
-impl Directory {
-    /// Resets the rate limits of handshakes, so that they allow a full burst at once.
+impl PeerDirectory {
+    /// Resets the rate limits of handshakes, so that a full burst is allowed.
     pub(super) fn reset_limits(&self) {
         self.state.lock().handshakes.reset_limits(Instant::now());
     }
@@ -262,8 +267,9 @@ impl Directory {
         }
     }
 
-    /// Returns whether this process has no link, no pending handshake, and no peer that may copy from or to its memory.
-    pub(super) fn is_alone(&self) -> bool {
+    /// Returns whether this process has no link (shared memory), no pending handshake, and no peer that may copy from
+    /// or to its memory.
+    pub(super) fn has_no_peers(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()
             && state.links.all().is_empty()
@@ -277,9 +283,9 @@ impl Directory {
     }
 }
 
-impl fmt::Debug for Directory {
+impl fmt::Debug for PeerDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Directory")
+        f.debug_struct("PeerDirectory")
             .field("addresses", &self.local.own.addresses)
             .field("links", &self.state.lock().links.all())
             .finish_non_exhaustive()

@@ -7,30 +7,31 @@
 
 use super::icrc;
 
-/// Cache of the differences for the last two lengths that occurred twice in a row.
+/// Cache of the ICRC differences that identifications cause, for the last two packet lengths that occurred twice in a
+/// row.
 #[derive(Clone, Debug, Default)]
-pub struct Identifications {
-    known: [Option<Differences>; 2],
-    /// Index of the entry that was added last.
+pub struct IcrcDifferences {
+    known: [Option<LengthDifferences>; 2],
+    /// Index of the entry that was added most recently.
     newest: usize,
-    /// Last length that was not found.
+    /// Last packet length that was not found in the cache.
     missed: usize,
 }
 
-/// The differences for one length.
+/// The ICRC differences for one packet length.
 #[derive(Clone, Copy, Debug)]
-struct Differences {
-    /// Length of the packet from BTH to pad.
+struct LengthDifferences {
+    /// Length of the packet in bytes from BTH to pad.
     transport: usize,
     /// For each bit of the identification, the difference of the ICRC if only this bit is set.
     of_bits: [u32; 16],
-    /// Combinations of `of_bits` that each have a bit which no other has: this bit, and the combination.
+    /// Combinations of `of_bits`, each with a bit that no other combination has: this bit, and the combination.
     reduced: [(u32, u32); 16],
 }
 
-impl Identifications {
-    /// Returns the exclusive or of the ICRC of a packet with the identification `identification` and its ICRC with
-    /// identification 0. `transport` is the length of the packet from BTH to pad.
+impl IcrcDifferences {
+    /// Returns the exclusive or of two ICRCs of a packet: with the identification `identification`, and with the
+    /// identification 0. `transport` is the length of the packet in bytes from BTH to pad.
     pub fn difference(&mut self, identification: u16, transport: usize) -> u32 {
         match self.of(transport) {
             Some(differences) => differences.of(identification),
@@ -38,17 +39,17 @@ impl Identifications {
         }
     }
 
-    /// Returns whether an ICRC is valid for some identification. `difference` is the exclusive or of the ICRC and that for an
-    /// assumed identification. `transport` is the length of the packet from BTH to pad.
-    pub fn explain(&mut self, difference: u32, transport: usize) -> bool {
+    /// Returns whether an ICRC is valid for at least one identification. `difference` is the exclusive or of the ICRC
+    /// and that for an assumed identification. `transport` is the length of the packet in bytes from BTH to pad.
+    pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {
             Some(differences) => differences.contain(difference),
             None => icrc::is_identification(difference, transport),
         }
     }
 
-    fn of(&mut self, transport: usize) -> Option<&Differences> {
-        let is_same = |known: &Option<Differences>| {
+    fn of(&mut self, transport: usize) -> Option<&LengthDifferences> {
+        let is_same = |known: &Option<LengthDifferences>| {
             (known.as_ref()).is_some_and(|known| known.transport == transport)
         };
         let place = match self.known.iter().position(is_same) {
@@ -60,7 +61,7 @@ impl Identifications {
             }
             None => {
                 self.newest ^= 1;
-                self.known[self.newest] = Some(Differences::new(transport));
+                self.known[self.newest] = Some(LengthDifferences::new(transport));
                 self.newest
             }
         };
@@ -68,7 +69,7 @@ impl Identifications {
     }
 }
 
-impl Differences {
+impl LengthDifferences {
     fn new(transport: usize) -> Self {
         let of_bits = icrc::of_identification_bits(transport);
         let mut reduced = [(0, 0); 16];
@@ -124,23 +125,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tables_agree_with_the_calculation(
+        fn tables_agree_with_the_direct_calculation(
             packets in proptest::collection::vec(
                 (any::<u16>(), any::<u32>(), prop_oneof![Just(1036_usize), Just(1052), 12..4200_usize]),
                 1..40,
             ),
         ) {
-            let mut tables = Identifications::default();
+            let mut tables = IcrcDifferences::default();
             for (identification, other, transport) in packets {
                 for _ in 0..2 {
                     let difference = icrc::of_identification(identification, transport);
                     prop_assert_eq!(tables.difference(identification, transport), difference);
-                    prop_assert!(tables.explain(difference, transport));
+                    prop_assert!(tables.is_explained(difference, transport));
                     let expected = icrc::is_identification(other, transport);
-                    prop_assert_eq!(tables.explain(other, transport), expected);
+                    prop_assert_eq!(tables.is_explained(other, transport), expected);
                     let damaged = difference ^ 1 << (other % 32);
                     let expected = icrc::is_identification(damaged, transport);
-                    prop_assert_eq!(tables.explain(damaged, transport), expected);
+                    prop_assert_eq!(tables.is_explained(damaged, transport), expected);
                 }
             }
         }

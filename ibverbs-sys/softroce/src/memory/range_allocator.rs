@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// Allocator of byte ranges. Stores the free ranges by their start; adjacent free ranges are merged.
+/// Allocator of byte ranges. Stores the free ranges by their start, and merges adjacent free ranges.
 #[derive(Debug)]
-pub(super) struct Extents {
+pub(super) struct RangeAllocator {
     free: BTreeMap<usize, usize>,
     length: usize,
 }
 
-impl Extents {
+impl RangeAllocator {
     /// Creates an allocator with one free range of `length` bytes.
     pub(super) fn new(length: usize) -> Self {
         Self {
@@ -20,7 +20,7 @@ impl Extents {
 
     /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two). Returns the start of the
     /// allocated range, or `None` if no free range is long enough.
-    pub(super) fn take(&mut self, length: usize, align: usize) -> Option<usize> {
+    pub(super) fn allocate(&mut self, length: usize, align: usize) -> Option<usize> {
         let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
             let end = start + extent;
             let place = start.checked_next_multiple_of(align)?;
@@ -36,8 +36,8 @@ impl Extents {
         Some(place)
     }
 
-    /// Frees a range that [`take`](Self::take) has allocated.
-    pub(super) fn give_back(&mut self, start: usize, length: usize) {
+    /// Frees a range that [`allocate`](Self::allocate) has allocated.
+    pub(super) fn free(&mut self, start: usize, length: usize) {
         let (mut start, mut end) = (start, start + length);
         if let Some((&before, &extent)) = self.free.range(..start).next_back()
             && before + extent == start
@@ -52,7 +52,7 @@ impl Extents {
     }
 
     /// Returns whether all bytes are free.
-    pub(super) fn are_whole(&self) -> bool {
+    pub(super) fn are_all_free(&self) -> bool {
         self.free.get(&0) == Some(&self.length)
     }
 }
@@ -61,54 +61,54 @@ impl Extents {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Extents;
+    use super::RangeAllocator;
 
     #[test]
-    fn what_is_given_back_joins_its_host_peers() {
-        let mut extents = Extents::new(4);
-        let [a, b, c] = [(); 3].map(|()| extents.take(1, 1).unwrap());
+    fn a_freed_range_is_merged_with_its_neighbors() {
+        let mut extents = RangeAllocator::new(4);
+        let [a, b, c] = [(); 3].map(|()| extents.allocate(1, 1).unwrap());
         assert_eq!((a, b, c), (0, 1, 2));
-        assert_eq!(extents.take(2, 1), None);
-        extents.give_back(a, 1);
-        extents.give_back(c, 1);
-        assert_eq!(extents.take(3, 1), None, "in between something is taken");
-        extents.give_back(b, 1);
-        assert!(extents.are_whole());
-        assert_eq!(extents.take(4, 1), Some(0));
+        assert_eq!(extents.allocate(2, 1), None);
+        extents.free(a, 1);
+        extents.free(c, 1);
+        assert_eq!(extents.allocate(3, 1), None, "the range between is taken");
+        extents.free(b, 1);
+        assert!(extents.are_all_free());
+        assert_eq!(extents.allocate(4, 1), Some(0));
     }
 
     #[test]
-    fn a_place_is_aligned_and_what_is_before_it_stays_free() {
-        let mut extents = Extents::new(16);
-        assert_eq!(extents.take(1, 1), Some(0));
-        assert_eq!(extents.take(8, 8), Some(8));
-        assert_eq!(extents.take(8, 8), None);
-        assert_eq!(extents.take(7, 1), Some(1));
+    fn a_range_is_aligned_and_the_gap_before_it_stays_free() {
+        let mut extents = RangeAllocator::new(16);
+        assert_eq!(extents.allocate(1, 1), Some(0));
+        assert_eq!(extents.allocate(8, 8), Some(8));
+        assert_eq!(extents.allocate(8, 8), None);
+        assert_eq!(extents.allocate(7, 1), Some(1));
     }
 
     proptest! {
         /// Checks that allocated ranges do not overlap, and that all bytes are free after all ranges were freed.
         #[test]
-        fn nothing_is_taken_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
-            let mut extents = Extents::new(256);
+        fn no_range_is_allocated_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
+            let mut extents = RangeAllocator::new(256);
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for (length, align, gives_back) in steps {
                 if gives_back && !taken.is_empty() {
                     let (start, length) = taken.swap_remove(length % taken.len());
-                    extents.give_back(start, length);
-                } else if let Some(start) = extents.take(length, 1 << align) {
+                    extents.free(start, length);
+                } else if let Some(start) = extents.allocate(length, 1 << align) {
                     prop_assert!(start % (1 << align) == 0 && start + length <= 256);
                     for &(other, size) in &taken {
                         prop_assert!(start + length <= other || other + size <= start);
                     }
                     taken.push((start, length));
                 }
-                prop_assert_eq!(extents.are_whole(), taken.is_empty());
+                prop_assert_eq!(extents.are_all_free(), taken.is_empty());
             }
             for (start, length) in taken {
-                extents.give_back(start, length);
+                extents.free(start, length);
             }
-            prop_assert!(extents.are_whole());
+            prop_assert!(extents.are_all_free());
         }
     }
 }

@@ -6,13 +6,13 @@ use super::requester::{PeerWindow, WindowState};
 use super::scenario::Scenario;
 use super::schedule::{Ending, Kind};
 
-/// Range from which the number of requests after the reset is drawn. Each requester draws a number.
-const REQUESTS: Range<u64> = 5..20;
+/// Range of the random number of requests that each requester posts after the reset.
+const REQUESTS_AFTER_RESET: Range<u64> = 5..20;
 
 impl Scenario<'_> {
-    /// Resets the reliable queue pairs, which are all in the error state, connects them again with other sequence numbers, and
-    /// runs more requests. Packets and requests from before the reset must have no effect.
-    pub(super) fn revive(&mut self) -> Result<(), String> {
+    /// Resets the reliable queue pairs, which are all in the error state, connects them again with other sequence
+    /// numbers, and runs more requests. Packets and requests from before the reset must have no effect.
+    pub(super) fn reset_and_rerun(&mut self) -> Result<(), String> {
         self.life += 1;
         let mut revived = Vec::new();
         for r in 0..self.requesters.len() {
@@ -26,7 +26,7 @@ impl Scenario<'_> {
             self.world.enter(self.requesters[r].place, State::Reset);
         }
         for &r in &revived {
-            self.begin_again(r);
+            self.restart(r);
         }
         for &r in &revived {
             let place = self.requesters[r].place;
@@ -38,17 +38,17 @@ impl Scenario<'_> {
             }
         }
         for &r in &revived {
-            self.pump(r)?;
+            self.post_requests(r)?;
         }
-        self.settle_down()?;
+        self.run_until_idle()?;
         self.finish(&revived)
     }
 
-    fn begin_again(&mut self, r: usize) {
+    fn restart(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let number = requester.connection;
         let memory = self.world.memory(requester.target.node);
-        requester.target.look(memory);
+        requester.target.adopt_content(memory);
         requester.windows.clear();
         if requester.random.percent(50) {
             requester.windows.push(PeerWindow {
@@ -57,7 +57,8 @@ impl Scenario<'_> {
                 range: 0..0,
             });
         }
-        requester.remaining = requester.random.range(REQUESTS.start, REQUESTS.end) as u32;
+        let Range { start, end } = REQUESTS_AFTER_RESET;
+        requester.remaining = requester.random.range(start, end) as u32;
         requester.undone.clear();
         requester.expected.clear();
         requester.ended = None;

@@ -8,9 +8,9 @@ use crate::limits;
 
 use super::SharedReceiveQueue;
 
-/// The shared receive queues of a NIC, by number.
+/// Table of the shared receive queues of a NIC, by number.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub struct SharedQueueDirectory {
     queues: RwLock<Numbered>,
 }
 
@@ -20,9 +20,9 @@ struct Numbered {
     queues: HashMap<u32, Arc<SharedReceiveQueue>>,
 }
 
-impl Directory {
-    /// Calls `make` with a free number to create a shared receive queue, and adds the queue to the directory. A number is
-    /// reused as late as possible.
+impl SharedQueueDirectory {
+    /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the directory, and
+    /// returns it. The numbers of removed queues are reused as late as possible.
     pub fn insert(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,
@@ -75,9 +75,9 @@ mod tests {
     use crate::context::{Context, ProtectionDomain};
 
     #[test]
-    fn finds_queues_by_their_numbers_and_gives_numbers_again_late() {
+    fn queues_are_found_by_number_and_numbers_are_reused_late() {
         let (context, domain) = (Context::new().unwrap(), ProtectionDomain::new());
-        let directory = Directory::default();
+        let directory = SharedQueueDirectory::default();
         let make = |number| SharedReceiveQueue::new(number, (&context, &domain), 1, 1, None);
         let first = directory.insert(make).unwrap().number();
         let second = directory.insert(make).unwrap().number();

@@ -1,19 +1,20 @@
 /// Position of an entry in the ring, as a word: the number of the lap (pass through all slots) and the index of the slot, with
-/// flags in the low bits. A word with [`Place::FULL`] in place of the index is used as the state (turn) of a slot.
+/// flags in the low bits. A word with [`Position::FULL`] in place of the index is used as the state (turn) of a slot.
 ///
 /// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take an old position for the
 /// present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::completion) struct Place(pub(super) u64);
+pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, at the bits where a
-/// [`Place`] contains an index.
+/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, in the bits that contain
+/// the index in a [`Position`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
+/// Number of low bits of a [`Position`] that contain the index of a slot.
 const INDEX_BITS: u32 = 22;
 
-impl Place {
+impl Position {
     /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove or add entries there.
     pub(super) const HELD: u64 = 1;
     /// Flag of the tail: no more entries may be added.
@@ -21,8 +22,8 @@ impl Place {
     /// Flags of the tail whose meaning the completion queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two neighbouring positions. It is the size of a slot in bytes, so that an address is
-    /// computed without a multiplication.
+    /// Difference between the words of two consecutive positions. It equals the size of a slot in bytes, so that the
+    /// address of a slot is computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -41,7 +42,7 @@ impl Place {
 
     /// Returns the position with all flags cleared.
     #[inline]
-    pub(super) fn plain(self) -> Self {
+    pub(super) fn unflagged(self) -> Self {
         Self(self.0 & !Self::FLAGS)
     }
 
@@ -55,15 +56,15 @@ impl Place {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word (turn) of a slot that is free for the entry of this position. If the position has the flag
-    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
+    /// Returns the state word (turn) of a slot that is free for the entry of this position. No slot ever has the
+    /// returned state if the position has the flag [`Position::HELD`] or [`Position::CLOSED`].
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word (turn) of a slot that contains the entry of this position. If the position has the flag
-    /// [`Place::HELD`] or [`Place::CLOSED`], no slot ever has the returned state.
+    /// Returns the state word (turn) of a slot that contains the entry of this position. No slot ever has the returned
+    /// state if the position has the flag [`Position::HELD`] or [`Position::CLOSED`].
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -94,13 +95,13 @@ impl Place {
 
     /// Returns the first position of the next lap (pass through the ring), without flags.
     pub(super) fn new_lap(self) -> Self {
-        self.plain().at_next_lap()
+        self.unflagged().at_next_lap()
     }
 
     /// Returns the position `count` entries after this one, without flags. `count` must be at most the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
-        let start = Self(self.plain().0 & !Self::INDEX);
+        let start = Self(self.unflagged().0 & !Self::INDEX);
         if index >= lap.length() {
             start.next_lap().add(index - lap.length())
         } else {
@@ -108,7 +109,8 @@ impl Place {
         }
     }
 
-    /// Returns the number of entries from this position to `end`, which must be at most one lap (the number of slots) later.
+    /// Returns the number of entries from this position to `end`, which must be at most one lap (number of slots)
+    /// later.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()
@@ -116,7 +118,7 @@ impl Place {
 
     /// Returns whether this position is before `other` in the order of entries.
     pub(in crate::completion) fn is_before(self, other: Self) -> bool {
-        let ahead = self.plain().0.wrapping_sub(other.plain().0);
+        let ahead = self.unflagged().0.wrapping_sub(other.unflagged().0);
         ahead.cast_signed() < 0
     }
 
@@ -132,11 +134,11 @@ impl Lap {
     /// Returns the lap of a ring with `length` slots. `length` must be at least 1.
     pub(super) fn of(length: usize) -> Self {
         debug_assert!((1..=Self::MAX).contains(&length));
-        Self((length - 1) as u64 * Place::STEP)
+        Self((length - 1) as u64 * Position::STEP)
     }
 
     pub(super) fn length(self) -> usize {
-        (self.0 / Place::STEP) as usize + 1
+        (self.0 / Position::STEP) as usize + 1
     }
 }
 
@@ -145,11 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_follow_each_other_lap_after_lap() {
+    fn positions_are_consecutive_across_laps() {
         for length in [1, 2, 3, Lap::MAX] {
             let lap = Lap::of(length);
             assert_eq!(lap.length(), length);
-            let start = Place(u64::MAX / 2).new_lap();
+            let start = Position(u64::MAX / 2).new_lap();
             let mut place = start;
             for count in 0..length.min(5) {
                 assert_eq!(place, start.nth(count, lap));
@@ -161,27 +163,27 @@ mod tests {
             assert_eq!(start.nth(length, lap), start.next_lap());
         }
         let (three, two) = (Lap::of(3), Lap::of(2));
-        let last = Place::START.nth(2, three);
-        assert_eq!(last.next(three), Place::START.next_lap());
+        let last = Position::START.nth(2, three);
+        assert_eq!(last.next(three), Position::START.next_lap());
         assert_eq!(last.distance(last.next_lap(), three), 3);
-        assert_eq!(last.next(two), Place::START.next_lap());
-        let marked = last.with(Place::MARKS);
+        assert_eq!(last.next(two), Position::START.next_lap());
+        let marked = last.with(Position::MARKS);
         assert_eq!(marked.next(three), marked.next(two));
-        assert_eq!(marked.next(three).plain(), last.next(three));
+        assert_eq!(marked.next(three).unflagged(), last.next(three));
     }
 
     #[test]
     fn laps_wrap() {
-        let last = Place(u64::MAX).plain();
-        assert_eq!(last.next(Lap::of(1)), Place::START);
-        assert!(last.is_before(Place::START));
+        let last = Position(u64::MAX).unflagged();
+        assert_eq!(last.next(Lap::of(1)), Position::START);
+        assert!(last.is_before(Position::START));
     }
 
     #[test]
-    fn no_slot_says_that_it_is_in_turn_for_a_place_that_is_held() {
-        let place = Place::START.next_lap().nth(7, Lap::of(9));
-        assert_eq!(place.with(Place::MARKS).free(), place.free());
-        for flag in [Place::HELD, Place::CLOSED] {
+    fn no_slot_is_ready_for_a_position_that_is_held() {
+        let place = Position::START.next_lap().nth(7, Lap::of(9));
+        assert_eq!(place.with(Position::MARKS).free(), place.free());
+        for flag in [Position::HELD, Position::CLOSED] {
             let other = place.with(flag);
             for said in [place.free(), place.full(), place.next_lap().free()] {
                 assert!(other.free() != said && other.full() != said);

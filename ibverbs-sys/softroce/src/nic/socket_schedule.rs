@@ -1,0 +1,63 @@
+use std::time::Duration;
+
+use crate::proto::Time;
+
+/// Schedule of a polling thread's checks of the UDP sockets, if the process also shares memory with peers. A check is a
+/// system call, and takes longer than receiving a message through shared memory.
+#[derive(Debug, Default)]
+pub(super) struct SocketSchedule {
+    /// Time of the last check.
+    checked: Time,
+    /// Present minimum interval between two checks of the sockets.
+    interval: Duration,
+}
+
+/// Maximum interval between two checks of the sockets while no messages arrive through shared memory.
+const IDLE_INTERVAL: Duration = Duration::from_micros(20);
+
+/// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is
+/// short enough that packets in the sockets need not wait for the engine.
+const BUSY_INTERVAL: Duration = Duration::from_micros(100);
+
+impl SocketSchedule {
+    /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if messages have arrived
+    /// through shared memory.
+    pub(super) fn may_omit(&self, now: Time, busy: bool) -> bool {
+        let is_quiet = !self.interval.is_zero();
+        now - self.checked
+            < if busy && is_quiet {
+                BUSY_INTERVAL
+            } else {
+                self.interval
+            }
+    }
+
+    /// Records that a check of the sockets at the time `now` found `received` packets.
+    pub(super) fn record_check(&mut self, now: Time, received: usize) {
+        self.checked = now;
+        self.interval = match received {
+            0 => (2 * self.interval).clamp(Duration::from_micros(1), IDLE_INTERVAL),
+            _ => Duration::ZERO,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_omitted_for_a_bounded_time_while_no_packet_arrives() {
+        let at = |micros: u64| Time::from_nanos(1000 * micros);
+        let mut sockets = SocketSchedule::default();
+        assert!(!sockets.may_omit(at(1000), false));
+        for _ in 0..10 {
+            sockets.record_check(at(1000), 0);
+        }
+        assert!(sockets.may_omit(at(1019), false) && !sockets.may_omit(at(1020), false));
+        // The maximum interval also holds while messages arrive through shared memory.
+        assert!(sockets.may_omit(at(1099), true) && !sockets.may_omit(at(1100), true));
+        sockets.record_check(at(2000), 1);
+        assert!(!sockets.may_omit(at(2000), false) && !sockets.may_omit(at(2000), true));
+    }
+}

@@ -1,6 +1,6 @@
 //! Vectored reads and writes: several pieces of local memory, one contiguous part of remote memory.
 
-use rdma_core::Claim;
+use rdma_core::memory::Claim;
 
 use crate::connection::{Push, Work};
 use crate::error::{Error, Result};

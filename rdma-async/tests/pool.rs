@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 
 use common::{builder, check, context, layout, poll_and_drop, run};
 use rdma_async::{Error, LocalMrReadAccess, PoolOptions, RdmaDevice};
-use rdma_core::HugePages;
+use rdma_core::memory::HugePages;
 
 fn limited(bytes: usize) -> RdmaDevice {
     RdmaDevice::with_pool(&context(), &PoolOptions::default().limit(bytes)).unwrap()

@@ -16,7 +16,8 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use rdma_bench::compare::{Network, softroce_is_preloaded};
 use rdma_bench::limits::{
-    Effort, Judge, Networks, Place, Programs, Row, Summary, failed, heading, line, listing, select,
+    Effort, Judge, MachineKind, Networks, Programs, Row, Summary, failed, heading, line, listing,
+    select,
 };
 use rdma_bench::machine::Machine;
 use rdma_core::Context;
@@ -34,7 +35,8 @@ const COPIER: &str = "RDMA_BENCH_COPIER";
 /// The environment variable with the path of the program that measures web servers over streams.
 const WEB: &str = "RDMA_BENCH_WEB";
 
-/// Measures every comparison (row): the value under test and its reference value, in turns.
+/// Compares softroce, rdma-core, rdma-async and rdma-rpc with copies, system calls, sockets and
+/// other programs.
 #[derive(Debug, Parser)]
 struct Options {
     /// Measure enough pairs of runs to decide whether each goal is met.
@@ -78,28 +80,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the comparisons that `options` selects. Returns whether all were measured and none missed
-/// its goal.
+/// Measures the comparisons that `options` selects, and prints one table line for each. Returns
+/// whether all could be measured and no comparison missed its goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let selected = select(options.only.as_deref())?;
     if options.list {
         print!("{}", listing(&selected));
         return Ok(true);
     }
-    let place = match options.kernel {
-        Some(_) => Place::Guest,
-        None => Place::Host,
+    let machine = match options.kernel {
+        Some(_) => MachineKind::Guest,
+        None => MachineKind::Host,
     };
-    let here = selected.iter().filter(|(at, _)| *at == place);
+    let here = selected.iter().filter(|(at, _)| *at == machine);
     let rows: Vec<&Row> = here.map(|(_, row)| *row).collect();
     if rows.is_empty() {
         bail!(
-            "no such row is measured here, in the {place}: `cargo xtask bench --device softroce` \
+            "no such row is measured here, in the {machine}: `cargo xtask bench --device softroce` \
              measures each row where it belongs"
         );
     }
     let networks = networks(options.kernel.as_deref())?;
-    let machine = Machine::look();
+    let machine = Machine::detect();
     println!(
         "device {}, MTU {}; kernel {}, {} processors ({})",
         networks.softroce.device,
@@ -109,7 +111,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         machine.processor
     );
     if machine.processors < 2 {
-        println!("both ends share one processor: their figures are those of the scheduler");
+        println!("both processes share one processor: results mostly show the scheduler");
     }
     let effort = if options.full {
         Effort::FULL

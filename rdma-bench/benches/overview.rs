@@ -34,8 +34,8 @@ struct Options {
 
 /// The number of runs of each test. The table shows the medians of the runs.
 const RUNS: usize = 3;
-/// Time after which each remaining test runs only once: on a slow device the results are less certain,
-/// but the table is complete.
+/// Time after which each remaining test runs only once instead of [`RUNS`] times. On a slow device
+/// the results are then less certain, but the table is complete.
 const TIME_FOR_ALL_RUNS: Duration = Duration::from_secs(110);
 
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> anyhow::Result<bool> {
     let context = Context::open_default()?;
     let network = Network::of(&context)?;
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let perftest = Perftest::find(&context);
     describe(&context, &network, &machine, perftest.as_ref());
     let rows = rows(perftest.is_ok());
@@ -116,7 +116,7 @@ fn describe(
         Err(reason) => println!("perftest  {reason}: the table has no rows of it"),
     }
     if machine.processors < 2 {
-        println!("Both ends share one processor: the figures are mostly the scheduler's.");
+        println!("Both processes share one processor: results mostly show the scheduler.");
     }
 }
 

@@ -70,7 +70,7 @@ struct Bench<'o> {
     program: PathBuf,
 }
 
-/// The numbers of tests that failed to run, that were judged by a goal, and that missed their goal.
+/// The numbers of tests with each outcome, counted over the whole run.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
@@ -92,7 +92,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
             Effort::Quick
         },
         network,
-        machine: Machine::look(),
+        machine: Machine::detect(),
         perftest,
         program: env!("CARGO_BIN_EXE_rdma-bench").into(),
     };
@@ -131,8 +131,8 @@ impl Bench<'_> {
         cases.into_iter().filter(wanted).collect()
     }
 
-    /// Returns the goal by which `case` is judged; `None` with `--quick` or `--unjudged`, or for a size
-    /// without a goal.
+    /// Returns the goal by which `case` is judged. Returns `None` if the options say that no goal
+    /// is judged (`--quick`, `--unjudged`), and for a message size without a goal.
     fn goal(&self, case: &Case) -> Option<Goal> {
         let is_judged = self.options.full && !self.options.unjudged;
         is_judged.then(|| Goal::of(case)).flatten()
@@ -182,7 +182,7 @@ impl Bench<'_> {
             machine.clock_source
         );
         if machine.processors < 2 {
-            println!("both ends share one processor: their figures are those of the scheduler");
+            println!("both processes share one processor: results mostly show the scheduler");
         }
         match &self.perftest {
             Ok(perftest) => println!("perftest: {}", perftest.version),

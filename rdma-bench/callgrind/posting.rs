@@ -6,8 +6,9 @@
 //! posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent|inline|uc|ud|srq]
 //! ```
 //!
-//! Between posting and polling the program rests, so that polls find a completion at once. The
-//! instructions of the rests are not counted.
+//! After posting, and after each poll that finds no completion, the program sleeps, so that the
+//! device's thread has time to execute the requests. The instructions of the sleeps are not
+//! counted.
 
 use std::env;
 use std::error::Error;
@@ -15,36 +16,40 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::memory::BufferSliceMut;
+use rdma_core::queue_pair::{
+    ConcurrentReceiveQueue, ConcurrentSendQueue, RawElements, RawSendRequest, raw_receive_request,
+};
 use rdma_core::{
-    AccessFlags, AddressVector, Buffer, BufferSliceMut, CompletionQueue, ConcurrentReceiveQueue,
-    ConcurrentSendQueue, ConnectOptions, Context, DatagramHeader, DatagramOptions, Destination,
-    ProtectionDomain, QueuePair, RawElements, RawSendRequest, ReceiveQueue, RemoteMemory,
-    SendQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion, raw_receive_request,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, DatagramOptions,
+    ProtectionDomain, QueuePair, ReceiveQueue, RemoteMemory, SendQueue, SendRequest,
+    SharedReceiveQueue, Transport, WorkCompletion,
 };
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// The bytes of a message, and the requests that a queue has room for.
+/// Size of a message in bytes.
 const SIZE: usize = 8;
 const DEPTH: u32 = 16;
 
-/// The key of the datagram queue pairs.
+/// The Q_Key of the datagram queue pairs.
 const QKEY: u32 = 0x1234_5678;
 
-/// Duration of a rest, in microseconds.
-const REST: u32 = 200;
+/// Duration of one sleep in microseconds, during which the device executes posted requests.
+const REST_MICROSECONDS: u32 = 200;
 
-/// Ample for a request.
+/// Time limit of a scope. Much longer than a request takes.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Operation of the posted requests.
+/// The operation whose instructions are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Send,
     Write,
     Read,
     Atomic,
-    /// Nothing: an empty queue is polled.
+    /// No operation: the program polls an empty completion queue.
     Idle,
 }
 
@@ -67,27 +72,27 @@ fn main() -> ExitCode {
     let Ok(count) = count.parse() else {
         return usage();
     };
-    let done = Ends::new(way).and_then(|ends| {
-        let Ends { one, other, .. } = &ends;
+    let done = ConnectedPair::new(way).and_then(|pair| {
+        let ConnectedPair { one, other, .. } = &pair;
         match way {
             "owned" | "uc" => {
                 let (sends, receives) = (one.send_queue(), other.receive_queue());
-                run(&ends, Owned { sends, receives }, operation, count)
+                run(&pair, Owned { sends, receives }, operation, count)
             }
             "concurrent" => {
                 let sends = one.concurrent_send_queue();
                 let receives = other.concurrent_receive_queue();
-                run(&ends, Concurrent { sends, receives }, operation, count)
+                run(&pair, Concurrent { sends, receives }, operation, count)
             }
             "srq" => {
-                let receives = ends.shared.clone().ok_or("no shared receive queue")?;
+                let receives = pair.shared.clone().ok_or("no shared receive queue")?;
                 let sends = one.send_queue();
-                run(&ends, Shared { sends, receives }, operation, count)
+                run(&pair, Shared { sends, receives }, operation, count)
             }
-            "inline" => inline(&ends, operation, count),
-            "ud" => datagrams(&ends, operation, count),
-            "scope" => scope(&ends, operation, count),
-            "raw" => raw(&ends, operation, count),
+            "inline" => inline(&pair, operation, count),
+            "ud" => datagrams(&pair, operation, count),
+            "scope" => scope(&pair, operation, count),
+            "raw" => raw(&pair, operation, count),
             _ => Err(format!("no way to post is called {way}").into()),
         }
     });
@@ -107,17 +112,18 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Two queue pairs that are connected to each other, each with a completion queue.
-struct Ends {
+/// Two connected queue pairs of this process. Each has one completion queue for sends and receives.
+struct ConnectedPair {
     domain: ProtectionDomain,
     one: QueuePair,
     other: QueuePair,
-    /// The shared queue that the receives of both are posted to, if there is one.
+    /// The shared receive queue of both queue pairs; `None` unless the way to post is `srq`.
     shared: Option<SharedReceiveQueue<Buffer>>,
 }
 
-impl Ends {
-    /// Makes two ends for a way to post.
+impl ConnectedPair {
+    /// Creates and connects the two queue pairs for the way to post `way`, one of the words that
+    /// the command line takes.
     fn new(way: &str) -> Result<Self> {
         let domain = Context::open_default()?.protection_domain()?;
         let shared = (way == "srq").then(|| domain.shared_receive_queue(DEPTH).build());
@@ -162,13 +168,13 @@ impl Ends {
     }
 }
 
-fn run(ends: &Ends, way: impl Way, operation: Operation, count: usize) -> Result {
+fn run(pair: &ConnectedPair, way: impl Poster, operation: Operation, count: usize) -> Result {
     match operation {
-        Operation::Idle => poll_in_vain(ends.one.send_completions(), count),
-        Operation::Send => messages(ends, way, count),
-        Operation::Write => one_sided(ends, way, SendRequest::write, count),
-        Operation::Read => one_sided(ends, way, SendRequest::read, count),
-        Operation::Atomic => one_sided(ends, way, add_one, count),
+        Operation::Idle => poll_empty(pair.one.send_completions(), count),
+        Operation::Send => messages(pair, way, count),
+        Operation::Write => one_sided(pair, way, SendRequest::write, count),
+        Operation::Read => one_sided(pair, way, SendRequest::read, count),
+        Operation::Atomic => one_sided(pair, way, add_one, count),
     }
 }
 
@@ -177,18 +183,20 @@ fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
     SendRequest::fetch_and_add(memory, remote, 1)
 }
 
-/// Lets the device's own thread carry out what was posted.
+/// Sleeps for [`REST_MICROSECONDS`], during which the thread of the device executes the posted
+/// requests.
 #[inline(never)]
 fn rest() {
     unsafe extern "C" {
-        /// Of the C library, whose instructions are not the program's.
+        /// Sleeps. The instructions of this function of the C library are not counted as those of
+        /// the program.
         fn usleep(microseconds: u32) -> i32;
     }
-    // SAFETY: it takes any number below a million.
-    unsafe { usleep(REST) };
+    // SAFETY: `usleep` takes any number below a million and accesses no memory.
+    unsafe { usleep(REST_MICROSECONDS) };
 }
 
-/// Polls until there is a completion.
+/// Polls `queue` until there is a completion, and returns the completion.
 #[inline(always)]
 fn wait<'r>(
     queue: &CompletionQueue,
@@ -201,36 +209,36 @@ fn wait<'r>(
 }
 
 #[inline(never)]
-fn poll_in_vain(queue: &CompletionQueue, count: usize) -> Result {
+fn poll_empty(queue: &CompletionQueue, count: usize) -> Result {
     let mut room = [WorkCompletion::default()];
     for _ in 0..count {
         if !queue.poll(&mut room)?.is_empty() {
-            return Err(foreign());
+            return Err(unposted());
         }
     }
     Ok(())
 }
 
 #[cold]
-fn foreign() -> Box<dyn Error> {
+fn unposted() -> Box<dyn Error> {
     "a completion of a request that was not posted".into()
 }
 
-/// A way to post, which keeps the memory of requests until they have completed.
-trait Way {
+/// A way to post requests. Owns the memory of each request from the post to the completion.
+trait Poster {
     fn post(&mut self, request: SendRequest<Buffer>) -> Result;
     fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
     fn post_receive(&mut self, memory: Buffer) -> Result;
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
 }
 
-/// Through queues with one owner.
+/// Posts with buffers that the queues own, through queues with one owner each.
 struct Owned {
     sends: SendQueue<Buffer>,
     receives: ReceiveQueue<Buffer>,
 }
 
-impl Way for Owned {
+impl Poster for Owned {
     #[inline(always)]
     fn post(&mut self, request: SendRequest<Buffer>) -> Result {
         Ok(self.sends.post(request)?)
@@ -252,13 +260,13 @@ impl Way for Owned {
     }
 }
 
-/// Through queues that any number of threads can post to.
+/// Posts with buffers that the queues own, through queues that any number of threads can post to.
 struct Concurrent {
     sends: ConcurrentSendQueue<Buffer>,
     receives: ConcurrentReceiveQueue<Buffer>,
 }
 
-impl Way for Concurrent {
+impl Poster for Concurrent {
     #[inline(always)]
     fn post(&mut self, request: SendRequest<Buffer>) -> Result {
         let slot = self.sends.reserve().ok_or("no slot is free")?;
@@ -283,13 +291,13 @@ impl Way for Concurrent {
     }
 }
 
-/// Receives from a shared receive queue.
+/// Posts sends through a queue with one owner, and receives to a shared receive queue.
 struct Shared {
     sends: SendQueue<Buffer>,
     receives: SharedReceiveQueue<Buffer>,
 }
 
-impl Way for Shared {
+impl Poster for Shared {
     #[inline(always)]
     fn post(&mut self, request: SendRequest<Buffer>) -> Result {
         Ok(self.sends.post(request)?)
@@ -311,14 +319,14 @@ impl Way for Shared {
     }
 }
 
-/// Sends and writes of data that is copied when it is posted.
+/// Counts sends or writes whose data is copied when they are posted (inline data).
 #[inline(never)]
-fn inline(ends: &Ends, operation: Operation, count: usize) -> Result {
-    let Ends {
+fn inline(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
+    let ConnectedPair {
         domain, one, other, ..
-    } = ends;
+    } = pair;
     if operation == Operation::Idle {
-        return poll_in_vain(one.send_completions(), count);
+        return poll_empty(one.send_completions(), count);
     }
     let target = domain.allocate(SIZE)?.expose(AccessFlags::REMOTE_WRITE)?;
     let remote = target.remote();
@@ -334,7 +342,7 @@ fn inline(ends: &Ends, operation: Operation, count: usize) -> Result {
             rest();
             let received = wait(other.receive_completions(), &mut room)?;
             received.result()?;
-            space = receives.complete(received).ok_or_else(foreign)?;
+            space = receives.complete(received).ok_or_else(unposted)?;
         } else {
             sends
                 .post_inline(SendRequest::write(&data, remote))
@@ -344,20 +352,20 @@ fn inline(ends: &Ends, operation: Operation, count: usize) -> Result {
         let sent = wait(one.send_completions(), &mut room)?;
         sent.result()?;
         if sends.complete(sent).next().is_some() || sends.in_flight() > 0 {
-            return Err(foreign());
+            return Err(unposted());
         }
     }
     Ok(())
 }
 
-/// Messages by datagrams.
+/// Counts sends of datagrams (UD), each of which consumes a receive.
 #[inline(never)]
-fn datagrams(ends: &Ends, operation: Operation, count: usize) -> Result {
-    let Ends {
+fn datagrams(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
+    let ConnectedPair {
         domain, one, other, ..
-    } = ends;
+    } = pair;
     if operation == Operation::Idle {
-        return poll_in_vain(one.send_completions(), count);
+        return poll_empty(one.send_completions(), count);
     }
     let here = other.address();
     let vector = AddressVector::new(here, here.gid, here.lid);
@@ -376,20 +384,20 @@ fn datagrams(ends: &Ends, operation: Operation, count: usize) -> Result {
         rest();
         let sent = wait(one.send_completions(), &mut room)?;
         sent.result()?;
-        message = sends.complete(sent).next().ok_or_else(foreign)?;
+        message = sends.complete(sent).next().ok_or_else(unposted)?;
         let received = wait(other.receive_completions(), &mut room)?;
         received.result()?;
-        space = receives.complete(received).ok_or_else(foreign)?;
+        space = receives.complete(received).ok_or_else(unposted)?;
     }
     Ok(())
 }
 
-/// Messages, each of which takes a receive of the other end.
+/// Counts messages, each of which consumes a receive of the other queue pair.
 #[inline(never)]
-fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
-    let Ends {
+fn messages(pair: &ConnectedPair, mut way: impl Poster, count: usize) -> Result {
+    let ConnectedPair {
         domain, one, other, ..
-    } = ends;
+    } = pair;
     let (here, there) = (one.send_completions(), other.receive_completions());
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let mut room = [WorkCompletion::default()];
@@ -399,23 +407,23 @@ fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
         rest();
         let sent = wait(here, &mut room)?;
         sent.result()?;
-        message = way.sent(sent).ok_or_else(foreign)?;
+        message = way.sent(sent).ok_or_else(unposted)?;
         let received = wait(there, &mut room)?;
         received.result()?;
-        space = way.received(received).ok_or_else(foreign)?;
+        space = way.received(received).ok_or_else(unposted)?;
     }
     Ok(())
 }
 
-/// Requests of which the other end's program knows nothing.
+/// Counts writes, reads or atomics: one-sided operations, which `request` creates.
 #[inline(never)]
 fn one_sided(
-    ends: &Ends,
-    mut way: impl Way,
+    pair: &ConnectedPair,
+    mut way: impl Poster,
     request: impl Fn(Buffer, RemoteMemory) -> SendRequest<Buffer>,
     count: usize,
 ) -> Result {
-    let Ends { domain, one, .. } = ends;
+    let ConnectedPair { domain, one, .. } = pair;
     let completions = one.send_completions();
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     let target = domain.allocate(SIZE)?.expose(access)?;
@@ -427,40 +435,32 @@ fn one_sided(
         rest();
         let completion = wait(completions, &mut room)?;
         completion.result()?;
-        memory = way.sent(completion).ok_or_else(foreign)?;
+        memory = way.sent(completion).ok_or_else(unposted)?;
     }
     Ok(())
 }
 
-/// In scopes, with borrowed memory.
-fn scope(ends: &Ends, operation: Operation, count: usize) -> Result {
+/// Counts operations that are posted in a scope, with borrowed memory.
+fn scope(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
     match operation {
-        Operation::Idle => poll_in_vain(ends.one.send_completions(), count),
-        Operation::Send => scoped_messages(ends, count),
-        Operation::Write => scoped(
-            ends,
-            |memory, remote| SendRequest::write(memory, remote),
-            count,
-        ),
-        Operation::Read => scoped(
-            ends,
-            |memory, remote| SendRequest::read(memory, remote),
-            count,
-        ),
+        Operation::Idle => poll_empty(pair.one.send_completions(), count),
+        Operation::Send => scoped_messages(pair, count),
+        Operation::Write => scoped(pair, |memory, to| SendRequest::write(memory, to), count),
+        Operation::Read => scoped(pair, |memory, from| SendRequest::read(memory, from), count),
         Operation::Atomic => scoped(
-            ends,
+            pair,
             |memory, remote| SendRequest::fetch_and_add(memory, remote, 1),
             count,
         ),
     }
 }
 
-/// Messages, as [`messages`] are.
+/// Counts messages as [`messages`] does, but posted in scopes.
 #[inline(never)]
-fn scoped_messages(ends: &Ends, count: usize) -> Result {
-    let Ends {
+fn scoped_messages(pair: &ConnectedPair, count: usize) -> Result {
+    let ConnectedPair {
         domain, one, other, ..
-    } = ends;
+    } = pair;
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let (message, space) = (message.as_slice_mut(), space.as_slice_mut());
     one.scope(MAX_WAIT, |here| {
@@ -479,14 +479,14 @@ fn scoped_messages(ends: &Ends, count: usize) -> Result {
     Ok(())
 }
 
-/// Requests, as those of [`one_sided`] are.
+/// Counts one-sided operations as [`one_sided`] does, but posted in a scope.
 #[inline(never)]
 fn scoped(
-    ends: &Ends,
+    pair: &ConnectedPair,
     request: impl for<'m> Fn(BufferSliceMut<'m>, RemoteMemory) -> SendRequest<BufferSliceMut<'m>>,
     count: usize,
 ) -> Result {
-    let Ends { domain, one, .. } = ends;
+    let ConnectedPair { domain, one, .. } = pair;
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     let target = domain.allocate(SIZE)?.expose(access)?;
     let remote = target.remote();
@@ -504,19 +504,20 @@ fn scoped(
     Ok(())
 }
 
-/// By the C structs, with the memory and the ids in this function's care.
+/// Counts operations that are posted as C structs. This function keeps the memory and chooses the
+/// ids.
 #[inline(never)]
-fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
-    let Ends {
+fn raw(pair: &ConnectedPair, operation: Operation, count: usize) -> Result {
+    let ConnectedPair {
         domain, one, other, ..
-    } = ends;
+    } = pair;
     if operation == Operation::Idle {
-        return poll_in_vain(one.send_completions(), count);
+        return poll_empty(one.send_completions(), count);
     }
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     let target = domain.allocate(SIZE)?.expose(access)?;
     let remote = target.remote();
-    // Never freed: where the loop ends by a failure, requests may be in flight.
+    // Never freed: if the loop ends with an error, requests may be in flight.
     let message = ManuallyDrop::new(domain.allocate(SIZE)?);
     let space = ManuallyDrop::new(domain.allocate(SIZE)?);
     let (from, to) = (RawElements::of(&*message)?, RawElements::of(&*space)?);
@@ -524,8 +525,9 @@ fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
     for id in 0..count as u64 {
         if operation == Operation::Send {
             let mut receive = raw_receive_request(id, &to);
-            // SAFETY: the list is one request, whose element is there; the memory is neither touched nor
-            // freed; no id is one of a queue's.
+            // SAFETY: the list has one request, whose scatter/gather element is alive. The memory
+            // is never freed, and is not accessed while the request is in flight. No queue object
+            // posts on this queue pair, so the ids are this function's to choose.
             unsafe { other.post_receive_raw(&mut receive)? };
         }
         let mut send = match operation {
@@ -536,19 +538,19 @@ fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
         }
         .id(id)
         .signaled();
-        // SAFETY: as above.
+        // SAFETY: as for the receive above.
         unsafe { one.post_send_raw(send.as_raw())? };
         rest();
         let sent = wait(one.send_completions(), &mut room)?;
         sent.result()?;
         if sent.id() != id {
-            return Err(foreign());
+            return Err(unposted());
         }
         if operation == Operation::Send {
             let received = wait(other.receive_completions(), &mut room)?;
             received.result()?;
             if received.id() != id {
-                return Err(foreign());
+                return Err(unposted());
             }
         }
     }

@@ -274,7 +274,7 @@ enum AtomicName {
     CompareAndSwap,
 }
 
-/// The test and the options that the command line requests.
+/// The test and the options that a command line requests.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) plan: Plan,
@@ -286,8 +286,8 @@ pub(crate) struct Request {
 }
 
 impl CommandLine {
-    /// Converts this command line into the test to run and its options. Fails if the options cannot be
-    /// combined.
+    /// Converts this command line into the test to run and its options. Fails if some of the
+    /// options cannot be combined.
     pub(crate) fn request(self) -> anyhow::Result<Request> {
         let (verb, metric, options) = match self.test {
             TestName::SendLat(options) => (Verb::Send, Metric::Latency, options),
@@ -305,7 +305,7 @@ impl CommandLine {
         };
         let verb = match (verb.is_atomic(), options.atomic) {
             (true, Some(AtomicName::CompareAndSwap)) => Verb::CompareAndSwap,
-            (false, Some(_)) => bail!("-A goes with the atomic tests only"),
+            (false, Some(_)) => bail!("-A is only for the atomic tests"),
             _ => verb,
         };
         options.request(Test { verb, metric })
@@ -370,7 +370,7 @@ impl Options {
             no_peak: self.no_peak,
             timeout: Duration::from_secs(self.timeout),
         };
-        session::supported(&plan, &settings)?;
+        session::check_settings(&plan, &settings)?;
         let listing = match (self.report_unsorted, self.report_histogram) {
             (true, _) => Listing::Unsorted,
             (false, true) => Listing::Sorted,
@@ -391,8 +391,8 @@ impl Options {
         })
     }
 
-    /// Fails if the command line has a flag of perftest that this program parses but does not support.
-    /// The message names the flag.
+    /// Fails if the command line has a flag of perftest that this program recognizes but does not
+    /// support. The error names the flag.
     fn refuse_unsupported(&self) -> anyhow::Result<()> {
         if self.bidirectional {
             bail!("-b: bidirectional tests are not supported");
@@ -493,10 +493,10 @@ mod tests {
                 .shared_receives
         );
         assert!(request("send_lat --use-srq").unwrap().plan.shared_receives);
-        assert!(refusal("write_bw --use-srq").contains("--use-srq goes with"));
-        assert!(refusal("send_lat -q 2").contains("-q goes with echo_bw"));
-        assert!(refusal("send_bw --also 20001").contains("--also goes with write_bw"));
-        assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
+        assert!(refusal("write_bw --use-srq").contains("--use-srq is only for"));
+        assert!(refusal("send_lat -q 2").contains("-q is only for echo_bw"));
+        assert!(refusal("send_bw --also 20001").contains("--also is only for write_bw"));
+        assert!(refusal("send_bw --regions 2").contains("--regions is only for write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));
         assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
     }
@@ -515,7 +515,7 @@ mod tests {
             "send_lat --beside 1M -a",
         ] {
             assert!(
-                refusal(line).contains("--beside goes with send_lat"),
+                refusal(line).contains("--beside is only for send_lat"),
                 "{line}"
             );
         }
@@ -532,9 +532,9 @@ mod tests {
         assert!(immediate("write_lat --write_with_imm -e"));
         assert!(immediate("write_bw --write_with_imm -q 4 --layer core"));
         assert!(immediate("write_bw --write_with_imm --layer async"));
-        assert!(refusal("send_bw --write_with_imm").contains("goes with write_lat and write_bw"));
+        assert!(refusal("send_bw --write_with_imm").contains("only for write_lat and write_bw"));
         let several = refusal("write_bw --write_with_imm --also 20001");
-        assert!(several.contains("--also goes with write_bw"), "{several}");
+        assert!(several.contains("--also is only for write_bw"), "{several}");
     }
 
     #[test]
@@ -557,9 +557,9 @@ mod tests {
         assert_eq!((write.settings.tx_depth, write.settings.threads), (128, 2));
         let echo = layered("echo_bw");
         assert_eq!((echo.plan.layer, echo.settings.tx_depth), (Layer::Rpc, 64));
-        assert!(refusal("echo_lat --layer core").contains("--layer rpc goes with"));
-        assert!(refusal("send_lat --layer rpc").contains("--layer rpc goes with"));
-        assert!(refusal("send_lat --completion busy").contains("go with --layer async"));
+        assert!(refusal("echo_lat --layer core").contains("--layer rpc is only for"));
+        assert!(refusal("send_lat --layer rpc").contains("--layer rpc is only for"));
+        assert!(refusal("send_lat --completion busy").contains("are only for --layer async"));
         assert!(refusal("send_lat --layer async -e").contains("--completion event"));
         assert!(refusal("send_bw --layer async -Q 10").contains("-Q, -I and -o"));
     }
@@ -570,7 +570,7 @@ mod tests {
         assert!(refusal("send_lat -l 10").contains("-l takes"));
         assert!(refusal("send_bw -c UD").contains("only RC"));
         assert!(refusal("send_lat -n 4").contains("at least 5"));
-        assert!(refusal("write_lat -e").contains("-e goes with"));
+        assert!(refusal("write_lat -e").contains("-e is only for"));
         assert!(refusal("send_lat -A FETCH_AND_ADD").contains("atomic tests"));
         assert!(refusal("send_lat -m 1500").contains("path MTUs"));
         assert!(refusal("send_lat --dualport").contains("unexpected argument"));

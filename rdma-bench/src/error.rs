@@ -29,7 +29,7 @@ pub enum Error {
     /// The TCP connection to the peer failed.
     #[error("{what}: {source}")]
     Control {
-        /// Operation that failed.
+        /// The operation that failed.
         what: String,
         /// The error of the operating system.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum Error {
     /// An expected event did not happen in time.
     #[error("no {what} for {} s", limit.as_secs_f64())]
     TimedOut {
-        /// Event that did not happen.
+        /// The expected event.
         what: &'static str,
         /// The time for which this process waited.
         limit: Duration,
@@ -74,7 +74,7 @@ pub enum Error {
     /// A result could not be written.
     #[error("{what}: {source}")]
     Output {
-        /// Output that was being written.
+        /// The output that could not be written.
         what: String,
         /// The error of the operating system.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! The machine on which a measurement was made.
+//! A description of the machine on which a measurement was made.
 
 use std::fs;
 use std::hint;
@@ -20,15 +20,15 @@ pub struct Machine {
     pub processors: usize,
     /// The clock source of the kernel.
     pub clock_source: String,
-    /// The cost of a timestamp, in nanoseconds.
+    /// The duration of reading the clock once, in nanoseconds.
     pub timestamp_nanos: f64,
     /// The version of this program.
     pub version: &'static str,
 }
 
 impl Machine {
-    /// Reads the properties of this machine.
-    pub fn look() -> Self {
+    /// Returns the properties of this machine. A property that cannot be read is an empty text.
+    pub fn detect() -> Self {
         let read = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
             text.trim().to_owned()
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// Measures the cost of a timestamp, in nanoseconds.
+/// Measures how long reading the clock once takes, in nanoseconds.
 fn timestamp_nanos() -> f64 {
     const COUNT: u32 = 2000;
     let begun = Instant::now();

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match run(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The results from before the failure are printed first.
+            // The results that were measured before the failure are printed first.
             let _ = io::stdout().flush();
             eprintln!("rdma-bench: {error:#}");
             ExitCode::FAILURE

@@ -23,7 +23,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Returns the default number of outstanding requests of a bandwidth test.
+    /// Returns the default number of outstanding requests of a bandwidth test over this layer.
     pub fn depth(self) -> usize {
         match self {
             Self::Core | Self::Async => 128,
@@ -42,15 +42,16 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The kind of memory for messages, and for the data that peers access.
+/// The kind of memory that holds messages, and data that peers access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Memory {
-    /// Memory that the device chooses, which may be faster to access; the same as [`Self::Malloc`] if
-    /// the device offers none.
+    /// Memory that the device provides, which may be faster to access. The same as [`Self::Malloc`]
+    /// if the device provides none.
     #[default]
     Device,
-    /// The program's own memory, page-aligned and registered with the device, as perftest's is.
+    /// Memory that the program allocates and registers with the device, page-aligned, as perftest
+    /// does.
     Malloc,
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// The length of a measurement.
+/// The length of a measurement: a number of messages or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
     /// A number of messages.
@@ -73,7 +74,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// Returns the number of messages; `None` for a duration.
+    /// Returns the number of messages to measure; `None` if the length is a duration.
     pub fn iterations(self) -> Option<usize> {
         match self {
             Self::Iterations(count) => Some(count),
@@ -117,7 +118,7 @@ pub struct Plan {
     pub immediate: bool,
     /// The number of memory regions in each process over which a test of writes spreads its messages;
     /// `None` if each queue pair has its own memory. The regions together hold [a fixed number of
-    /// messages](Self::PLACES), so that all tests touch the same amount of memory.
+    /// messages](Self::REGION_MESSAGES), so that all tests touch the same amount of memory.
     pub regions: Option<usize>,
     /// The size of the messages that the client keeps sending on a second queue pair during the
     /// latency test; `None` if it sends no such messages.
@@ -125,13 +126,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Minimum number of iterations: the statistics of fewer samples are meaningless.
+    /// Minimum number of iterations of a test: the statistics of fewer samples mean nothing.
     pub const MIN_ITERATIONS: usize = 5;
     /// Maximum number of queue pairs between a client and a server.
     pub const MAX_QUEUE_PAIRS: usize = 4096;
-    /// The number of messages for which all [regions](Self::regions) of one process together have
-    /// memory.
-    pub const PLACES: usize = 10_000;
+    /// The number of messages for which the [regions](Self::regions) of a process together have
+    /// room.
+    pub const REGION_MESSAGES: usize = 10_000;
 
     /// Creates the plan of a test over rdma-core with perftest's defaults.
     pub fn new(test: Test, sizes: Vec<usize>, length: Length) -> Self {
@@ -150,8 +151,8 @@ impl Plan {
         }
     }
 
-    /// Returns the title of the test in perftest's form, with additions for immediate data and for
-    /// remote procedure calls.
+    /// Returns the title of the test as perftest writes it, with additions for immediate data and
+    /// for remote procedure calls.
     pub fn title(&self) -> String {
         let title = self.test.title();
         match (self.layer, self.test.metric) {
@@ -161,25 +162,25 @@ impl Plan {
         }
     }
 
-    /// Returns whether writes have immediate data: as [`immediate`](Self::immediate) says, and always
-    /// in latency tests of writes over rdma-async, because the receiver notices no other write.
+    /// Returns whether writes have immediate data: if [`immediate`](Self::immediate) is set, and in
+    /// latency tests of writes over rdma-async, whose receiver detects no other write.
     pub fn has_immediate(&self) -> bool {
         let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
         self.immediate || (noticed && self.layer == Layer::Async)
     }
 
     /// Returns the size of the largest message in bytes.
-    pub fn largest(&self) -> usize {
+    pub fn max_size(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether the process with the role `role` posts receives in this test.
+    /// Returns whether a process with the role `role` posts receives in this test.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
         takes_part && (self.test.verb == Verb::Send || self.has_immediate())
     }
 
-    /// Returns this plan if its parameters can be combined.
+    /// Returns this plan if its parameters can be combined; otherwise fails.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl Plan {
         }
         if (self.layer == Layer::Rpc) != self.test.verb.is_call() {
             return refuse(
-                "--layer rpc goes with echo_lat, echo_bw, item_bw and bulk_bw, and they with it"
+                "--layer rpc is only for echo_lat, echo_bw, item_bw and bulk_bw, and is their only layer"
                     .into(),
             );
         }
@@ -201,7 +202,7 @@ impl Plan {
         let core_bandwidth = self.layer == Layer::Core && self.test.metric == Metric::Bandwidth;
         if self.layer != Layer::Core && self.memory != Memory::default() {
             return refuse(format!(
-                "--memory {} goes with --layer core: rdma-async and rdma-rpc allocate memory \
+                "--memory {} is only for --layer core: rdma-async and rdma-rpc allocate memory \
                  themselves",
                 self.memory
             ));
@@ -212,32 +213,32 @@ impl Plan {
         }
         let calls = self.test.verb == Verb::Echo && self.test.metric == Metric::Bandwidth;
         if self.queue_pairs > 1 && !core_bandwidth && !calls {
-            return refuse("-q goes with echo_bw and the bandwidth tests of --layer core".into());
+            return refuse("-q is only for echo_bw and the bandwidth tests of --layer core".into());
         }
         if self.shared_receives && (self.layer != Layer::Core || self.test.verb != Verb::Send) {
-            return refuse("--use-srq goes with send_lat and send_bw of --layer core".into());
+            return refuse("--use-srq is only for send_lat and send_bw of --layer core".into());
         }
         if self.immediate && self.test.verb != Verb::Write {
-            return refuse("--write_with_imm goes with write_lat and write_bw".into());
+            return refuse("--write_with_imm is only for write_lat and write_bw".into());
         }
         if self.immediate && self.regions.is_some() {
-            return refuse("--regions and --write_with_imm do not go together".into());
+            return refuse("--regions and --write_with_imm cannot be combined".into());
         }
         if let Some(regions) = self.regions {
             if !core_bandwidth || self.test.verb != Verb::Write || self.sizes.len() > 1 {
-                return refuse("--regions goes with write_bw of --layer core and one -s".into());
+                return refuse("--regions is only for write_bw of --layer core and one -s".into());
             }
-            if !(1..=Self::PLACES).contains(&regions) {
-                return refuse(format!("--regions takes 1 to {}", Self::PLACES));
+            if !(1..=Self::REGION_MESSAGES).contains(&regions) {
+                return refuse(format!("--regions takes 1 to {}", Self::REGION_MESSAGES));
             }
         }
         if let Some(size) = self.beside {
             let latency = self.test.verb == Verb::Send && self.test.metric == Metric::Latency;
             if !latency || self.layer != Layer::Core || self.sizes.len() > 1 {
-                return refuse("--beside goes with send_lat of --layer core and one -s".into());
+                return refuse("--beside is only for send_lat of --layer core and one -s".into());
             }
             if self.shared_receives {
-                return refuse("--beside and --use-srq do not go together".into());
+                return refuse("--beside and --use-srq cannot be combined".into());
             }
             if size == 0 {
                 return refuse("--beside takes at least 1 byte".into());
@@ -252,18 +253,18 @@ impl Plan {
                 refuse("-D takes at least 1 second".into())
             }
             Length::Duration(_) if self.sizes.len() > 1 => {
-                refuse("-a and -D do not go together".into())
+                refuse("-a and -D cannot be combined".into())
             }
             _ => Ok(self),
         }
     }
 
-    /// Checks that the plan of the client is the same as the plan of the server.
+    /// Checks that the client's plan is the same as the server's.
     ///
     /// # Errors
     ///
     /// [`Error::Disagreement`], which names the first parameter that differs.
-    pub fn agree(server: &Self, client: &Self) -> Result<()> {
+    pub fn check_equal(server: &Self, client: &Self) -> Result<()> {
         let sizes = |plan: &Self| match plan.sizes.as_slice() {
             [size] => format!("-s {size}"),
             sizes => format!("-a, {} sizes", sizes.len()),
@@ -358,7 +359,7 @@ pub(crate) mod tests {
                 (Metric::Bandwidth, Layer::Async),
             ] {
                 let refused = over(verb, metric, layer, 2).unwrap_err().to_string();
-                assert!(refused.contains("-q goes with echo_bw"), "{refused}");
+                assert!(refused.contains("-q is only for echo_bw"), "{refused}");
             }
         }
         assert!(over(Verb::Echo, Metric::Bandwidth, Layer::Rpc, 64).is_ok());
@@ -369,7 +370,7 @@ pub(crate) mod tests {
         }
         let [one, other] =
             [1, 2].map(|count| over(Verb::Write, Metric::Bandwidth, Layer::Core, count).unwrap());
-        let error = Plan::agree(&one, &other).unwrap_err().to_string();
+        let error = Plan::check_equal(&one, &other).unwrap_err().to_string();
         let expected = "differ in number of queue pairs: 1 at the server, 2 at the client";
         assert!(error.contains(expected), "{error}");
     }
@@ -393,7 +394,7 @@ pub(crate) mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(
-                refused.contains("--use-srq goes with send_lat"),
+                refused.contains("--use-srq is only for send_lat"),
                 "{refused}"
             );
         }
@@ -419,7 +420,7 @@ pub(crate) mod tests {
             assert_eq!(latency.title(), "RDMA_Write Latency Test with Immediate");
         }
         let refused = with(Verb::Send, Metric::Latency, Layer::Core).unwrap_err();
-        assert!(refused.to_string().contains("--write_with_imm goes with"));
+        assert!(refused.to_string().contains("--write_with_imm is only for"));
         let regions = Some(7);
         let bandwidth = with(Verb::Write, Metric::Bandwidth, Layer::Core).unwrap();
         let bandwidth = Plan {
@@ -438,7 +439,7 @@ pub(crate) mod tests {
                 immediate: true,
                 ..plain.clone()
             };
-            Plan::agree(&plain, &immediate)
+            Plan::check_equal(&plain, &immediate)
         };
         let error = agree(Layer::Core).unwrap_err().to_string();
         assert!(error.contains("differ in test: "), "{error}");
@@ -468,7 +469,7 @@ pub(crate) mod tests {
         let bulk = Some(1 << 20);
         let latency = with(Verb::Send, Metric::Latency, bulk).checked().unwrap();
         let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
-        let expected = "--beside goes with send_lat of --layer core and one -s";
+        let expected = "--beside is only for send_lat of --layer core and one -s";
         let several = Plan {
             sizes: vec![8, 16],
             ..latency.clone()
@@ -493,7 +494,7 @@ pub(crate) mod tests {
         };
         assert!(refused(shared).contains("--beside and --use-srq"));
         let alone = with(Verb::Send, Metric::Latency, None);
-        let error = Plan::agree(&alone, &latency).unwrap_err().to_string();
+        let error = Plan::check_equal(&alone, &latency).unwrap_err().to_string();
         let expected = "differ in messages beside the latency test: none at the server, \
                         1048576 bytes at the client";
         assert!(error.contains(expected), "{error}");
@@ -506,7 +507,7 @@ pub(crate) mod tests {
             memory: Memory::Malloc,
             ..device.clone()
         };
-        let error = Plan::agree(&device, &malloc).unwrap_err().to_string();
+        let error = Plan::check_equal(&device, &malloc).unwrap_err().to_string();
         let expected = "differ in memory: device at the server, malloc at the client";
         assert!(error.contains(expected), "{error}");
         let layered = Plan {
@@ -514,7 +515,7 @@ pub(crate) mod tests {
             ..malloc.checked().unwrap()
         };
         let refused = layered.checked().unwrap_err().to_string();
-        assert!(refused.contains("--memory malloc goes with"), "{refused}");
+        assert!(refused.contains("--memory malloc is only for"), "{refused}");
     }
 
     #[test]
@@ -531,9 +532,9 @@ pub(crate) mod tests {
     fn a_difference_is_named() {
         let server = plan(Verb::Send, Metric::Latency, &[8], 10);
         let client = plan(Verb::Send, Metric::Latency, &[8], 20);
-        assert!(Plan::agree(&server, &server.clone()).is_ok());
+        assert!(Plan::check_equal(&server, &server.clone()).is_ok());
         assert_eq!(
-            Plan::agree(&server, &client).unwrap_err().to_string(),
+            Plan::check_equal(&server, &client).unwrap_err().to_string(),
             "the two ends differ in length: 10 iterations at the server, 20 iterations at the client"
         );
     }

@@ -7,7 +7,8 @@ use hdrhistogram::Histogram;
 use crate::plan::Length;
 use crate::statistics::Latency;
 
-/// A recorder of one timestamp per iteration, which also decides when the test has enough iterations.
+/// A recorder of one timestamp per iteration of a latency test, which also determines when the test
+/// is over.
 #[derive(Debug)]
 pub struct Recorder {
     taken: usize,
@@ -18,11 +19,11 @@ pub struct Recorder {
 
 #[derive(Debug)]
 enum Kept {
-    /// Every timestamp, in memory that was written to before the test, so that no page fault disturbs
-    /// the test.
+    /// All timestamps, in memory that was written to before the test, so that no page fault
+    /// disturbs the test.
     Stamps(Vec<Instant>),
-    /// A histogram of the times between timestamps, and the duration of the test. Used if the number
-    /// of iterations is not known in advance.
+    /// A histogram of the times between timestamps, and the duration of the test. Used if the
+    /// number of iterations is not known before the test.
     Histogram(Histogram<u64>, Duration),
 }
 
@@ -45,9 +46,9 @@ impl Recorder {
         }
     }
 
-    /// Returns whether the test needs another iteration.
+    /// Returns whether the test is not over: it needs another iteration.
     #[inline]
-    pub fn more(&self) -> bool {
+    pub fn needs_more(&self) -> bool {
         match &self.kept {
             Kept::Stamps(stamps) => self.taken < stamps.len(),
             Kept::Histogram(_, duration) => {
@@ -56,10 +57,10 @@ impl Recorder {
         }
     }
 
-    /// Records the timestamp of an iteration. Must be called right before the iteration's request is
-    /// posted.
+    /// Records the time of an iteration. Must be called immediately before the iteration's request
+    /// is posted.
     #[inline]
-    pub fn stamp(&mut self) {
+    pub fn record(&mut self) {
         let now = Instant::now();
         match &mut self.kept {
             Kept::Stamps(stamps) => stamps[self.taken] = now,
@@ -73,19 +74,19 @@ impl Recorder {
         self.taken += 1;
     }
 
-    /// Returns the number of recorded timestamps.
+    /// Returns the number of timestamps recorded so far.
     #[inline]
-    pub fn taken(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.taken
     }
 
-    /// Returns the statistics of the latency; `None` for too few samples. Each sample is divided by
-    /// `parts`: 2 for half of a round trip.
+    /// Returns the statistics of the latency; `None` if there are too few samples. Each sample is
+    /// divided by `parts`: 2 for half of a round trip.
     pub fn latency(&self, parts: u32) -> Option<Latency> {
         match &self.kept {
-            Kept::Stamps(stamps) => Latency::of_stamps(&stamps[..self.taken], parts),
+            Kept::Stamps(stamps) => Latency::from_times(&stamps[..self.taken], parts),
             Kept::Histogram(histogram, _) => {
-                Latency::of_histogram(histogram, self.last - self.first, parts)
+                Latency::from_histogram(histogram, self.last - self.first, parts)
             }
         }
     }
@@ -98,8 +99,8 @@ mod tests {
     #[test]
     fn iterations_are_counted() {
         let mut recorder = Recorder::new(Length::Iterations(6));
-        while recorder.more() {
-            recorder.stamp();
+        while recorder.needs_more() {
+            recorder.record();
         }
         assert_eq!(recorder.latency(1).unwrap().iterations, 6);
     }
@@ -108,11 +109,11 @@ mod tests {
     fn time_runs_out() {
         let length = Duration::from_millis(2);
         let mut recorder = Recorder::new(Length::Duration(length));
-        while recorder.more() {
-            recorder.stamp();
+        while recorder.needs_more() {
+            recorder.record();
         }
         let latency = recorder.latency(1).unwrap();
         assert!(latency.duration.unwrap() >= length);
-        assert_eq!(latency.iterations, recorder.taken() - 1);
+        assert_eq!(latency.iterations, recorder.count() - 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a test between two processes, from the exchange of its plan (the parameters) to the report.
+//! Runs a test between two processes, from the exchange of the plan (the parameters) to the report.
 
 use std::io::Write;
 
@@ -11,13 +11,13 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::plan::{Layer, Length, Plan};
 use crate::recorder::Recorder;
-use crate::report::{Facts, Header, Listing, Style, columns, json};
+use crate::report::{Header, Listing, Properties, Style, columns, json};
 use crate::rpc;
 use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk, Latency};
 use crate::test::{Metric, Verb};
 
-/// The role of a process in a test.
+/// The role of a process in a test: server or client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The process that waits for the client.
@@ -40,8 +40,8 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// Returns the latencies of a finished test. Each sample is divided by `parts`: 2 for half of a
-    /// round trip.
+    /// Returns the latencies that `recorder` recorded. Each sample is divided by `parts`: 2 for
+    /// half of a round trip.
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ impl Measured {
         latency(recorder, parts).map(Self::Latency)
     }
 
-    /// Returns the latencies of a finished test (half of each round trip), and `bulk`: the messages
-    /// that were sent during the test.
+    /// Returns the latencies that `recorder` recorded, as halves of round trips, together with
+    /// `bulk`, the result for the messages that were sent during the test.
     ///
     /// # Errors
     ///
@@ -61,8 +61,7 @@ impl Measured {
         let latency = latency(recorder, 2)?;
         if bulk.bandwidth.iterations == 0 {
             return Err(Error::Unsupported(
-                "the test ended before a message of --beside was complete: a larger -n is needed"
-                    .into(),
+                "the test ended before a message of --beside was complete: use a larger -n".into(),
             ));
         }
         Ok(Self::Beside(latency, bulk))
@@ -71,18 +70,16 @@ impl Measured {
 
 fn latency(recorder: &Recorder, parts: u32) -> Result<Latency> {
     let latency = recorder.latency(parts);
-    latency.ok_or_else(|| {
-        Error::Unsupported("the test ended before there was anything to measure".into())
-    })
+    latency.ok_or_else(|| Error::Unsupported("the test ended with too few samples".into()))
 }
 
-/// A connection through one layer, over which tests run.
+/// A connection over one layer that can be measured.
 pub trait Measure {
     /// Returns the properties of the connection for the report.
-    fn facts(&self) -> &Facts;
+    fn properties(&self) -> &Properties;
 
-    /// Runs the test with messages of `size` bytes. An implementation calls [`Control::barrier`] once,
-    /// when this process is ready to receive.
+    /// Runs the test with messages of `size` bytes, and returns the result. An implementation calls
+    /// [`Control::barrier`] once, when this process is ready to receive.
     ///
     /// # Errors
     ///
@@ -90,8 +87,8 @@ pub trait Measure {
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured>;
 }
 
-/// Runs a test as the server if there is no host, else as the client of the server on `host`. Prints
-/// the report to `out`, and returns the results as JSON.
+/// Runs a test: as the server if `host` is `None`, else as the client of the server on `host`.
+/// Prints the report to `out`, and returns the results as JSON.
 ///
 /// # Errors
 ///
@@ -111,14 +108,14 @@ pub fn run(
         }
         None => {
             let listener = control::listen(port)?;
-            columns::waiting(out).map_err(Error::output(printing))?;
+            columns::write_waiting(out).map_err(Error::output(printing))?;
             let control = control::accept(&listener, plan, settings.timeout)?;
             (Role::Server, control)
         }
     };
     let outcome = measure(plan, settings, (role, style), &mut control, out);
     outcome.map_err(|error| {
-        let error = control.explain(error);
+        let error = control.root_cause(error);
         control.fail(&error);
         error
     })
@@ -139,7 +136,7 @@ fn measure(
         }
         Layer::Rpc => Box::new(rpc::Connection::establish(role, plan, settings, control)?),
     };
-    let header = Header::new(plan, settings, role, connection.facts());
+    let header = Header::new(plan, settings, role, connection.properties());
     let printing = "printing the report";
     write!(out, "{header}").map_err(Error::output(printing))?;
     let over_time = matches!(plan.length, Length::Duration(_));
@@ -155,7 +152,7 @@ fn measure(
         let measured = connection.measure(size, control)?;
         let shown = match measured {
             // For one-sided operations, the server reports the client's result.
-            Measured::Nothing => match control.attend()? {
+            Measured::Nothing => match control.wait_for_result()? {
                 Some(theirs) => Measured::Bandwidth(theirs),
                 None => Measured::Nothing,
             },
@@ -172,7 +169,7 @@ fn measure(
         rows.extend(json::row(&shown, size, style.units));
     }
     writeln!(out, "{}", columns::RULE).map_err(Error::output(printing))?;
-    let machine = Machine::look();
+    let machine = Machine::detect();
     Ok(json::document(&header, &machine, rows, style.units))
 }
 
@@ -204,7 +201,7 @@ fn print(
                 Listing::None => {}
                 Listing::Sorted | Listing::Unsorted if latency.samples.is_empty() => {}
                 listing => {
-                    columns::samples(latency, listing, out)?;
+                    columns::write_samples(latency, listing, out)?;
                     writeln!(out, "{}\n{heading}", columns::RULE)?;
                 }
             }
@@ -218,7 +215,7 @@ fn print(
 /// # Errors
 ///
 /// [`Error::Unsupported`], which names the first setting that cannot be combined.
-pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
+pub fn check_settings(plan: &Plan, settings: &Settings) -> Result<()> {
     let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
     let most = match plan.test.metric {
         Metric::Latency => 1,
@@ -234,32 +231,34 @@ pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
         && plan.test.metric == Metric::Bandwidth
         && !plan.immediate;
     if !core_writes && !settings.further_servers.is_empty() {
-        return refuse("--also goes with write_bw of --layer core, without --write_with_imm");
+        return refuse("--also is only for write_bw of --layer core, without --write_with_imm");
     }
     if plan.layer != Layer::Core {
         if settings.post_list != 1 {
-            return refuse("-l goes with --layer core");
+            return refuse("-l is only for --layer core");
         }
         if settings.events {
-            return refuse("-e goes with --layer core: --completion event is the other layers'");
+            return refuse(
+                "-e is only for --layer core: for the other layers, use --completion event",
+            );
         }
         if settings.cq_moderation.is_some()
             || settings.inline.is_some()
             || settings.outstanding_reads.is_some()
         {
             return refuse(
-                "-Q, -I and -o go with --layer core: the other layers choose for themselves",
+                "-Q, -I and -o are only for --layer core: the other layers determine these values",
             );
         }
     } else if settings.completion.is_some() || settings.threads != 1 {
-        return refuse("--completion and --threads go with --layer async and rpc");
+        return refuse("--completion and --threads are only for --layer async and rpc");
     }
     if settings.events && plan.beside.is_some() {
-        return refuse("-e and --beside do not go together: both queue pairs are polled");
+        return refuse("-e and --beside cannot be combined: both queue pairs are polled");
     }
     if settings.events && plan.test.verb == Verb::Write && !plan.immediate {
         return refuse(
-            "the peer of a write gets no event: -e goes with send, read, atomics and \
+            "the peer of a write gets no event: -e is only for send, read, atomics and \
              --write_with_imm",
         );
     }

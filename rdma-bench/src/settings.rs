@@ -1,4 +1,4 @@
-//! The settings of one process of a test, which its peer need not know.
+//! The settings of one process of a test, which its peer does not need to know.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Settings {
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
-    /// The number of requests of a bandwidth test of which one is signaled; `None` for 100, or 1 for
+    /// The number of requests per signaled request in a bandwidth test; `None` for 100, or 1 for
     /// messages of more than 8 KiB.
     pub cq_moderation: Option<usize>,
     /// The number of requests that a bandwidth test posts in one call.
@@ -90,14 +90,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Size in bytes above which every request of a bandwidth test is signaled by default.
-    const MODERATED: usize = 8192;
-    /// Number of iterations above which the peak is not measured.
+    /// Message size in bytes above which every request of a bandwidth test is signaled by default.
+    const MODERATION_SIZE: usize = 8192;
+    /// Number of iterations above which the peak bandwidth is not measured.
     const PEAK_ITERATIONS: usize = 20_000;
-    /// The vendor ID for which perftest sends inline data by default.
+    /// The PCI vendor ID of Mellanox, on whose devices perftest sends small messages inline by
+    /// default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// Returns the options for connecting queue pairs, without the path MTU.
+    /// Returns the options for connecting queue pairs, except the path MTU.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)
@@ -116,8 +117,8 @@ impl Settings {
         }
     }
 
-    /// Returns the number of receives that are posted: on each queue pair, or on the shared receive
-    /// queue.
+    /// Returns the number of receives that this process keeps posted: on each queue pair, or on the
+    /// shared receive queue.
     pub fn receives(&self, plan: &Plan) -> usize {
         let sharing = if plan.shared_receives {
             plan.queue_pairs
@@ -129,18 +130,18 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives on the second queue pair of a latency test,
-    /// whatever the number of messages.
+    /// Returns the numbers of requests and of receives that are kept posted on the second queue pair
+    /// of a latency test, on which other messages are sent during the test.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }
 
-    /// Returns the number of requests of a queue pair of which one is signaled. The number is limited
-    /// so that a queue pair that has no room for another list of requests has at least one signaled
-    /// request outstanding.
+    /// Returns the number N for a bandwidth test: every N-th request of a queue pair is signaled. N
+    /// is so small that a queue pair without room for another list of requests always has a
+    /// signaled request outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
-            [size] if *size > Self::MODERATED => 1,
+            [size] if *size > Self::MODERATION_SIZE => 1,
             _ => 100,
         };
         let wanted = self.cq_moderation.unwrap_or(default);
@@ -148,14 +149,14 @@ impl Settings {
         wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
-    /// Returns whether the peak bandwidth is measured, which needs a timestamp for each message.
-    pub fn peak(&self, plan: &Plan) -> bool {
+    /// Returns whether the peak bandwidth is measured, for which every message needs a timestamp.
+    pub fn measures_peak(&self, plan: &Plan) -> bool {
         let count = plan.length.iterations();
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
     }
 
-    /// Returns the maximum size in bytes of messages that `test` sends inline on a device with the
-    /// vendor ID `vendor`.
+    /// Returns the maximum size in bytes of messages that `test` sends inline. The default depends
+    /// on `vendor`, the vendor ID of the device.
     pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
         let default = match (test.verb, test.metric) {
             (Verb::Send, Metric::Latency) => 236,
@@ -212,7 +213,7 @@ mod tests {
             };
             let plan = plan(Verb::Write, Metric::Bandwidth, &[8], 1000);
             let (depth, moderation) = (settings.depth(&plan), settings.moderation(&plan));
-            // With one request more than this number, a list would not fit.
+            // With a number larger by one, a list of requests would not fit.
             let outstanding = depth - post_list + 1;
             assert!((1..=outstanding).contains(&moderation), "-l {post_list}");
         }

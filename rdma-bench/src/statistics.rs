@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Number of the slowest samples that are left out of maximum, mean and deviation.
+/// The number of slowest samples that are left out of maximum, mean and deviation.
 const TAIL: usize = 2;
 
-/// The latency statistics of a run, in microseconds.
+/// The latency statistics of a run. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of operations.
@@ -34,11 +34,11 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Computes the latency statistics from the times between timestamps. Each sample is divided by
-    /// `parts`: 2 for half of a round trip.
+    /// Computes the latency statistics from the timestamps of consecutive iterations. Each sample
+    /// is the time between two timestamps, divided by `parts`: 2 for half of a round trip.
     ///
     /// Returns `None` for fewer than four timestamps.
-    pub fn of_stamps(stamps: &[Instant], parts: u32) -> Option<Self> {
+    pub fn from_times(stamps: &[Instant], parts: u32) -> Option<Self> {
         let micros = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6 / f64::from(parts);
         Self::of_samples(stamps.len(), stamps.windows(2).map(micros).collect())
     }
@@ -66,9 +66,10 @@ impl Latency {
         })
     }
 
-    /// Computes the latency statistics from a histogram of the nanoseconds between timestamps, taken
-    /// over `duration`. Each sample is divided by `parts`. Returns `None` if the histogram is empty.
-    pub fn of_histogram(
+    /// Computes the latency statistics from a histogram of the times between timestamps, in
+    /// nanoseconds, of a run that took `duration`. Each sample is divided by `parts`. Returns
+    /// `None` if the histogram is empty.
+    pub fn from_histogram(
         histogram: &Histogram<u64>,
         duration: Duration,
         parts: u32,
@@ -101,12 +102,13 @@ impl Latency {
     }
 }
 
-/// Returns the median of sorted numbers; for an even count, the lower of the two middle ones.
+/// Returns the median of the sorted numbers `sorted`; for an even count, the lower of the two
+/// middle numbers.
 pub fn median(sorted: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }
 
-/// The bandwidth of a run.
+/// The bandwidth statistics of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Number of messages.
@@ -120,7 +122,8 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Computes the bandwidth of `iterations` messages that took `duration`.
+    /// Computes the average bandwidth of `iterations` messages that together took `duration`. There
+    /// is no peak.
     pub fn over(iterations: usize, duration: Duration) -> Self {
         Self {
             iterations,
@@ -130,10 +133,11 @@ impl Bandwidth {
         }
     }
 
-    /// Computes the average rate over the run and the peak rate: the best rate from the post of a
-    /// message to the completion of the same or a later message. `completed[n]` is the time at which
-    /// message `n` was known to be complete: when the next signaled message completed.
-    pub fn of_stamps(posted: &[Instant], completed: &[Instant]) -> Self {
+    /// Computes the average rate of the run, and the peak rate: the best rate between the post of
+    /// any message and the completion of the same or a later message. `posted` and `completed` have
+    /// one time for each message. A message counts as completed when the next signaled message
+    /// completes.
+    pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
         };
@@ -160,18 +164,18 @@ impl Bandwidth {
         }
     }
 
-    /// Converts `rate`, in messages of `size` bytes per second, to MiB per second.
+    /// Converts `rate`, a number of messages of `size` bytes per second, to MiB per second.
     pub fn mebibytes(rate: f64, size: usize) -> f64 {
         rate * size as f64 / f64::from(1 << 20)
     }
 
-    /// Converts `rate`, in messages of `size` bytes per second, to Gb per second.
+    /// Converts `rate`, a number of messages of `size` bytes per second, to Gb per second.
     pub fn gigabits(rate: f64, size: usize) -> f64 {
         rate * size as f64 * 8.0 / 1e9
     }
 }
 
-/// The messages that were sent on a second queue pair during a latency test.
+/// The result for the messages that were sent on a second queue pair during a latency test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
     /// The size of a message in bytes.
@@ -189,8 +193,8 @@ mod tests {
     }
 
     /// Checks that the statistics equal the summary that `ib_read_lat -n 20 -U` printed for these
-    /// samples. The first, slowest sample stands for one of the two samples that the statistics leave
-    /// out. In that summary the deviation is cut to whole microseconds.
+    /// samples. The slowest sample, the first, stands for one of the two samples that the
+    /// statistics leave out. That summary cuts the deviation to whole microseconds.
     #[test]
     fn perftests_samples_give_perftests_summary() {
         let samples = [
@@ -223,18 +227,18 @@ mod tests {
         let stamps: Vec<_> = (0..10)
             .map(|step| start + Duration::from_micros(20 * step))
             .collect();
-        let found = Latency::of_stamps(&stamps, 2).unwrap();
+        let found = Latency::from_times(&stamps, 2).unwrap();
         assert_eq!((found.iterations, found.samples.len()), (10, 9));
         close(found.typical, 10.0);
         close(found.deviation, 0.0);
-        assert!(Latency::of_stamps(&stamps[..3], 2).is_none());
+        assert!(Latency::from_times(&stamps[..3], 2).is_none());
     }
 
     #[test]
     fn a_histogram_gives_mean_and_rate_over_its_time() {
         let mut histogram = Histogram::new(3).unwrap();
         histogram.record_n(20_000, 100_000).unwrap();
-        let found = Latency::of_histogram(&histogram, Duration::from_secs(2), 2).unwrap();
+        let found = Latency::from_histogram(&histogram, Duration::from_secs(2), 2).unwrap();
         close(found.average, 10.0);
         close(found.rate(), 50_000.0);
         assert!((found.typical - 10.0).abs() < 0.02);
@@ -265,7 +269,7 @@ mod tests {
             at(400),
             at(400),
         ];
-        let found = Bandwidth::of_stamps(&posted, &completed);
+        let found = Bandwidth::from_times(&posted, &completed);
         assert_eq!(found.iterations, 8);
         close(found.average, 20_000.0);
         close(found.peak, 40_000.0);

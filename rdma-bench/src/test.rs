@@ -1,4 +1,4 @@
-//! The tests: a test is an operation, with the quantity to measure.
+//! The tests that can be run. A test is an operation and the quantity to measure.
 
 use std::fmt;
 
@@ -26,23 +26,24 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns whether the operation is an atomic.
+    /// Returns whether the operation is an atomic operation.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAndAdd | Self::CompareAndSwap)
     }
 
-    /// Returns whether the peer's device executes the operation without the peer's program.
+    /// Returns whether the peer's device executes the operation without the peer's program
+    /// (one-sided).
     pub fn is_one_sided(self) -> bool {
         !matches!(self, Self::Send | Self::Echo | Self::Item | Self::Bulk)
     }
 
-    /// Returns whether the operation is a part of remote procedure calls.
+    /// Returns whether the operation belongs to remote procedure calls.
     pub fn is_call(self) -> bool {
         matches!(self, Self::Echo | Self::Item | Self::Bulk)
     }
 
-    /// Returns whether the operation counts towards the maximum of outstanding reads and atomics of a
-    /// queue pair.
+    /// Returns whether the operation counts towards the maximum number of outstanding reads and
+    /// atomics of a queue pair.
     pub fn has_response(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
@@ -67,7 +68,7 @@ impl Metric {
     }
 }
 
-/// A test: an operation, with the quantity to measure.
+/// A test: an operation and the quantity to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
     /// The operation to measure.
@@ -101,7 +102,7 @@ impl Test {
         format!("ib_{self}")
     }
 
-    /// Returns whether the test reports half of a round trip as latency.
+    /// Returns whether the test reports half of a round trip as its latency.
     pub fn is_half_round_trip(self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Write)
     }

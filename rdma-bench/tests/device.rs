@@ -130,12 +130,12 @@ fn both(words: &str) -> [String; 2] {
 }
 
 /// Runs [`both`] with additional arguments for the client.
-fn both_with(words: &str, client_words: &[&str]) -> [String; 2] {
+fn both_with(words: &str, client_args: &[&str]) -> [String; 2] {
     let port = free_port();
     let mut words: Vec<&str> = words.split_whitespace().collect();
     words.extend(["-p", &port]);
     let server = Run::start(&words);
-    words.extend(client_words);
+    words.extend(client_args);
     words.push("127.0.0.1");
     let client = Run::start(&words);
     [server, client].map(|run| {
@@ -565,7 +565,7 @@ fn survivor(test: &str, server_dies: bool) -> String {
 }
 
 #[test]
-fn a_peer_that_dies_ends_the_other() {
+fn the_death_of_a_peer_ends_the_other_process() {
     let tests = [
         "send_lat",
         "send_lat --beside 64K",
@@ -596,7 +596,7 @@ fn failure(words: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_the_mistake() {
     let port = free_port();
     let nobody = failure(&["send_lat", "-p", &port, "127.0.0.1"]);
     assert!(nobody.contains("connecting to 127.0.0.1 port"), "{nobody}");

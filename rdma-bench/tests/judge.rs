@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdma_bench::Layer;
 use rdma_bench::compare::Network;
 use rdma_bench::limits::{
-    Bound, Effort, Goal, Judge, Judged, Networks, Part, Programs, Row, Run, Source, Statistic, Unit,
+    Bound, Effort, Goal, Judge, Judged, Networks, Programs, Row, Run, Source, Statistic, Term, Unit,
 };
 use rdma_bench::machine::Machine;
 use rdma_bench::{Metric, Verb};
@@ -16,21 +16,21 @@ use rdma_core::Context;
 
 /// Minimum effort: one pair of the shortest runs.
 const SHORT: Effort = Effort {
-    looks: &[1],
+    checks: &[1],
     repeats: 0,
     time: Duration::from_millis(1),
 };
 
-const fn latency(layer: Layer, verb: Verb) -> Part {
-    Part::of(Source::Ours(layer, Run::new(verb, Metric::Latency, 8)))
+const fn latency(layer: Layer, verb: Verb) -> Term {
+    Term::of(Source::Ours(layer, Run::new(verb, Metric::Latency, 8)))
 }
 
 const TAILS: Row = Row {
     id: "T1",
     what: "send_lat 8 B, p99 over async - p99 over core",
     unit: Unit::Microseconds,
-    figure: latency(Layer::Async, Verb::Send).at(Statistic::P99),
-    yardstick: &[latency(Layer::Core, Verb::Send).at(Statistic::P99)],
+    figure: latency(Layer::Async, Verb::Send).with(Statistic::P99),
+    yardstick: &[latency(Layer::Core, Verb::Send).with(Statistic::P99)],
     goal: Goal::Difference(Bound::AtMost(0.2)),
 };
 
@@ -38,7 +38,7 @@ const CALLS: Row = Row {
     id: "T2",
     what: "echo_lat 8 B, p99.9 / median",
     unit: Unit::Microseconds,
-    figure: latency(Layer::Rpc, Verb::Echo).at(Statistic::P99_9),
+    figure: latency(Layer::Rpc, Verb::Echo).with(Statistic::P99_9),
     yardstick: &[latency(Layer::Rpc, Verb::Echo)],
     goal: Goal::Ratio(Bound::AtMost(10.0)),
 };
@@ -47,7 +47,7 @@ const ITERATIONS: Row = Row {
     id: "T3",
     what: "iterations",
     unit: Unit::Count,
-    figure: latency(Layer::Core, Verb::Send).at(Statistic::Counter("/results/n_iterations")),
+    figure: latency(Layer::Core, Verb::Send).with(Statistic::Counter("/results/n_iterations")),
     yardstick: &[],
     goal: Goal::Value(Bound::AtMost(200_000.0)),
 };
@@ -56,12 +56,12 @@ const BESIDE: Row = Row {
     id: "T4",
     what: "send 64 KiB beside send_lat 8 B / send_bw",
     unit: Unit::Bytes(65536),
-    figure: Part::of(Source::Ours(
+    figure: Term::of(Source::Ours(
         Layer::Core,
         Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536", "-t", "2"]),
     ))
-    .at(Statistic::Beside),
-    yardstick: &[Part::of(Source::Ours(
+    .with(Statistic::Beside),
+    yardstick: &[Term::of(Source::Ours(
         Layer::Core,
         Run::new(Verb::Send, Metric::Bandwidth, 65536),
     ))],
@@ -116,7 +116,7 @@ fn calls_are_judged_by_a_ratio_of_their_percentiles() {
 }
 
 #[test]
-fn rates_beside_a_latency_are_held_against_rates() {
+fn rates_beside_a_latency_are_compared_with_rates() {
     let judged = measured(&BESIDE);
     let [pair] = &*judged.pairs else { panic!() };
     let rate = |document: usize, pointer| {
@@ -135,5 +135,5 @@ fn counters_are_numbers_of_the_programs_document() {
         (judged.median(), judged.yardstick()),
         (judged.figure(), None)
     );
-    assert_eq!(judged.document(&Machine::look())["unit"], "count");
+    assert_eq!(judged.document(&Machine::detect())["unit"], "count");
 }

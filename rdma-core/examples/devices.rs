@@ -6,7 +6,8 @@
 
 use std::fmt::Write as _;
 
-use rdma_core::{AddressChoice, Device, GidEntry, PortAttributes, Result, devices};
+use rdma_core::device::{GidEntry, PortAttributes};
+use rdma_core::{AddressChoice, Device, Result, devices};
 
 fn main() -> Result<()> {
     let devices = devices()?;

@@ -11,9 +11,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
-use rdma_core::{
-    CompletionFields, ConnectOptions, Context, ExtendedCompletionQueue, SendRequest, WorkCompletion,
-};
+use rdma_core::completion::{CompletionFields, ExtendedCompletionQueue};
+use rdma_core::{ConnectOptions, Context, SendRequest, WorkCompletion};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let count = match std::env::args().nth(1) {

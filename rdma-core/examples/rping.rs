@@ -19,10 +19,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdma_core::cm::{
+    Connection, ConnectionParameters, Connector, Incoming, Listener, PreparedConnection,
+};
+use rdma_core::memory::Part;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionChannel, Connection, ConnectionParameters, Connector, Context,
-    Incoming, Listener, Part, PreparedConnection, ProtectionDomain, QueuePairBuilder, ReceiveQueue,
-    RemoteMemory, SendQueue, SendRequest, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, CompletionChannel, Context, ProtectionDomain, QueuePairBuilder,
+    ReceiveQueue, RemoteMemory, SendQueue, SendRequest, WorkCompletion, WorkStatus,
 };
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -6,7 +6,8 @@
 
 use std::fmt::Write as _;
 
-use rdma_core::{Device, Gid, GidEntry, GidType, Result, devices};
+use rdma_core::device::{GidEntry, GidType};
+use rdma_core::{Device, Gid, Result, devices};
 
 fn main() -> Result<()> {
     let names: Vec<String> = std::env::args().skip(1).collect();

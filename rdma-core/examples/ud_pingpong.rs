@@ -13,7 +13,8 @@ use std::process::ExitCode;
 pub(crate) mod pingpong;
 
 use pingpong::{Completions, Line, Options, Outcome, Player, Program, Report, Table, balls, play};
-use rdma_core::{AddressVector, DatagramHeader, DatagramOptions, Destination, Transport};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::{DatagramOptions, Transport};
 
 pub(crate) const PROGRAM: Program = Program {
     name: "ud_pingpong",

@@ -278,7 +278,7 @@ impl Errno {
         matches!(self.0, libc::EOPNOTSUPP | libc::ENOSYS)
     }
 
-    /// Returns whether this error number means that no route leads to a peer.
+    /// Returns whether this error number means that no route leads to the peer.
     pub(crate) fn is_no_route(self) -> bool {
         matches!(
             self.0,
@@ -339,8 +339,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Text in the message of [`Error::NoDevice`] that names the libraries in which no device was
-/// found.
+/// A part of the message of [`Error::NoDevice`]: the libraries in which no device was found.
 const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
     "neither libibverbs nor softroce lists a device"
 } else {
@@ -352,8 +351,8 @@ const NO_DEVICE_REMEDY: &str = "enable the feature `softroce` of rdma-core, rdma
      project's repository, `cargo xtask softroce-setup --check` reports what this machine has and \
      what it lacks";
 
-/// Returns a text with the usual cause and the remedy if `verb` failed with `errno`, or `None` if
-/// no cause is known.
+/// Returns the usual cause and the remedy, as text, of a failure of `verb` with `errno`; `None` if
+/// they are not known.
 fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
     Some(match (verb, errno.0) {
         ("ibv_get_device_list", libc::ENOSYS) => {
@@ -466,8 +465,8 @@ fn instead_text(device: Option<&str>) -> String {
     })
 }
 
-/// Returns a hint that the device softroce needs a Cargo feature. The text is empty unless `name`
-/// is a softroce device and the program was built without the feature.
+/// Returns a hint that softroce needs a Cargo feature, if `name` is a softroce device and the
+/// program was built without that feature. Returns an empty text otherwise.
 fn unlinked_text(name: &str) -> &'static str {
     if name.contains("softroce") && !cfg!(feature = "softroce") {
         "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"
@@ -519,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_named() {
+    fn an_object_in_use_is_named() {
         let memory = Error::in_use("leased memory", "a request that binds it");
         assert_eq!(
             memory.to_string(),

@@ -12,6 +12,10 @@
 //!              +-> CompletionChannel, CompletionQueue, XrcDomain
 //! ```
 //!
+//! The root of the crate contains the types that a first program needs. A module contains these and
+//! all other types of its subject: [`device`], [`memory`], [`completion`], [`queue_pair`],
+//! [`receive`], [`address`], [`cm`].
+//!
 //! # What it does
 //!
 //! - A parent object creates its children. An object is destroyed when its last handle is dropped;
@@ -24,7 +28,7 @@
 //! - An error names the verb, the object, the `errno` and, where known, the remedy.
 //! - In general an operation needs no allocation, no hashing and no lock of this crate. Two cases
 //!   are exceptions: one thread polls a completion that another thread waits for (for example in a
-//!   scope or a drain), and a thread creates its first [batch](SendBatch).
+//!   scope or a drain), and a thread creates its first [batch](queue_pair::SendBatch).
 //! - Objects are [`Send`]. They are `Sync` where the verbs on them are thread-safe.
 //!
 //! # Three ways to post
@@ -90,7 +94,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `RDMA_DEVICE` | the device, and optionally the port, that [`Context::open_default`] opens: see [`DeviceSelector`] |
+//! | `RDMA_DEVICE` | the device, and optionally the port, that [`Context::open_default`] opens: see [`DeviceSelector`](device::DeviceSelector) |
 //! | `RDMA_GID_INDEX` | the GID index to use if the program chooses none: a number, or `auto` |
 
 #![deny(unsafe_code)]
@@ -113,62 +117,19 @@ pub mod queue_pair;
 pub mod receive;
 mod refused;
 
-pub use address::{
-    AddressHandle, AddressVector, Counter, Counters, DatagramHeader, Destination, EthernetMatch,
-    Flow, FlowRule, GlobalRouteHeader, GroupMembership, Ipv4Header, Ipv4Match, Ipv6Match,
-    PortMatch, StaticRate, multicast_gid,
-};
-pub use cm::{
-    AddressInfo, AddressQuery, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,
-    ConnectionId, ConnectionIdOption, ConnectionParameters, ConnectionRequest, ConnectionStep,
-    Connector, DatagramPeer, EventChannel, EventStatus, Incoming, Listener, ListenerBuilder,
-    MulticastMember, PeerParameters, PortSpace, PreparedConnection, RejectReason, ResolvedPeer,
-};
 pub use completion::{
-    CompletionChannel, CompletionFields, CompletionQueue, CompletionQueueBuilder,
-    CompletionQueueId, CompletionTag, ExtendedCompletion, ExtendedCompletionQueue,
-    ExtendedCompletionQueueBuilder, PolledCompletions, StatusClass, WorkCompletion, WorkError,
-    WorkOpcode, WorkStatus,
+    CompletionChannel, CompletionQueue, WorkCompletion, WorkError, WorkOpcode, WorkStatus,
 };
 pub use context::Context;
-pub use device::{
-    AddressChoice, AtomicCapability, AtomicSizes, Device, DeviceAttributes, DeviceCapabilities,
-    DeviceClock, DeviceInfo, DeviceSelector, ExtendedDeviceAttributes, Gid, GidEntry, GidType,
-    HashFields, HashFunctions, LinkLayer, LinkSpeed, LinkWidth, LocalAddress,
-    ModerationCapabilities, Mtu, NodeType, OnDemandCapabilities, OnDemandOperations,
-    OnDemandPaging, PacingCapabilities, PartitionKey, PciAtomicCapabilities, PhysicalState,
-    PortAttributes, PortCapabilities, PortCapabilities2, PortFlags, PortInfo, PortState, Protocol,
-    QueuePairKinds, RawPacketCapabilities, SegmentationCapabilities, SpreadingCapabilities,
-    TagMatchingCapabilities, TagMatchingFlags, TransportType, devices,
-};
+pub use device::{AddressChoice, Device, Gid, Mtu, devices};
 pub use error::{Errno, Error, Result};
 pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
-pub use memory::{
-    AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
-    ExposedGrant, ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder,
-    HugePages, LeaseState, Left, LentMemory, MemoryWindow, Pages, Part, Prefetch, ReadClaim,
-    Registration, RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter,
-    SharedBuffer, StableMemory, StableMemoryMut, UnmappedRegion, VolatileSlice, WindowLease,
-    WindowType, WriteClaim, fork_init, fork_status,
-};
-pub use memory::{AtomicResult, BorrowedMemory, Tagged};
+pub use memory::{AccessFlags, Buffer, ExposedMemory, FrozenBuffer, RemoteMemory};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
-    AlternatePath, Arrival, AttributeMask, ConcurrentReceiveQueue, ConcurrentSendQueue,
-    ConnectOptions, DataOrder, DatagramOptions, DetachedSlot, Endpoint, EnhancedEstablishment,
-    ManualQueuePair, MigrationState, Modification, ModificationFlaw, PostError, PreparedQueuePair,
-    QueuePair, QueuePairAttributes, QueuePairBuilder, QueuePairCapacities, QueuePairCreateFlags,
-    QueuePairMap, QueuePairState, RateLimit, ReceiveQueue, RefusedModification, ReservedSlot,
-    SendOperations, SendQueue, SendRequest, Transport,
+    ConnectOptions, DatagramOptions, Endpoint, PostError, PreparedQueuePair, QueuePair,
+    QueuePairBuilder, QueuePairMap, QueuePairState, ReceiveQueue, Scope, SendQueue, SendRequest,
+    Transport,
 };
-pub use queue_pair::{
-    BatchError, CompletedMemory, CompletedRequest, CompletedSlots, ConcurrentReceiveBatch,
-    ConcurrentSendBatch, FailedRequest, InlineData, PendingRequest, Placement, RawElements,
-    RawPostError, RawSendRequest, RawSession, ReceiveBatch, Scope, SendBatch, Unposted,
-    raw_receive_request,
-};
-pub use receive::{
-    SharedReceiveBatch, SharedReceiveQueue, SharedReceiveQueueAttributes,
-    SharedReceiveQueueBuilder, SharedReceiveQueueId, XrcDomain, XrcDomainOpening,
-};
+pub use receive::SharedReceiveQueue;
 pub use refused::Refused;

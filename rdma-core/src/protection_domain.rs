@@ -49,7 +49,7 @@ impl ProtectionDomain {
 
     /// Allocates `len` zeroed, page-aligned bytes, and registers them for local use. If the device
     /// has an allocator of its own, the memory comes from the device: see
-    /// [`HostMemoryBuilder::domain`](crate::HostMemoryBuilder::domain).
+    /// [`HostMemoryBuilder::domain`](crate::memory::HostMemoryBuilder::domain).
     ///
     /// # Errors
     ///

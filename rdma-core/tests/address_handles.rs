@@ -1,8 +1,9 @@
-//! The way to a port: address vectors and handles.
+//! Address vectors and address handles: the paths to ports.
 
 mod common;
 
-use rdma_core::{AddressChoice, AddressHandle, AddressVector, Error, StaticRate};
+use rdma_core::address::{AddressHandle, AddressVector, StaticRate};
+use rdma_core::{AddressChoice, Error};
 
 #[test]
 fn a_handle_outlives_the_domain_it_was_made_in() {
@@ -75,7 +76,7 @@ fn a_handle_made_elsewhere_is_taken_over() {
     let mut raw = AddressVector::new(&here, here.gid, here.lid)
         .to_raw()
         .unwrap();
-    // SAFETY: the domain and the vector are valid; the handle is given away at once.
+    // SAFETY: the domain and the vector are valid; ownership of the handle passes to the next call.
     let handle = unsafe {
         let raw = ibverbs_sys::ibv_create_ah(domain.as_raw(), &mut raw);
         assert!(!raw.is_null());
@@ -85,7 +86,7 @@ fn a_handle_made_elsewhere_is_taken_over() {
 }
 
 #[test]
-fn a_way_that_the_device_does_not_know_is_an_error_with_the_gids() {
+fn an_unknown_path_is_an_error_with_the_gids() {
     let domain = common::context().protection_domain().unwrap();
     let here = domain.context().address(AddressChoice::default()).unwrap();
     let nowhere = AddressVector {

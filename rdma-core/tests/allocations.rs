@@ -1,7 +1,8 @@
-//! No operation allocates: owned, in batches, concurrent, in a scope and raw, by either function.
+//! Checks that no way to post allocates memory: owned, in batches, concurrent, in a scope and raw,
+//! by `ibv_post_send` and by `ibv_wr_*`.
 //!
-//! The device in user space runs in this process and may allocate for a request; the same requests
-//! posted raw tell how often, and nothing may do so more often than that.
+//! softroce runs in this process and may itself allocate for a request. The number of these
+//! allocations is measured with raw requests, and no other way to post may allocate more.
 
 mod common;
 
@@ -10,9 +11,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use common::{Pair, exposed, pattern, succeed};
+use rdma_core::memory::AtomicResult;
+use rdma_core::queue_pair::{RawElements, RawSendRequest};
 use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, ExposedMemory, QueuePairBuilder,
-    RawElements, RawSendRequest, SendRequest,
+    AccessFlags, Buffer, ConnectOptions, ExposedMemory, QueuePairBuilder, SendRequest,
 };
 
 struct Counting;
@@ -25,28 +27,28 @@ fn count_one() {
     ALLOCATIONS.with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the system's allocator.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_one();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the system's allocator.
         unsafe { System.realloc(start, layout, size) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements of the system's allocator.
         unsafe { System.dealloc(start, layout) };
     }
 }
@@ -54,12 +56,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Operations that are counted together, and number of such counts.
+/// Number of operations in a round, whose allocations are counted together.
 const OPERATIONS: u64 = 200;
 const ROUNDS: usize = 8;
 
-/// The fewest allocations of this thread in a round of operations. The first round is for what is
-/// allocated once; of the others the device may need more in one or the other.
+/// Returns the minimum number of allocations of this thread in a round of operations. Leaves out
+/// the first round, which includes one-time allocations. Takes the minimum, because the device may
+/// allocate more in some rounds.
 fn allocations(mut operation: impl FnMut()) -> u64 {
     let round = |_| {
         let before = ALLOCATIONS.get();
@@ -69,9 +72,9 @@ fn allocations(mut operation: impl FnMut()) -> u64 {
     (0..ROUNDS).map(round).skip(1).min().unwrap()
 }
 
-/// Asserts that the allocations in a round, of operations of `requests` requests each, are the
-/// device's: for its requests, and now and then when something of it grows. One allocation for each
-/// operation would be more.
+/// Asserts that only the device has allocated in a round of operations with `requests` requests
+/// each: `device` allocations for each request, and a few more when tables of the device grow. One
+/// more allocation for each operation would fail the test.
 #[track_caller]
 fn assert_none(count: u64, requests: u64, device: u64) {
     assert!(
@@ -88,13 +91,13 @@ fn pairs() -> [Pair; 2] {
     ways.map(|way| Pair::with(way, &ConnectOptions::default()))
 }
 
-/// Counts the allocations of the device for writes.
+/// Counts the allocations of the device for single writes.
 fn of_the_device(pair: &Pair, there: &ExposedMemory) -> u64 {
     let source = pattern(&pair.domain, 8, 1);
     let element = RawElements::of(&source).unwrap();
     allocations(|| {
         let mut request = RawSendRequest::write(&element, there.remote()).signaled();
-        // SAFETY: request and element are there, and the buffer outlives the completion.
+        // SAFETY: the request and the element are valid, and the buffer outlives the completion.
         unsafe { pair.left.post_send_raw(request.as_raw()) }.unwrap();
         succeed(pair.left.send_completions());
     })
@@ -296,7 +299,7 @@ fn requests_of_a_scope_allocate_nothing() {
     }
 }
 
-/// Of data that is copied the device in user space has a copy of its own for each request.
+/// softroce copies inline data for each request, which the count for the device includes.
 #[test]
 fn copied_data_allocates_nothing_here() {
     for pair in pairs() {
@@ -310,7 +313,8 @@ fn copied_data_allocates_nothing_here() {
             }];
             let mut request = RawSendRequest::write(&element, there.remote()).signaled();
             request = request.inline();
-            // SAFETY: request, element and data are there, and the data is copied.
+            // SAFETY: the request, the element and the data are valid during the call, which copies
+            // the data.
             unsafe { pair.left.post_send_raw(request.as_raw()) }.unwrap();
             succeed(pair.left.send_completions());
         });

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use common::{Pair, completion, context, eventually, exposed, pattern, succeed};
 use ibverbs_sys::ibv_event_type;
+use rdma_core::device::{DeviceCapabilities, GidEntry, GidType, PhysicalState, PortState};
 use rdma_core::{
     AccessFlags, AsyncEvent, AsyncEventObject, AsyncEvents, Buffer, ConnectOptions, Context,
-    GidType, PortState, QueuePair, SendRequest, WorkStatus,
+    QueuePair, SendRequest, WorkStatus,
 };
 
 /// Maximum wait of a test for an event that must happen.
@@ -23,8 +24,8 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Duration of the wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Events of the port and the device go to every context of the process, so a test that raises them
-/// is alone.
+/// A lock on the device: events of the port and the device go to every context of the process, so a
+/// test that raises such events must run alone.
 static DEVICE: RwLock<()> = RwLock::new(());
 
 fn with_others() -> RwLockReadGuard<'static, ()> {
@@ -35,7 +36,7 @@ fn alone() -> RwLockWriteGuard<'static, ()> {
     DEVICE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next event that is meant.
+/// Waits for the next event that `meant` accepts, and returns it.
 #[track_caller]
 fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncEvent {
     let mut others = Vec::new();
@@ -55,7 +56,7 @@ fn is_rxe(context: &Context) -> bool {
     context.device().description().as_deref() == Some("rxe")
 }
 
-/// The event that a queue pair must raise; with the kernel's Soft-RoCE, that or none.
+/// Checks that the queue pair raises `expected`. The kernel's Soft-RoCE may also raise no event.
 #[track_caller]
 fn expect_of_queue_pair(context: &Context, events: &AsyncEvents, expected: AsyncEvent) {
     if !is_rxe(context) {
@@ -79,7 +80,8 @@ fn is_readable(events: &AsyncEvents, limit: Duration) -> bool {
     unsafe { libc::poll(&mut poll, 1, limit) == 1 }
 }
 
-/// A pair whose left end wrote to memory that the right one does not have; both failed.
+/// Returns a pair whose left side wrote to memory that the right side does not have, so that both
+/// queue pairs have failed.
 fn violated() -> Pair {
     let pair = Pair::new();
     let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_WRITE);
@@ -93,8 +95,7 @@ fn violated() -> Pair {
     pair
 }
 
-/// A completion queue that holds more completions than it has room for, with its queue pair and the
-/// peer of that.
+/// Returns a completion queue that has overrun, and the pair whose left queue pair uses the queue.
 fn overrun(context: &Context) -> (rdma_core::CompletionQueue, Pair) {
     let domain = context.protection_domain().unwrap();
     let completions = context.completion_queue(1).build().unwrap();
@@ -169,7 +170,7 @@ fn queue_pair_that_loses_a_completion_fails_and_says_so() {
 }
 
 #[test]
-fn access_to_memory_out_of_reach_is_told_to_its_owner() {
+fn a_forbidden_access_is_an_event_at_the_owner_of_the_memory() {
     // IBTA 11.6.3.2: Local Access Violation Work Queue Error, at the responder.
     let _shared = with_others();
     let pair = violated();
@@ -181,7 +182,7 @@ fn access_to_memory_out_of_reach_is_told_to_its_owner() {
 }
 
 #[test]
-fn request_that_is_not_allowed_is_told_to_who_received_it() {
+fn an_invalid_request_is_an_event_at_the_receiver() {
     // IBTA 11.6.3.2: Invalid Request Local Work Queue Error, at the responder.
     let _shared = with_others();
     let configure = |builder: rdma_core::QueuePairBuilder| builder.access(AccessFlags::empty());
@@ -200,7 +201,7 @@ fn request_that_is_not_allowed_is_told_to_who_received_it() {
 }
 
 #[test]
-fn first_message_before_ready_to_send_is_told() {
+fn a_message_before_ready_to_send_is_an_event() {
     // IBTA 11.6.3.1: Communication Established.
     let _shared = with_others();
     let context = context();
@@ -225,7 +226,7 @@ fn first_message_before_ready_to_send_is_told() {
 }
 
 #[test]
-fn drained_send_queue_is_told_where_that_was_asked_for() {
+fn a_drained_send_queue_is_an_event_on_request() {
     // IBTA 11.6.3.1: Send Queue Drained.
     let _shared = with_others();
     let pair = Pair::new();
@@ -240,7 +241,7 @@ fn drained_send_queue_is_told_where_that_was_asked_for() {
     assert!(unasked.is_none() || is_rxe(context), "{unasked:?}");
 }
 
-/// Two queue pairs of which the right one receives from a shared queue.
+/// Two connected queue pairs, of which the right one takes its receives from a shared queue.
 struct Served {
     domain: rdma_core::ProtectionDomain,
     queue: rdma_core::SharedReceiveQueue<Buffer>,
@@ -268,7 +269,7 @@ impl Served {
         }
     }
 
-    /// Sends eight bytes from left to right.
+    /// Sends eight bytes from the left queue pair to the right one.
     fn send(&self) {
         let mut sends = self.left.send_queue();
         let memory = self.domain.allocate(8).unwrap();
@@ -322,7 +323,7 @@ fn events_come_to_their_own_context_only() {
 }
 
 #[test]
-fn events_that_nobody_took_go_with_their_objects() {
+fn unread_events_are_dropped_with_their_objects() {
     let _shared = with_others();
     let context = context();
     let events = context.async_events().unwrap();
@@ -333,7 +334,7 @@ fn events_that_nobody_took_go_with_their_objects() {
 }
 
 #[test]
-fn objects_of_events_that_were_taken_can_go_at_once() {
+fn objects_of_events_that_were_read_can_be_dropped() {
     let _shared = with_others();
     let context = context();
     let events = context.async_events().unwrap();
@@ -342,9 +343,9 @@ fn objects_of_events_that_were_taken_can_go_at_once() {
     let event = event_of(&events, |event| {
         matches!(event, AsyncEvent::CompletionQueueError { .. })
     });
-    // Its destruction waits for acknowledgements; the test would not end.
+    // If the event was not acknowledged, the destruction of the queue would wait for ever.
     drop((completions, pair));
-    // The event names an object that is gone, by a number that no other gets.
+    // The event names a queue that no longer exists, by an id that no other queue gets.
     assert_eq!(event.object(), AsyncEventObject::CompletionQueue(id));
     let next = context.completion_queue(1).build().unwrap();
     assert_ne!(next.id(), id);
@@ -379,7 +380,7 @@ fn events_come_to_many_waiting_threads_and_each_to_one() {
     });
     let told = told.into_inner().unwrap();
     for (queue, _) in &queues {
-        // The kernel's Soft-RoCE raises one for each completion that is lost.
+        // The kernel's Soft-RoCE raises an event for each completion that is lost.
         let at_most = if context.device().is_emulated() { 1 } else { 2 };
         assert!((1..=at_most).contains(&count_of(&told, queue)), "{told:?}");
     }
@@ -412,7 +413,7 @@ fn a_wait_without_limit_ends_with_an_event_after_its_context_s_last_handle() {
 }
 
 #[test]
-fn a_port_tells_when_its_gids_change() {
+fn a_change_of_the_gid_table_is_an_event() {
     let _alone = alone();
     let context = context();
     let events = context.async_events().unwrap();
@@ -424,8 +425,8 @@ fn a_port_tells_when_its_gids_change() {
     }
     let gids = context.gids().unwrap();
     let roce = gids.iter().find(|entry| entry.kind == GidType::RoceV2);
-    let interface = roce.and_then(rdma_core::GidEntry::interface_name).unwrap();
-    // Of documentation (RFC 5737), so that no traffic goes there.
+    let interface = roce.and_then(GidEntry::interface_name).unwrap();
+    // An address for documentation (RFC 5737), to which no traffic goes.
     let text = "192.0.2.77";
     let gid = rdma_core::Gid::from(text.parse::<std::net::IpAddr>().unwrap());
     let is_there = || context.gids().unwrap().iter().any(|entry| entry.gid == gid);
@@ -437,7 +438,7 @@ fn a_port_tells_when_its_gids_change() {
     eventually("the GID's end", || (!is_there()).then_some(()));
 }
 
-/// An address of a network interface, for a while.
+/// An address of a network interface, which is removed when this value is dropped.
 struct Address<'a> {
     interface: &'a str,
     text: &'a str,
@@ -467,13 +468,14 @@ impl Drop for Address<'_> {
 }
 
 #[test]
-fn a_port_tells_when_its_link_goes_and_comes() {
+fn a_link_that_goes_down_and_up_is_an_event() {
     let _alone = alone();
     let context = context();
     if !context.device().is_emulated() {
-        // A kernel's port would lose addresses that other tests need. It tells of its link still.
+        // Without its link, a port of the kernel would lose addresses that other tests need.
+        // Therefore the test only checks that the device reports such events.
         let flags = context.attributes().unwrap().capabilities();
-        assert!(flags.contains(rdma_core::DeviceCapabilities::PORT_ACTIVE_EVENT));
+        assert!(flags.contains(DeviceCapabilities::PORT_ACTIVE_EVENT));
         return;
     }
     let (events, copy) = (context.async_events().unwrap(), context.clone());
@@ -486,7 +488,7 @@ fn a_port_tells_when_its_link_goes_and_comes() {
     let up = AsyncEvent::PortActive { port };
     assert_eq!(event_of(&events, |_| true), up);
     assert_eq!(lost.state(), PortState::Down);
-    assert_eq!(lost.physical_state(), rdma_core::PhysicalState::Disabled);
+    assert_eq!(lost.physical_state(), PhysicalState::Disabled);
     assert_eq!(copy.port(port).unwrap().state(), PortState::Active);
     Pair::new().check();
 }
@@ -497,7 +499,7 @@ fn every_event_of_a_port_or_the_device_is_typed() {
     let context = context();
     let events = context.async_events().unwrap();
     if !context.device().is_emulated() {
-        // Only the user-space device raises them at will.
+        // Only softroce raises these events on request.
         assert_eq!(events.take().unwrap(), None);
         return;
     }
@@ -527,7 +529,7 @@ fn every_event_of_a_port_or_the_device_is_typed() {
             ibv_event_type::IBV_EVENT_DEVICE_FATAL,
             AsyncEvent::DeviceFatal,
         ),
-        // A library of the future.
+        // An event type of a future library.
         (ibv_event_type(77), AsyncEvent::Unknown(77)),
     ];
     for (kind, _) in raised {
@@ -545,7 +547,7 @@ fn failure_of_the_verb_is_an_error_that_names_it() {
     let context = context();
     let events = context.async_events().unwrap();
     if !context.device().is_emulated() {
-        // Only the user-space device fails at will.
+        // Only softroce fails on request.
         assert_eq!(events.take().unwrap(), None);
         return;
     }

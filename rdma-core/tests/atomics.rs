@@ -16,7 +16,7 @@ fn number(memory: &Buffer) -> u64 {
 }
 
 #[test]
-fn compare_and_swap_swaps_when_equal_and_tells_what_was_there() {
+fn compare_and_swap_swaps_if_equal_and_returns_the_previous_value() {
     let pair = Pair::new();
     let counter = counter(&pair, 7);
     let remote = counter.remote().slice(8..16).unwrap();
@@ -55,7 +55,7 @@ fn fetch_and_add_adds_and_wraps() {
 }
 
 #[test]
-fn completions_tell_which_atomic_it_was() {
+fn completions_contain_the_type_of_the_atomic() {
     let pair = Pair::new();
     let counter = counter(&pair, 0);
     let remote = counter.remote().slice(8..16).unwrap();

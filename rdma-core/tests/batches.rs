@@ -1,14 +1,15 @@
-//! Doorbell batches.
+//! Batches, whose requests are posted by one call of the driver.
 
 mod common;
 
 use common::{Pair, bytes, completion, exposed, pattern, receive, succeed};
+use rdma_core::queue_pair::{BatchError, SendBatch};
 use rdma_core::{
-    AccessFlags, BatchError, Buffer, ConnectOptions, Errno, Error, FrozenBuffer, QueuePair,
-    QueuePairBuilder, SendBatch, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, ConnectOptions, Errno, Error, FrozenBuffer, QueuePair, QueuePairBuilder,
+    SendQueue, SendRequest, WorkCompletion,
 };
 
-/// A pair for each way to post: `ibv_post_send`, and the functions `ibv_wr_*`.
+/// Returns a pair for each way to post: `ibv_post_send`, and the functions `ibv_wr_*`.
 fn pairs(configure: impl Fn(QueuePairBuilder) -> QueuePairBuilder) -> [Pair; 2] {
     let options = ConnectOptions::default();
     [
@@ -75,7 +76,7 @@ fn batches_of_two_queues_are_made_at_the_same_time() {
                         .unwrap();
                 }
             }
-            // The one that was begun first is posted last, every other time.
+            // In every other round, the batch that was begun first is posted last.
             let posted = match round % 2 {
                 0 => [first.post().unwrap(), second.post().unwrap()],
                 _ => [second.post().unwrap(), first.post().unwrap()],
@@ -127,7 +128,7 @@ fn receives_are_posted_in_batches() {
 }
 
 #[test]
-fn an_empty_batch_is_posted_without_a_word() {
+fn posting_an_empty_batch_has_no_effect() {
     for pair in pairs(|builder| builder) {
         let mut sends = pair.left.send_queue::<Buffer>();
         assert_eq!(sends.batch().post().unwrap(), 0);
@@ -186,7 +187,7 @@ fn a_batch_that_is_forgotten_is_not_posted_and_blocks_nothing() {
                 std::mem::forget(batch);
                 assert_eq!(sends.in_flight(), 0);
                 no_completion(&pair);
-                // Posts requests one by one, and the rest as a batch.
+                // Posts some requests one by one, and the rest as a batch.
                 for _ in 0..posted {
                     sends.post(write()).unwrap();
                 }
@@ -287,20 +288,20 @@ fn what_a_batch_takes_back_comes_in_its_order() {
     }
 }
 
-/// Posts batches of seven to a queue pair of seven, in queues that do not know of each other, until
-/// the device refuses in the middle. Then calls `end` with that batch and the number of requests
-/// posted before it. Returns the queues and the number of requests in flight. Requests that were
-/// posted stay outstanding meanwhile.
+/// Posts batches of seven requests to a queue pair for seven requests, each in a queue of its own,
+/// until the device refuses a batch in part. Then calls `end` with that batch and the number of
+/// requests that were posted before the batch. Returns the queues and the number of requests in
+/// flight. All posted requests stay outstanding meanwhile.
 fn fill(
     end: impl Fn(&QueuePair, usize, BatchError<SendBatch<'_, Buffer>>) -> usize,
 ) -> (QueuePair, Vec<SendQueue<Buffer>>, usize) {
     let domain = common::context().protection_domain().unwrap();
     let prepared = domain.queue_pair().send_requests(7);
-    // Room for what a device may take more than was asked for.
+    // The device may accept more requests than were requested at the creation.
     let completions = domain.context().completion_queue(1000).build().unwrap();
     let prepared = prepared.send_completions(&completions).build().unwrap();
     let peer = common::nobody(prepared.endpoint());
-    // Nobody answers, and it waits for ever.
+    // The peer never answers, and the queue pair never gives up.
     let options = ConnectOptions::default().ack_timeout_exponent(0);
     let queue_pair = prepared.connect(&peer, &options).unwrap();
     let (mut queues, mut all) = (Vec::new(), 0);
@@ -328,7 +329,8 @@ fn fill(
     panic!("a queue pair of 7 requests has not 700");
 }
 
-/// Retires all that is in flight, with completions that were polled before and those that come.
+/// Completes all requests in flight: with the completions in `before`, which were already polled,
+/// and with newly polled ones.
 fn retire(
     queue_pair: &QueuePair,
     queues: &mut [SendQueue<Buffer>],
@@ -349,7 +351,7 @@ fn retire(
 }
 
 #[test]
-fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
+fn a_batch_posted_in_part_reports_the_number_and_keeps_the_rest() {
     let (queue_pair, mut queues, all) = fill(|_, _, refused| {
         let BatchError {
             posted,
@@ -370,7 +372,7 @@ fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
 fn the_rest_of_a_batch_can_be_posted_again() {
     let flushed = std::cell::RefCell::new(Vec::new());
     let (queue_pair, mut queues, all) = fill(|queue_pair, before, refused| {
-        // In the error state the device gives up what it has, and has room again.
+        // In the error state the device flushes the outstanding requests, and then has room again.
         queue_pair.fail().unwrap();
         while flushed.borrow().len() < before + refused.posted {
             let next = completion(queue_pair.send_completions());

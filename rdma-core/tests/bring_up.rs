@@ -1,4 +1,4 @@
-//! Bringing queue pairs up step by step, asking them, and taking them back.
+//! State transitions of queue pairs step by step, queries, and resets.
 
 mod common;
 
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, context, eventually, nobody, pattern, receive, succeed};
+use rdma_core::queue_pair::{ManualQueuePair, Modification};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, FrozenBuffer, ManualQueuePair,
-    Modification, Mtu, ProtectionDomain, QueuePair, QueuePairState, Refused, SendRequest,
-    Transport,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, FrozenBuffer, Mtu,
+    ProtectionDomain, QueuePair, QueuePairState, Refused, SendRequest, Transport,
 };
 
 const CONNECTED: [Transport; 2] = [Transport::ReliableConnected, Transport::UnreliableConnected];
@@ -85,7 +85,7 @@ fn a_queue_pair_becomes_one_with_queues_in_its_state_only() {
 }
 
 #[test]
-fn what_is_set_is_what_the_query_tells() {
+fn the_query_returns_the_attributes_that_were_set() {
     let options = ConnectOptions::default()
         .mtu(Mtu::Mtu512)
         .ack_timeout_exponent(15)
@@ -127,10 +127,10 @@ fn what_is_set_is_what_the_query_tells() {
     assert_eq!(vector.gid, Some(pair.right.address().gid));
     assert_eq!(vector.gid_index, pair.left.address().gid_index);
     assert_eq!(vector.traffic_class, 32);
-    // Linux puts in the limit of the route that it finds, on Ethernet.
+    // On Ethernet, Linux replaces the hop limit by that of the route.
     assert!(matches!(vector.hop_limit, 17 | 64), "{vector:?}");
     assert!(!all.is_draining());
-    // Devices round up, and say so.
+    // Devices may round the capacities up, and report the result.
     let granted = pair.left.capacities();
     assert!(granted.send_requests >= 20 && granted.receive_requests >= 30);
     assert!(granted.send_elements >= 2 && granted.receive_elements >= 3);
@@ -194,7 +194,7 @@ fn a_paused_queue_pair_sends_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_drain_of_sends_that_nobody_answers_ends_in_time() {
+fn a_drain_of_unanswered_sends_times_out() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -213,7 +213,7 @@ fn a_drain_of_sends_that_nobody_answers_ends_in_time() {
     assert_eq!(sends.complete(&flushed).count(), 1);
 }
 
-/// A pair with requests in flight that nobody answers, and what keeps their memory.
+/// Returns a queue pair whose requests in flight are never answered, and their memory.
 fn stuck(domain: &ProtectionDomain) -> (QueuePair, FrozenBuffer) {
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -260,7 +260,7 @@ fn a_reset_frees_what_was_in_flight_and_the_queue_pair_works_again() {
 }
 
 #[test]
-fn nothing_is_reset_that_queues_are_made_of() {
+fn a_queue_pair_with_queues_is_not_reset() {
     let pair = Pair::new();
     let Pair { left, domain, .. } = pair;
     let clone = left.clone();
@@ -326,8 +326,8 @@ fn an_unacknowledged_queue_pair_recovers_from_a_failed_request() {
         (state != QueuePairState::ReadyToSend).then_some(state)
     });
     if state == QueuePairState::Error {
-        // Linux's Soft-RoCE fails the queue pair where the specification (IBTA volume 1, 10.3.1.6)
-        // fails the send queue. Nothing leads back from there.
+        // Linux's Soft-RoCE moves the queue pair to the error state, where the specification (IBTA
+        // volume 1, 10.3.1.6) requires SQE. No transition leads from the error state to RTS.
         let refused = pair.left.recover().unwrap_err();
         assert!(
             matches!(refused, Error::InvalidArgument { .. }),
@@ -347,7 +347,7 @@ fn an_unacknowledged_queue_pair_recovers_from_a_failed_request() {
     pair.check();
 }
 
-/// Posts a request with a key that no region has, which no queue of this crate would.
+/// Posts a request with a local key that no region has, which the queues of this crate never do.
 fn post_with_a_wrong_key(pair: &QueuePair) {
     use ibverbs_sys as sys;
     let mut element = sys::ibv_sge {
@@ -355,8 +355,8 @@ fn post_with_a_wrong_key(pair: &QueuePair) {
         length: 8,
         lkey: 0xffff_fff0,
     };
-    // SAFETY: a plain C struct that any bytes are a value of; what the request points at outlives
-    // the call, and the device refuses its memory.
+    // SAFETY: every byte pattern is a value of this C struct. The objects that the request points
+    // to outlive the call, and the device refuses the memory.
     unsafe {
         let mut wr: sys::ibv_send_wr = std::mem::zeroed();
         wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;

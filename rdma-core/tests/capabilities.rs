@@ -1,15 +1,17 @@
-//! The book's table of capabilities names tests: they exist, and every capability has one.
+//! Checks the table of capabilities in the book: every capability names tests, and these tests
+//! exist.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The capabilities that are not of this crate: vendors' own interfaces, and those of futures.
+/// The numbers of the capabilities that this crate does not have: interfaces of vendors, and
+/// futures.
 const ELSEWHERE: [u32; 4] = [19, 34, 35, 54];
 
 struct Row {
     number: u32,
-    /// `crate/tests/file.rs::function`, all of the row.
+    /// The tests that the row names, each as `crate/tests/file.rs::function`.
     tests: Vec<String>,
     devices: String,
 }
@@ -38,7 +40,7 @@ fn rows() -> Vec<Row> {
     .collect()
 }
 
-/// Returns the text between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<String> {
     let parts = text.split('`').skip(1).step_by(2);
     parts.map(str::to_owned).collect()
@@ -106,7 +108,7 @@ fn every_row_says_where_it_succeeds() {
 }
 
 #[test]
-fn tests_are_told_from_other_functions() {
+fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn one() {}\nfn two() {}\n    #[tokio::test]\n    async fn three() {}\n";
     assert!(is_test(source, "one") && is_test(source, "three"));
     assert!(!is_test(source, "two") && !is_test(source, "on"));

@@ -1,4 +1,5 @@
-//! Completion channels: arming, waiting, draining, and telling queues apart.
+//! Completion channels: requesting notifications, waiting, draining, and several queues on a
+//! channel.
 
 mod common;
 
@@ -7,14 +8,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use common::{Pair, bytes, context, eventually, pattern, succeed};
+use rdma_core::completion::CompletionQueueId;
 use rdma_core::{
-    CompletionChannel, CompletionQueue, CompletionQueueId, ConnectOptions, Error, SendRequest,
-    WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
 };
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A pair whose right side receives into a queue with a channel.
+/// Returns a pair whose right side receives into a completion queue with a channel.
 fn announced() -> (Pair, CompletionChannel, CompletionQueue) {
     let context = context();
     let channel = context.completion_channel().unwrap();
@@ -57,7 +58,7 @@ fn events_are_taken_one_by_one() {
 }
 
 #[test]
-fn a_completion_is_announced_once_after_arming() {
+fn a_notification_request_produces_one_event() {
     let (pair, channel, queue) = announced();
     assert!(!channel.wait(Some(Duration::ZERO)).unwrap());
     assert!(drained(&channel).is_empty());
@@ -79,7 +80,7 @@ fn a_completion_is_announced_once_after_arming() {
 }
 
 #[test]
-fn without_arming_nothing_is_announced() {
+fn without_a_notification_request_there_is_no_event() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -92,7 +93,7 @@ fn without_arming_nothing_is_announced() {
 }
 
 #[test]
-fn only_solicited_messages_answer_to_solicited_arming() {
+fn a_solicited_notification_needs_a_solicited_message() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     let mut sends = pair.left.send_queue();
@@ -156,7 +157,7 @@ fn arming_before_the_last_poll_misses_no_completion() {
 }
 
 #[test]
-fn queues_on_one_channel_are_told_apart() {
+fn events_identify_the_queues_of_one_channel() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let channel = context.completion_channel().unwrap();
@@ -201,7 +202,7 @@ fn queues_on_one_channel_are_told_apart() {
 }
 
 #[test]
-fn a_queue_can_be_dropped_while_its_announcement_is_told() {
+fn a_queue_can_be_dropped_while_its_event_is_processed() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let channel = context.completion_channel().unwrap();
@@ -234,7 +235,7 @@ fn a_queue_can_be_dropped_while_its_announcement_is_told() {
 }
 
 #[test]
-fn a_queue_is_dropped_with_its_announcement_pending() {
+fn a_queue_can_be_dropped_with_a_pending_event() {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -260,8 +261,9 @@ fn arming_needs_a_channel() {
     assert!(queue.capacity() >= 4);
 }
 
-/// Polls for a while, and then arms the queue and sleeps until something comes: `None` sleeps at
-/// once, and a long time never does. Returns how often it slept.
+/// Receives `messages` messages. Polls for the duration `spin` (for ever if `spin` is very long,
+/// not at all for `None`), and then requests a notification and sleeps until an event arrives.
+/// Returns how often the thread slept.
 fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
     let (pair, channel, queue) = announced();
     let mut receives = pair.right.receive_queue();
@@ -300,7 +302,7 @@ fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
             (since, armed) = (Instant::now(), false);
             sleeps += 1;
         } else if spin.is_none_or(|spin| since.elapsed() >= spin) {
-            // What came before this is not announced: one more poll.
+            // Completions before the request produce no event, so the queue is polled once more.
             queue.request_notification().unwrap();
             armed = true;
         }
@@ -309,14 +311,14 @@ fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
     sleeps
 }
 
-/// Waits as an event loop does, on the channel's descriptor.
+/// Waits until the channel's descriptor is readable, as an event loop does.
 fn readable(channel: &CompletionChannel) -> bool {
     let mut entry = libc::pollfd {
         fd: channel.as_fd().as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: it is one entry.
+    // SAFETY: the pointer is to one valid entry.
     let count = unsafe { libc::poll(&mut entry, 1, 60_000) };
     count == 1 && entry.revents == libc::POLLIN
 }
@@ -334,7 +336,7 @@ fn polling_sleeping_and_both_in_turn_see_every_completion() {
 fn the_descriptor_does_not_block() {
     let channel = context().completion_channel().unwrap();
     assert_eq!(channel.as_fd().as_raw_fd(), channel.as_raw_fd());
-    // SAFETY: it only asks.
+    // SAFETY: the call only reads the flags of the descriptor.
     let flags = unsafe { libc::fcntl(channel.as_raw_fd(), libc::F_GETFL) };
     assert_ne!(flags & libc::O_NONBLOCK, 0);
     assert!(drained(&channel).is_empty());

@@ -1,17 +1,17 @@
 //! Completion queues: polling, completions that are put back, sizes, moderation, and queues that
-//! were made elsewhere.
+//! other code has created.
 
 mod common;
 
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, eventually, pattern, receive, succeed, where_supported};
+use rdma_core::completion::{CompletionFields, ExtendedCompletionQueue};
 use rdma_core::{
-    CompletionChannel, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    ExtendedCompletionQueue, SendRequest, WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectOptions, Context, Error, SendRequest, WorkCompletion,
 };
 
-/// A pair both of whose queue pairs complete to one queue.
+/// Returns a pair whose two queue pairs use the same completion queue.
 fn one_queue(context: &Context) -> (Pair, rdma_core::CompletionQueue) {
     let queue = context.completion_queue(64).build().unwrap();
     let domain = context.protection_domain().unwrap();
@@ -39,7 +39,7 @@ fn what_is_put_back_is_polled_first_and_in_order() {
     queue.put_back(&taken[..5]);
     queue.put_back(&[]);
     queue.put_back(&taken[5..]);
-    // A newer one, which the device has.
+    // A newer completion, which is still in the device's queue.
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
     sends
         .post(SendRequest::send(pattern(&pair.domain, 8, 9)))
@@ -170,7 +170,7 @@ fn a_vector_that_the_device_does_not_have_is_refused() {
 }
 
 #[test]
-fn moderated_announcements_come_in_the_end() {
+fn moderated_events_arrive_in_the_end() {
     let context = common::context();
     let channel = context.completion_channel().unwrap();
     let queue = context
@@ -190,7 +190,8 @@ fn moderated_announcements_come_in_the_end() {
         len: 0,
         rkey: 0,
     };
-    // As many as an announcement waits for, and fewer, for which it comes after the period.
+    // With as many completions as the moderation waits for, and with fewer, for which the event
+    // comes after the period.
     for count in [4, 2] {
         queue.request_notification().unwrap();
         for _ in 0..count {
@@ -215,7 +216,7 @@ fn a_period_that_is_too_long_is_refused() {
 #[test]
 fn objects_that_were_made_elsewhere_are_taken_over() {
     let context = common::context();
-    // SAFETY: the objects are new, of this context, and given away.
+    // SAFETY: the objects are new and of this context, and ownership passes to the crate.
     let (channel, queue, extended) = unsafe {
         let raw = ibverbs_sys::ibv_create_comp_channel(context.as_raw());
         let channel = CompletionChannel::from_raw(&context, raw).unwrap();
@@ -256,7 +257,7 @@ fn objects_that_were_made_elsewhere_are_taken_over() {
 }
 
 #[test]
-fn a_plain_completion_tells_every_field() {
+fn a_plain_completion_has_every_field() {
     let mut raw = *WorkCompletion::default().as_raw();
     raw.wr_id = 5;
     raw.opcode = ibverbs_sys::ibv_wc_opcode::IBV_WC_RECV;
@@ -283,7 +284,7 @@ fn a_plain_completion_tells_every_field() {
 
     raw.__bindgen_anon_1.invalidated_rkey = 0x1234;
     raw.wc_flags = 8;
-    // SAFETY: as above.
+    // SAFETY: no queue has this id, see `CompletionQueue::from_raw`.
     let completion = unsafe { WorkCompletion::from_raw(raw) };
     assert_eq!(completion.invalidated_key(), Some(0x1234));
     assert_eq!(completion.immediate(), None);

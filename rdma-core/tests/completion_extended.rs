@@ -1,4 +1,4 @@
-//! Extended completion queues: fields that are read one by one, and one poll at a time.
+//! Extended completion queues: reading single fields, and the limit of one poll at a time.
 
 mod common;
 
@@ -12,10 +12,13 @@ use common::{
     Pair, bytes, context, eventually, exposed, nobody, pattern, succeed, until_failed,
     where_supported,
 };
+use rdma_core::completion::{
+    CompletionFields, ExtendedCompletion, ExtendedCompletionQueue, StatusClass,
+};
+use rdma_core::memory::{LeaseState, SharedBuffer, WindowType};
 use rdma_core::{
-    AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
-    ExtendedCompletionQueue, LeaseState, QueuePairState, Refused, RemoteMemory, SendRequest,
-    SharedBuffer, StatusClass, WindowType, WorkCompletion, WorkOpcode, WorkStatus,
+    AccessFlags, ConnectOptions, Context, Error, QueuePairState, Refused, RemoteMemory,
+    SendRequest, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type Fields = CompletionFields;
@@ -30,7 +33,7 @@ fn extended(context: &Context, fields: Fields) -> ExtendedCompletionQueue {
     queue
 }
 
-/// A pair whose left side completes to `queue`, both its sends and its receives.
+/// Returns a pair whose left side uses `queue` for the completions of sends and receives.
 fn pair_on(context: &Context, queue: &ExtendedCompletionQueue) -> Pair {
     let domain = context.protection_domain().unwrap();
     let left = domain.queue_pair().send_completions(queue.queue());
@@ -63,7 +66,7 @@ fn next<R>(
     })
 }
 
-/// Nothing, written nowhere: a request that completes.
+/// Returns a write of zero bytes, which completes with success.
 fn nothing() -> SendRequest<()> {
     let nowhere = RemoteMemory {
         address: 0,
@@ -74,7 +77,7 @@ fn nothing() -> SendRequest<()> {
 }
 
 #[test]
-fn fields_that_were_asked_for_are_told() {
+fn requested_fields_are_present() {
     let (pair, queue) = pair(Fields::STANDARD);
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(64).unwrap()).unwrap();
@@ -107,7 +110,7 @@ fn fields_that_were_asked_for_are_told() {
 }
 
 #[test]
-fn fields_that_were_not_asked_for_are_absent() {
+fn other_fields_are_absent() {
     let (pair, queue) = pair(Fields::empty());
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -134,14 +137,14 @@ fn fields_that_were_not_asked_for_are_absent() {
     });
     assert_eq!((completion.len(), completion.queue_pair()), (0, 0));
     assert_eq!(completion.immediate(), None, "not 0, which a peer may send");
-    // The id and the status are enough for the queue that has the memory.
+    // The queue needs only the id and the status to return the memory.
     assert!(completion.result().is_ok());
     assert_eq!(receives.complete(&completion).unwrap()[..], bytes(8, 1));
 }
 
-/// 0 can be the key of a window, so "no key was told" must not become 0.
+/// A window can have the key 0, so an absent key must not be reported as 0.
 #[test]
-fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
+fn a_key_without_its_field_is_absent_and_ends_no_lease() {
     for fields in [Fields::empty(), Fields::STANDARD - Fields::IMMEDIATE] {
         let (pair, queue) = pair(fields);
         let Some(window) = where_supported(pair.domain.memory_window(WindowType::Two)) else {
@@ -180,7 +183,7 @@ fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
 fn every_completion_of_a_batch_comes_once_and_in_order() {
     let (pair, queue) = pair(Fields::STANDARD);
     let mut sends = pair.left.send_queue();
-    // More than the queue has room for, in batches that each poll goes through to their end.
+    // Together more completions than the queue can hold; each poll takes all that are available.
     for round in 0..100 {
         let count = 1 + round % 20;
         (0..count).for_each(|_| sends.post(nothing()).unwrap());
@@ -219,7 +222,7 @@ fn what_a_poll_does_not_take_stays() {
 }
 
 #[test]
-fn a_failure_tells_why() {
+fn a_failed_request_has_status_and_vendor_error() {
     let (pair, queue) = pair(Fields::QUEUE_PAIR);
     let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();
@@ -261,7 +264,7 @@ fn timestamps_rise_where_the_device_has_a_clock() {
         let (tick, at) = (tick.unwrap(), at.unwrap());
         assert!(tick > last, "{tick} came after {last}");
         last = tick;
-        // A device's clock and the system's may be a little apart.
+        // The clocks of the device and of the system may differ a little.
         let slack = Duration::from_secs(1);
         assert!(
             at > begin - slack && at < SystemTime::now() + slack,
@@ -298,7 +301,7 @@ fn a_poll_within_a_poll_is_refused_and_does_not_hang() {
         let mut room = [WorkCompletion::default()];
         in_use(queue.queue().poll(&mut room).unwrap_err());
         in_use(queue.queue().resize(100).unwrap_err());
-        // Another queue is no obstacle.
+        // Another queue can be polled during the poll.
         let other = extended(&context(), Fields::STANDARD);
         assert!(
             other
@@ -398,7 +401,7 @@ fn what_is_put_back_comes_before_what_the_device_has() {
     let taken: Vec<_> = (0..3).map(|_| next(&queue, |it| it.completion())).collect();
     queue.queue().put_back(&taken);
     sends.post(nothing()).unwrap();
-    // Of two that are there one is left.
+    // One of the two remaining completions is left.
     assert_eq!(next(&queue, |it| it.id()), taken[0].id());
     let second = queue
         .queue()
@@ -479,7 +482,7 @@ fn a_scope_works_beside_polls_and_not_within_one() {
             assert!(second.wait().is_ok());
         })
         .unwrap();
-    // Completions of other requests that the scope found are still there.
+    // Completions of other requests that the scope has polled are still in the queue.
     let other = next(&queue, |it| it.completion());
     assert_eq!(sends.complete(&other).count(), 1);
     assert_eq!(pair.left.state(), Ok(QueuePairState::ReadyToSend));
@@ -535,7 +538,7 @@ fn an_extended_queue_announces_on_a_channel() {
 fn promises_and_a_domain_are_taken_where_the_device_has_them() {
     let context = context();
     let builder = || context.completion_queue(64).extended(Fields::STANDARD);
-    // SAFETY: this thread alone uses the queue, whose 64 entries one request does not fill.
+    // SAFETY: only this thread uses the queue, and one request does not fill its 64 entries.
     let builders = unsafe { [builder().single_threaded(), builder().ignore_overrun()] };
     let domain = context.protection_domain().unwrap();
     let parent = where_supported(domain.parent());

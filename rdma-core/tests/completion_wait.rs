@@ -1,4 +1,5 @@
-//! Waiting for completions: with a channel, with one that several queues share, and without.
+//! Waits for completions: with a channel, with a channel that several queues share, and without
+//! one.
 
 mod common;
 
@@ -6,18 +7,20 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, context, eventually, exposed, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, Error, SendRequest,
+    WorkCompletion,
 };
 
-/// Ample for what happens.
+/// Maximum wait for a completion that must arrive.
 const LONG: Duration = Duration::from_secs(60);
 
-/// For what does not.
+/// Duration of a wait in which no completion arrives.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Two connected queue pairs whose left end completes to `queue`.
+/// Returns two connected queue pairs, of which the left one uses `queue` for the completions of
+/// sends.
 fn pair_on(context: &Context, queue: &CompletionQueue) -> Pair {
     let domain = context.protection_domain().unwrap();
     let on_it = |builder: rdma_core::QueuePairBuilder| builder.send_completions(queue);
@@ -31,7 +34,8 @@ fn times_out(queue: &CompletionQueue) {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 }
 
-/// Waits in one thread; another posts, once the first has certainly begun to wait.
+/// Waits for a completion in one thread, and posts a request in another. The sleep before the post
+/// makes it likely that the first thread is waiting.
 #[track_caller]
 fn comes_while_a_thread_waits(context: &Context, queue: &CompletionQueue) {
     let pair = pair_on(context, queue);
@@ -44,7 +48,8 @@ fn comes_while_a_thread_waits(context: &Context, queue: &CompletionQueue) {
                 let mut room = [WorkCompletion::default(); 4];
                 queue.wait(&mut room, LONG).unwrap().to_vec()
             });
-            // By then it sleeps, most likely: either way it must be told.
+            // The waiting thread is then most likely asleep. The test is valid even if the thread
+            // is not.
             thread::sleep(SHORT);
             let source = pattern(&pair.domain, 8, seed);
             let write = SendRequest::write(source, there.remote());
@@ -71,7 +76,7 @@ fn a_completion_ends_a_wait_with_and_without_a_channel() {
 }
 
 #[test]
-fn a_wait_takes_no_announcement_of_another_queue() {
+fn a_wait_takes_no_event_of_another_queue() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = || context.completion_queue(64).channel(&channel).build();
@@ -139,7 +144,7 @@ fn several_threads_wait_on_one_queue() {
 }
 
 #[test]
-fn an_empty_look_after_arming_means_an_announcement() {
+fn an_empty_poll_after_a_notification_request_means_an_event() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = context.completion_queue(64).channel(&channel);
@@ -164,7 +169,7 @@ fn an_empty_look_after_arming_means_an_announcement() {
 }
 
 #[test]
-fn what_cannot_be_waited_for_is_refused() {
+fn impossible_waits_are_refused() {
     let context = context();
     let queue = context.completion_queue(4).build().unwrap();
     let error = queue.wait(&mut [], LONG).unwrap_err();

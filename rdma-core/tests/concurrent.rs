@@ -1,4 +1,4 @@
-//! Queues that several threads post to and complete.
+//! Queues to which several threads post, and whose requests several threads complete.
 
 mod common;
 
@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use rdma_core::queue_pair::ConcurrentSendQueue;
 use rdma_core::queue_pair::ReservedSlot;
-use rdma_core::{
-    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
-};
+use rdma_core::{AccessFlags, Buffer, ConnectOptions, Error, SendRequest, WorkCompletion};
 
 const THREADS: usize = 4;
 const EACH: usize = 500;
 
-/// Takes every slot, to see that `expected` are free, and gives them back.
+/// Reserves every free slot, checks that there are `expected` slots, and releases the slots.
 fn free_slots(queue: &ConcurrentSendQueue<Buffer>) -> usize {
     let slots: Vec<ReservedSlot<'_>> = std::iter::from_fn(|| queue.reserve()).collect();
     let distinct: HashSet<u32> = slots.iter().map(ReservedSlot::index).collect();
@@ -221,7 +220,7 @@ fn a_detached_slot_can_be_kept_beside_its_queue() {
     drop(one.attach(one.reserve().unwrap().detach()).unwrap());
     assert_eq!(free_slots(&one), 1);
 
-    // A foreign slot does not take the place of an own one, and is not lost.
+    // The slot of another queue is refused, does not replace a slot of this queue, and is not lost.
     let own = other.reserve();
     let refused = other.attach(one.reserve().unwrap().detach()).unwrap_err();
     let error = refused.error;
@@ -232,7 +231,7 @@ fn a_detached_slot_can_be_kept_beside_its_queue() {
     one.post(own, write(2)).unwrap();
 }
 
-/// A program that returns early, by `?`, has no line that gives the slot back.
+/// A function that returns early by `?` releases its slot by dropping it.
 #[test]
 fn a_slot_that_is_dropped_unused_is_free_again() {
     let pair = Pair::new();
@@ -335,7 +334,7 @@ fn unsignaled_requests_of_every_thread_complete_with_later_ones() {
                             ended.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    // Up to half of the slots wait for a signaled request.
+                    // Up to half of the slots wait for a later signaled request.
                     (ended.load(Ordering::Relaxed) >= THREADS * EACH - 8).then_some(())
                 });
             });
@@ -370,7 +369,7 @@ fn two_concurrent_queues_of_unsignaled_requests_go_on() {
     };
     for _ in 0..50 {
         for queue in &queues {
-            // As many as fit, and then as many as complete.
+            // Posts until the queue is full; later rounds post as many requests as have completed.
             while post(queue) {}
             let completion = completion(pair.left.send_completions());
             let ended: usize = queues

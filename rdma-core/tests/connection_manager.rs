@@ -1,4 +1,4 @@
-//! The connection manager by its events: channels, identifiers, and what is not allowed.
+//! The event interface of the connection manager: channels, identifiers, and refused operations.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manager::{MAX_WAIT, assert_no_manager, event, resolved};
-use rdma_core::{
-    AccessFlags, AddressQuery, Buffer, ConnectionError, ConnectionEventKind, ConnectionId,
-    ConnectionIdOption, ConnectionParameters, Connector, Error, EventChannel, Listener, PortSpace,
-    QueuePairState, SendRequest, Transport,
+use rdma_core::cm::{
+    AddressQuery, ConnectionError, ConnectionEventKind, ConnectionId, ConnectionIdOption,
+    ConnectionParameters, Connector, EventChannel, Listener, PortSpace,
 };
+use rdma_core::{AccessFlags, Buffer, Error, QueuePairState, SendRequest, Transport};
 
 #[test]
 fn a_system_without_a_connection_manager_says_so_by_type() {
@@ -30,12 +30,12 @@ fn a_system_without_a_connection_manager_says_so_by_type() {
             assert_eq!(io.kind(), std::io::ErrorKind::Unsupported);
         }
     }
-    // A kernel's device has one.
+    // A machine with a device of the kernel has a connection manager.
     manager::address();
 }
 
 #[test]
-fn a_quiet_channel_does_not_block_and_waits_no_longer_than_it_may() {
+fn a_channel_without_events_does_not_block_and_waits_end_in_time() {
     if manager::address().is_none() {
         return;
     }
@@ -54,7 +54,7 @@ fn a_connection_is_made_event_by_event() {
     let Some(address) = manager::address() else {
         return;
     };
-    // Both ends report on one channel, and are told apart by their identifiers.
+    // Both sides report on one channel; their identifiers distinguish the events.
     let channel = EventChannel::new().unwrap();
     let listener = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
     assert_eq!(listener.port_space(), PortSpace::Tcp);
@@ -116,7 +116,7 @@ fn a_connection_is_made_event_by_event() {
     assert_eq!(received[..], common::bytes(8, 1));
 
     client.disconnect().unwrap();
-    // The other end is told, and its answer is told to this one.
+    // The other side gets the event, and its confirmation produces an event on this side.
     let told = event(&channel);
     assert!(matches!(told.kind, ConnectionEventKind::Disconnected));
     assert!(told.id.is(&server));
@@ -141,7 +141,7 @@ fn calls_in_the_wrong_order_are_errors() {
     let prepared = domain.queue_pair().build().unwrap();
     let parameters = ConnectionParameters::default();
     let group = SocketAddr::from((Ipv4Addr::new(239, 1, 2, 3), 0));
-    // librdmacm would follow a null pointer in most of these.
+    // In most of these calls librdmacm would dereference a null pointer.
     let refused = [
         fresh.resolve_route(MAX_WAIT).unwrap_err(),
         fresh.connect(&prepared, &parameters).unwrap_err(),
@@ -160,7 +160,7 @@ fn calls_in_the_wrong_order_are_errors() {
     assert_eq!(fresh.port(), None);
     assert_eq!(fresh.local_address(), None);
 
-    // What has a device, and is not connected, is refused by the kernel.
+    // For an identifier that has a device and is not connected, the kernel returns an error.
     fresh.bind(SocketAddr::new(address, 0)).unwrap();
     assert_eq!(fresh.context().unwrap().name(), context.name());
     assert!(fresh.bind(SocketAddr::new(address, 0)).is_err());
@@ -197,7 +197,7 @@ fn queue_pairs_that_do_not_fit_are_refused() {
         let error = id.prepare(domain.queue_pair()).unwrap_err();
         assert!(error.to_string().contains("softroce0"), "{error}");
     }
-    // Any context of the device will do.
+    // A queue pair of any context of the device can be used.
     let another = common::context().protection_domain().unwrap();
     let prepared = id.prepare(another.queue_pair().access(AccessFlags::empty()));
     assert_eq!(prepared.unwrap().endpoint().gid.to_ip(), address);
@@ -212,14 +212,14 @@ fn identifiers_move_with_their_events() {
     let (listener, there) = manager::listener(address);
     let id = ConnectionId::new(&from, PortSpace::Tcp).unwrap();
     id.resolve_address(None, there, MAX_WAIT).unwrap();
-    // The event is there now, or will be: it moves in both cases.
+    // Whether the event has already arrived or arrives later, it moves with the identifier.
     id.migrate(&to).unwrap();
     assert_eq!((from.identifiers(), to.identifiers()), (0, 1));
     assert!(resolved(&to).id.is(&id));
     assert!(from.try_next().unwrap().is_none());
     id.migrate(&to).unwrap();
     assert_eq!(to.identifiers(), 1);
-    // An identifier keeps its channel.
+    // An identifier keeps its channel alive.
     drop((from, to));
     assert_eq!(id.channel().identifiers(), 1);
     id.resolve_route(MAX_WAIT).unwrap();
@@ -296,7 +296,8 @@ fn one_channel_serves_many_threads() {
                 for id in mine {
                     id.resolve_address(None, there, MAX_WAIT).unwrap();
                 }
-                // Whoever's they are.
+                // Each thread reads as many events as it has identifiers, whichever identifiers the
+                // events name.
                 for _ in mine {
                     let event = resolved(channel);
                     assert_eq!(event.id.peer_address(), Some(there));
@@ -326,14 +327,14 @@ fn options_are_checked_and_set() {
         id.set_option(option).unwrap();
     }
     id.bind(SocketAddr::new(address, 0)).unwrap();
-    // Two that are willing may have the same address.
+    // Two identifiers with the option can bind to the same address.
     let taken = id.local_address().unwrap();
     let second = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
     second
         .set_option(ConnectionIdOption::ReuseAddress(true))
         .unwrap();
     second.bind(taken).unwrap();
-    // The unwilling gets an error that says so.
+    // An identifier without the option gets an error with a hint.
     let third = ConnectionId::new(&channel, PortSpace::Tcp).unwrap();
     let error = third.bind(taken).unwrap_err();
     let Error::Verb {
@@ -354,7 +355,7 @@ fn an_address_that_no_device_has_is_an_error_with_a_hint() {
     if manager::address().is_none() {
         return;
     }
-    // Of a network for documentation: nobody's.
+    // An address for documentation (RFC 5737), which no device has.
     let nobodys = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 7174));
     let error = Listener::bind(nobodys).unwrap_err();
     let Error::Verb { verb, hint, .. } = &error else {
@@ -401,16 +402,16 @@ fn what_was_made_elsewhere_can_be_taken_over() {
     let Some(address) = manager::address() else {
         return;
     };
-    // SAFETY: it takes nothing; the channel is handed over and used by nobody else.
+    // SAFETY: the call has no requirements; ownership of the channel passes to the crate.
     let channel = unsafe { EventChannel::from_raw(ibverbs_sys::rdma_create_event_channel()) };
     let channel = channel.unwrap();
     let mut raw = ptr::null_mut();
     let space = ibverbs_sys::rdma_port_space::RDMA_PS_UDP;
-    // SAFETY: the channel and the place are valid.
+    // SAFETY: the channel and the pointer to the identifier are valid.
     let failed =
         unsafe { ibverbs_sys::rdma_create_id(channel.as_raw(), &mut raw, ptr::null_mut(), space) };
     assert_eq!(failed, 0);
-    // SAFETY: the identifier is new, on this channel, and used by nobody else.
+    // SAFETY: the identifier is new, on this channel, and no other code uses it.
     let id = unsafe { ConnectionId::from_raw(&channel, raw) };
     assert_eq!(id.as_raw(), raw);
     assert_eq!(id.port_space(), PortSpace::Udp);

@@ -1,4 +1,5 @@
-//! Connections that wait for their steps: private data, rejections, many clients, farewells.
+//! The blocking interface of the connection manager: private data, rejections, many clients,
+//! disconnections.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -11,18 +12,21 @@ use std::time::Duration;
 
 use common::{bytes, exposed, pattern, succeed};
 use manager::{MAX_WAIT, connected, connection_error, connector, listener};
+use rdma_core::cm::{
+    Connection, ConnectionError, ConnectionParameters, ConnectionStep, Connector, Incoming,
+    Listener, PortSpace, PreparedConnection, RejectReason, ResolvedPeer,
+};
+use rdma_core::queue_pair::EnhancedEstablishment;
 use rdma_core::{
-    AccessFlags, Buffer, Connection, ConnectionError, ConnectionParameters, ConnectionStep,
-    Connector, Context, EnhancedEstablishment, Error, Incoming, Listener, PortSpace,
-    PreparedConnection, QueuePairBuilder, QueuePairState, RejectReason, ResolvedPeer, SendRequest,
+    AccessFlags, Buffer, Context, Error, QueuePairBuilder, QueuePairState, SendRequest,
 };
 
-/// A queue pair of a domain of its own.
+/// Returns a builder for a queue pair in a new protection domain.
 fn plain(context: &Context) -> rdma_core::Result<QueuePairBuilder> {
     Ok(context.protection_domain()?.queue_pair())
 }
 
-/// Answers the next peer by `answer`, while a client connects with `parameters`.
+/// Accepts or rejects the next peer by calling `answer`, while a client connects with `parameters`.
 fn meet<T: Send>(
     address: std::net::IpAddr,
     parameters: &ConnectionParameters,
@@ -46,10 +50,10 @@ fn ends_can_be_sent_to_and_shared_by_threads() {
     check::<Incoming>();
     check::<ResolvedPeer>();
     check::<PreparedConnection>();
-    check::<rdma_core::EventChannel>();
-    check::<rdma_core::ConnectionId>();
-    check::<rdma_core::ConnectionEvent>();
-    // The same on every device: without a connection manager this is the only thing to see.
+    check::<rdma_core::cm::EventChannel>();
+    check::<rdma_core::cm::ConnectionId>();
+    check::<rdma_core::cm::ConnectionEvent>();
+    // Without a connection manager, the test ends after checking the error.
     manager::address();
 }
 
@@ -111,7 +115,7 @@ fn private_data_that_does_not_fit_is_refused_before_it_is_sent() {
     assert!(error.to_string().contains("57 bytes"), "{error}");
     let nobody = listener.next(Some(Duration::from_millis(100))).unwrap();
     assert!(nobody.is_none());
-    // What the listening end says is checked too, and the peer rejected.
+    // The parameters of the listening side are checked, too, and on an error the peer is rejected.
     let (client, outcome) = meet(address, &ConnectionParameters::default(), |incoming| {
         let builder = plain(&incoming.context().unwrap()).unwrap();
         let too_long = ConnectionParameters::default().private_data(vec![1; 197]);
@@ -152,7 +156,7 @@ fn a_rejection_says_why() {
     let (client, outcome) = meet(address, &parameters, |incoming| incoming.reject(&why));
     outcome.unwrap();
     assert_eq!(rejected(client), (RejectReason::ByProgram, why));
-    // Dropping it is a rejection, before and after the queue pair is made.
+    // Dropping the request rejects the peer, before and after the queue pair was created.
     let (client, ()) = meet(address, &parameters, drop);
     assert_eq!(rejected(client).0, RejectReason::ByProgram);
     let (client, ()) = meet(address, &parameters, |incoming| {
@@ -160,7 +164,7 @@ fn a_rejection_says_why() {
         drop(incoming.prepare(builder).unwrap());
     });
     assert_eq!(rejected(client).0, RejectReason::ByProgram);
-    // Nobody listens here any more.
+    // The listener no longer exists.
     let (listener, there) = listener(address);
     drop(listener);
     let client = connector(there).connect(plain);
@@ -168,12 +172,13 @@ fn a_rejection_says_why() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_given_up_in_time() {
+fn connecting_to_an_unresponsive_peer_times_out() {
     let Some(address) = manager::address() else {
         return;
     };
     let (listener, there) = listener(address);
-    // On a machine with other work even the way there may take longer than the least of these.
+    // On a busy machine, the steps before connecting may take longer than the shortest of these
+    // timeouts.
     let given_up = [300, 3000, 30_000].into_iter().any(|milliseconds| {
         let timeout = Duration::from_millis(milliseconds);
         let client = Connector::new(there).timeout(timeout).connect(plain);
@@ -192,7 +197,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
         found
     });
     assert!(given_up, "the peer is not reached");
-    // The listening end meets the one that is gone, and is not held up either.
+    // The listening side, too, gets an error for the request of the vanished peer in bounded time.
     let incoming = listener.next(Some(MAX_WAIT)).unwrap();
     if let Some(incoming) = incoming {
         let builder = plain(&incoming.context().unwrap()).unwrap();
@@ -202,7 +207,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn both_ends_know_the_same_of_each_other() {
+fn both_sides_know_the_parameters_of_each_other() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -216,7 +221,7 @@ fn both_ends_know_the_same_of_each_other() {
         assert_eq!(known.gid, itself.gid);
         assert_eq!(known.gid.to_ip(), address);
     }
-    // The device is opened once for all connections.
+    // All connections share one open device.
     let context = client.id().context().unwrap();
     assert_eq!(context.as_raw(), server.id().context().unwrap().as_raw());
 }
@@ -226,7 +231,7 @@ fn what_is_read_is_what_was_written() {
     let Some(address) = manager::address() else {
         return;
     };
-    // One domain for both ends: the device is the same.
+    // Both sides use the same device, so one protection domain serves both.
     let (listener, there) = listener(address);
     let peer = connector(there).resolve().unwrap();
     let domain = peer.context().unwrap().protection_domain().unwrap();
@@ -236,7 +241,7 @@ fn what_is_read_is_what_was_written() {
             let prepared = incoming
                 .prepare(domain.queue_pair().incoming_reads(2))
                 .unwrap();
-            // Posted before the peer can send.
+            // The receive is posted before the peer can send.
             let mut receives = prepared.queue_pair().receive_queue::<Buffer>();
             receives.post(domain.allocate(64).unwrap()).unwrap();
             let connection = prepared.establish(&ConnectionParameters::default());
@@ -249,7 +254,7 @@ fn what_is_read_is_what_was_written() {
         (client, server.join().unwrap())
     });
     let (server, mut receives) = server;
-    // What one end takes bounds what the other has outstanding.
+    // The limit of one side for incoming reads limits the outstanding reads of the other side.
     assert_eq!(client.queue_pair().local().outgoing_reads, 2);
     assert_eq!(server.queue_pair().local().incoming_reads, 2);
 
@@ -295,7 +300,7 @@ fn many_clients_are_served_by_one_listener_and_one_shared_receive_queue() {
                     });
                     let (connection, domain) = (connection.unwrap(), domain.unwrap());
                     assert_eq!(connection.private_data()[0], client as u8);
-                    // The server's receives are shared, and it said so.
+                    // The server uses a shared receive queue, and has declared that to the client.
                     assert!(connection.peer().shared_receives);
                     let pair = connection.queue_pair();
                     let sent = SendRequest::send(pattern(&domain, 8, client as u8));
@@ -304,7 +309,7 @@ fn many_clients_are_served_by_one_listener_and_one_shared_receive_queue() {
                 })
             })
             .collect();
-        // Two threads answer.
+        // Two threads accept clients.
         let serving: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
@@ -335,7 +340,7 @@ fn many_clients_are_served_by_one_listener_and_one_shared_receive_queue() {
             .collect();
         let expected: HashSet<_> = (0..CLIENTS).map(|client| bytes(8, client as u8)).collect();
         assert_eq!(messages, expected);
-        // Half of them say farewell, which the others do not notice.
+        // Half of the clients disconnect; the other connections are not affected.
         let (leaving, staying): (Vec<_>, Vec<_>) = clients
             .into_iter()
             .enumerate()
@@ -395,7 +400,7 @@ fn ports_of_listeners_can_be_chosen() {
     drop(first);
     let again = Listener::bind(there).unwrap();
     assert_eq!(again.local_address(), Some(there));
-    // Of the unspecified address it is every device's.
+    // A listener at the unspecified address accepts clients of every device.
     let everywhere = SocketAddr::new([0, 0, 0, 0].into(), 0);
     let everywhere = Listener::builder(everywhere).backlog(1).listen().unwrap();
     let port = everywhere.local_address().unwrap().port();
@@ -424,20 +429,20 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
         scope.spawn(|| {
             let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
             let id = incoming.request().id().clone();
-            assert_eq!(id.offered_enhancements().unwrap(), ours);
-            id.offer_enhancements(theirs).unwrap();
+            assert_eq!(id.remote_ece().unwrap(), ours);
+            id.set_local_ece(theirs).unwrap();
             let builder = plain(&incoming.context().unwrap()).unwrap();
             incoming
                 .accept(builder, &ConnectionParameters::default())
                 .unwrap()
         });
         let peer = connector(there).resolve().unwrap();
-        let error = peer.id().offer_enhancements(offer(0, 1)).unwrap_err();
+        let error = peer.id().set_local_ece(offer(0, 1)).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
-        peer.id().offer_enhancements(ours).unwrap();
+        peer.id().set_local_ece(ours).unwrap();
         let builder = plain(&peer.context().unwrap()).unwrap();
         let prepared = peer.prepare(builder).unwrap();
-        // The device itself may have none.
+        // The device itself may not support the options.
         match prepared.queue_pair().query_ece() {
             Ok(own) => println!("{own:?}"),
             Err(error) => assert!(error.is_unsupported(), "{error:?}"),
@@ -446,7 +451,7 @@ fn options_of_the_vendor_are_offered_to_the_peer() {
         let connection = prepared
             .establish(&ConnectionParameters::default())
             .unwrap();
-        let offered = connection.id().offered_enhancements().unwrap();
+        let offered = connection.id().remote_ece().unwrap();
         assert_eq!(offered, theirs);
         assert_eq!(ours.common(offered).options, 0b0010);
     });

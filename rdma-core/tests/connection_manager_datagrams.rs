@@ -1,4 +1,4 @@
-//! Datagram peers and multicast groups that the connection manager finds.
+//! Datagram peers and multicast groups, found by the connection manager.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -9,15 +9,16 @@ use std::thread;
 
 use common::{bytes, pattern, succeed};
 use manager::{MAX_WAIT, connection_error, connector, event};
-use rdma_core::{
-    Buffer, ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters,
-    DatagramHeader, Destination, Error, EventChannel, Listener, MulticastMember, PortSpace,
-    ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport,
+use rdma_core::address::{DatagramHeader, Destination};
+use rdma_core::cm::{
+    ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters, EventChannel,
+    Listener, MulticastMember, PortSpace,
 };
+use rdma_core::{Buffer, Error, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport};
 
 const HEADER: usize = DatagramHeader::LEN;
 
-/// A datagram queue pair of the identifier's device and port space, with receives.
+/// A datagram queue pair, with posted receives, for the device and the port space of an identifier.
 struct Datagrams {
     domain: ProtectionDomain,
     pair: QueuePair,
@@ -51,10 +52,10 @@ impl Datagrams {
         assert_eq!(sends.complete(&sent).count(), 1);
     }
 
-    /// The next message.
+    /// Waits for the next message, and returns it.
     #[track_caller]
     fn receive(&mut self) -> Vec<u8> {
-        // Sends are waited for one by one, so that what completes is a receive.
+        // Each send has been waited for, so the next completion is that of a receive.
         let received = succeed(self.pair.receive_completions());
         let memory = self.receives.complete(&received).unwrap();
         memory[HEADER..].to_vec()
@@ -79,7 +80,7 @@ fn a_datagram_peer_is_found_and_sent_to() {
     assert_eq!(PortSpace::Udp.accept_limit(), answer.len());
     thread::scope(|scope| {
         scope.spawn(|| {
-            // One queue pair serves every peer.
+            // One queue pair serves all peers.
             let mut serving: Option<Datagrams> = None;
             let mut accepted = Vec::new();
             for _ in 0..2 {
@@ -134,7 +135,7 @@ fn a_datagram_peer_that_refuses_is_an_error() {
             .resolve()
             .unwrap();
         let error = connection_error(peer.find_datagram_peer(&parameters));
-        // It is told as unreachable, with the status of the answer.
+        // The connection manager reports the peer as unreachable, with the status of the response.
         assert!(
             matches!(
                 error,
@@ -143,7 +144,7 @@ fn a_datagram_peer_that_refuses_is_an_error() {
             "{error:?}"
         );
     });
-    // What does not fit is refused here.
+    // Private data that does not fit is refused on this side.
     let peer = connector(there)
         .port_space(PortSpace::Udp)
         .resolve()
@@ -180,7 +181,7 @@ fn connections_and_datagrams_are_not_mixed() {
     }
 }
 
-/// Joins a group and waits for it.
+/// Joins a group, and waits until the group was joined.
 #[track_caller]
 fn join(
     channel: &EventChannel,
@@ -214,7 +215,7 @@ fn a_group_is_joined_and_its_datagrams_arrive() {
     assert_eq!(gid.to_ip(), group.ip());
     assert_eq!(member.queue_pair, Destination::EVERY_MEMBER);
     let attached = own.pair.attach_to_group(gid, member.address.lid).unwrap();
-    // One that sends and does not receive.
+    // A queue pair that sends to the group without receiving from it.
     let sending = ConnectionId::new(&channel, PortSpace::Udp).unwrap();
     sending.bind(SocketAddr::new(address, 0)).unwrap();
     let sender = Datagrams::new(&sending);
@@ -225,7 +226,7 @@ fn a_group_is_joined_and_its_datagrams_arrive() {
     id.leave_multicast(group).unwrap();
     let error = id.leave_multicast(group).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
-    // It can be joined again.
+    // After leaving, the identifier can join the group again.
     join(&channel, &id, group, false, 8);
 }
 
@@ -244,7 +245,7 @@ fn identifiers_leave_their_groups_when_they_are_dropped() {
             if round % 2 == 0 {
                 join(&channel, &id, group, false, token);
             } else {
-                // Dropped with the event untaken.
+                // The identifier is dropped before the event of the join was read.
                 id.join_multicast(group, false, token).unwrap();
             }
         }
@@ -255,7 +256,7 @@ fn identifiers_leave_their_groups_when_they_are_dropped() {
 }
 
 #[test]
-fn joining_only_to_send_is_possible_or_told_to_be_not() {
+fn joining_only_to_send_works_or_is_unsupported() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -263,7 +264,7 @@ fn joining_only_to_send_is_possible_or_told_to_be_not() {
     let channel = EventChannel::new().unwrap();
     let id = ConnectionId::new(&channel, PortSpace::Udp).unwrap();
     id.bind(SocketAddr::new(address, 0)).unwrap();
-    // On RoCE a sender need not be a member: the kernel may say so.
+    // On RoCE a sender need not be a member, so the kernel may refuse such a join.
     match id.join_multicast(group, true, 1) {
         Ok(()) => match event(&channel).kind {
             ConnectionEventKind::MulticastJoined(member) => assert_eq!(member.token, 1),

@@ -1,4 +1,5 @@
-//! Nothing is left of connections: alone in its process, which is what is counted.
+//! Checks that connections leave no resources behind. The only test of its process, because it
+//! counts the resources of the process.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -10,23 +11,25 @@ use std::process::Command;
 use std::thread;
 
 use manager::{MAX_WAIT, connected, connection_error, connector, listener};
-use rdma_core::{Connection, ConnectionError, ConnectionParameters, Listener};
+use rdma_core::cm::{Connection, ConnectionError, ConnectionParameters, Listener};
 
 const ROUNDS: usize = 100;
 
-/// Resources of the process: descriptors by kind, and the kernel's RDMA objects.
+/// Returns the numbers of the process's resources: descriptors by kind, and RDMA objects of the
+/// kernel.
 fn held() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap() {
         let target = fs::read_link(entry.unwrap().path());
         let target = target.map_or_else(|_| "?".into(), |target| target.display().to_string());
-        // Numbers of sockets, pipes and processes change.
+        // The numbers of sockets, pipes and processes in the names vary.
         let kind = target.split(['[', ':']).next().unwrap_or_default();
         if !kind.starts_with("/proc") {
             *counts.entry(format!("descriptor {kind}")).or_insert(0) += 1;
         }
     }
-    // The kernel names the thread that made an object, which is gone: all programs' are counted.
+    // The kernel names the thread that created an object, and that thread may have ended. Therefore
+    // the objects of all programs are counted.
     let device = common::context().name().to_owned();
     for kind in ["cm_id", "qp", "cq", "pd", "mr"] {
         let Ok(output) = Command::new("rdma")
@@ -43,8 +46,8 @@ fn held() -> BTreeMap<String, usize> {
     counts
 }
 
-/// A connection that is made and ended by one side or the other; a rejection; a request that is
-/// dropped; a connection that nobody waits for.
+/// Performs one round: a connection that either side ends, a rejection, a request that is dropped,
+/// and a connection for which no side waits.
 fn round(number: usize, listener: &Listener) {
     let there = listener.local_address().unwrap();
     let (client, server) = connected(there.ip());
@@ -86,7 +89,7 @@ fn round(number: usize, listener: &Listener) {
 #[test]
 fn a_hundred_rounds_of_connections_and_rejections_leave_nothing() {
     let Some(address) = manager::address() else {
-        // Trying leaves nothing either.
+        // A failed attempt leaves nothing behind either.
         let before = held();
         for _ in 0..ROUNDS {
             Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
@@ -95,7 +98,7 @@ fn a_hundred_rounds_of_connections_and_rejections_leave_nothing() {
         return;
     };
     let (listener, _) = listener(address);
-    // What is made once for all stays: librdmacm's contexts, for example.
+    // Objects that are created once and kept, such as librdmacm's contexts, are created here.
     round(0, &listener);
     let before = held();
     println!("{before:?}");

@@ -1,4 +1,5 @@
-//! Effects of options and parameters on a connection's queue pairs, and addresses other than IPv4.
+//! Effects of options and parameters on the queue pairs of a connection, and addresses other than
+//! IPv4.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -8,10 +9,9 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::thread;
 
 use manager::{MAX_WAIT, connector, listener};
-use rdma_core::{
-    AccessFlags, ConnectionIdOption, ConnectionParameters, Context, GidType, Listener,
-    QueuePairBuilder,
-};
+use rdma_core::cm::{ConnectionIdOption, ConnectionParameters, Listener};
+use rdma_core::device::GidType;
+use rdma_core::{AccessFlags, Context, QueuePairBuilder};
 
 fn plain(context: &Context) -> rdma_core::Result<QueuePairBuilder> {
     Ok(context.protection_domain()?.queue_pair())
@@ -44,15 +44,15 @@ fn options_and_parameters_reach_the_queue_pairs() {
         let there = server.queue_pair().attributes().unwrap();
         assert_eq!(here.ack_timeout_exponent(), 16);
         assert_eq!((here.retries(), there.retries()), (4, 4));
-        // Each end is told how patient it is to be with the other.
+        // Each side uses the retries and the delay that the other side has sent.
         assert_eq!((here.rnr_retries(), there.rnr_retries()), (2, 6));
         assert_eq!((here.min_rnr_timer(), there.min_rnr_timer()), (12, 5));
-        // Powers of two: devices round up.
+        // The values are powers of two, because devices round up to these.
         assert_eq!((here.outgoing_reads(), there.incoming_reads()), (4, 4));
         assert_eq!((here.incoming_reads(), there.outgoing_reads()), (1, 1));
         assert_eq!(there.access(), AccessFlags::REMOTE_READ);
         assert_eq!(here.path_mtu(), there.path_mtu());
-        // The kernel gives a listening end the class of the request.
+        // The kernel gives the listening side the traffic class of the request.
         assert_eq!(here.address().traffic_class, 0x68);
         assert_eq!(there.address().traffic_class, 0x68);
         assert_eq!(here.address().gid.unwrap().to_ip(), address);

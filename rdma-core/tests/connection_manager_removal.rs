@@ -1,4 +1,4 @@
-//! A device that is taken away under its connections.
+//! The removal of a device that has connections.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -11,13 +11,16 @@ use std::thread;
 use std::time::Duration;
 
 use manager::{MAX_WAIT, connected, connection_error, listener};
-use rdma_core::{ConnectionError, Context, DeviceSelector};
+use rdma_core::Context;
+use rdma_core::cm::ConnectionError;
+use rdma_core::device::DeviceSelector;
 
 const DEVICE: &str = "rxe_gone";
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 1));
 
-/// Returns whether the tests have this machine for themselves: the guest, where devices are created and removed.
+/// Returns whether no other program uses this machine: in the guest, the tests create and remove
+/// devices.
 fn ours_alone() -> bool {
     Path::new("/run/guest/config").exists()
 }
@@ -29,7 +32,7 @@ fn run(line: &str) {
     assert!(status.unwrap().success(), "{line}");
 }
 
-/// Makes a device that nobody else uses.
+/// Creates a device that no other test uses.
 fn make_device() {
     run("ip link add gone0 type dummy");
     run("ip link set gone0 mtu 4200 up");
@@ -45,7 +48,7 @@ fn make_device() {
 }
 
 #[test]
-fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
+fn connections_and_listeners_report_the_removal_of_their_device() {
     if manager::address().is_none() {
         return;
     }
@@ -57,7 +60,7 @@ fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
     let (listener, _) = listener(ADDRESS);
     let (client, server) = connected(ADDRESS);
     assert_eq!(client.id().device_name().as_deref(), Some(DEVICE));
-    // The command ends when nobody has the device open any more: with this process at the latest.
+    // The command ends when no process has the device open, at the latest when this process ends.
     let mut command = Command::new("rdma");
     command
         .args(["link", "delete", DEVICE])
@@ -75,7 +78,7 @@ fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
         matches!(error, ConnectionError::DeviceRemoved { .. }),
         "{error:?}"
     );
-    // Everything can be dropped, in any order.
+    // After the removal, all objects can be dropped in any order.
     drop((client, listener, server));
     println!("{:?}", removal.try_wait());
 }

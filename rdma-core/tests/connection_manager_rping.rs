@@ -1,4 +1,5 @@
-//! The example `rping`, with itself and with C's, in both roles; and the death of C's.
+//! The example `rping` with itself and with the C program `rping`, in both roles; and the death of
+//! the C program.
 
 mod common;
 #[path = "common/manager.rs"]
@@ -15,9 +16,8 @@ use std::time::Duration;
 
 use common::eventually;
 use manager::{MAX_WAIT, connection_error, connector, listener};
-use rdma_core::{
-    Connection, ConnectionError, ConnectionParameters, Error, QueuePairState, RejectReason,
-};
+use rdma_core::cm::{Connection, ConnectionError, ConnectionParameters, RejectReason};
+use rdma_core::{Error, QueuePairState};
 use rping::Options;
 
 const PINGS: u32 = 20;
@@ -26,7 +26,7 @@ fn options(line: &str) -> Options {
     Options::parse(line.split_whitespace().map(str::to_owned)).unwrap()
 }
 
-/// C's program, which is stopped when this is dropped, and who reads what it prints.
+/// The C program, which is killed when this value is dropped, and the thread that reads its output.
 struct Rping(Child, Option<JoinHandle<String>>);
 
 impl Rping {
@@ -45,7 +45,7 @@ impl Rping {
         Self(child, Some(reading))
     }
 
-    /// Returns the output of the program after a successful end.
+    /// Waits until the program has ended successfully, and returns its output.
     #[track_caller]
     fn ended(mut self) -> String {
         let status = eventually("the end of rping", || {
@@ -65,12 +65,12 @@ impl Drop for Rping {
     }
 }
 
-/// A port that nobody listens at.
+/// Returns a port at which no program listens.
 fn free_port(address: IpAddr) -> u16 {
     listener(address).1.port()
 }
 
-/// Connects to C's server, once it listens.
+/// Connects to the server of the C program, as soon as the server listens.
 #[track_caller]
 fn connect_to(there: SocketAddr) -> Connection {
     eventually("a server", || {
@@ -86,7 +86,7 @@ fn connect_to(there: SocketAddr) -> Connection {
     })
 }
 
-/// Runs our client against a server that may not listen yet.
+/// Runs the client of this crate against a server that may not listen yet.
 #[track_caller]
 fn client(options: &Options) -> u32 {
     eventually("a server", || match rping::run(options) {
@@ -115,7 +115,7 @@ fn the_command_line_is_that_of_c() {
         assert!(Options::parse(words).is_err(), "{wrong:?}");
     }
     if manager::address().is_none() {
-        // What a user sees who has no connection manager.
+        // The error that a user without a connection manager sees.
         let error = rping::run(&options("-c -a 127.0.0.1 -C 1")).unwrap_err();
         assert!(error.downcast_ref::<Error>().is_some(), "{error}");
     }
@@ -176,7 +176,7 @@ fn the_client_of_c_pings_our_server() {
 }
 
 #[test]
-fn the_self_made_queue_pairs_of_c_work_too() {
+fn the_c_program_can_create_its_own_queue_pairs() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -189,13 +189,14 @@ fn the_self_made_queue_pairs_of_c_work_too() {
 }
 
 #[test]
-fn a_persistent_server_of_c_serves_several_of_us() {
+fn the_persistent_c_server_serves_several_of_our_clients() {
     let Some(address) = manager::address() else {
         return;
     };
     let line = format!("-a {address} -p {} -C {PINGS}", free_port(address));
     let server = Rping::start(&format!("-s -P {line}"));
-    // One after the other: of clients that come at once, C's own too, it may forget one.
+    // The clients connect one after the other: the C server may ignore one of several clients that
+    // connect at the same time, even C clients.
     for _ in 0..3 {
         assert_eq!(client(&options(&format!("-c -V {line}"))), PINGS);
     }
@@ -203,14 +204,14 @@ fn a_persistent_server_of_c_serves_several_of_us() {
 }
 
 #[test]
-fn our_persistent_server_serves_several_of_c_at_once() {
+fn our_persistent_server_serves_several_c_clients_at_once() {
     let Some(address) = manager::address() else {
         return;
     };
     let (listener, there) = listener(address);
     let line = format!("-a {address} -p {} -C {PINGS}", there.port());
     let persistent = options(&format!("-s -P {line}"));
-    // It serves until the process ends.
+    // The server runs until the process ends.
     thread::spawn(move || rping::serve(&listener, &persistent));
     let clients = [(); 4].map(|()| Rping::start(&format!("-c -V {line}")));
     for client in clients {
@@ -227,12 +228,12 @@ fn the_death_of_the_peers_process_is_noticed() {
     let server = Rping::start(&format!("-s -P -a {address} -p {}", there.port()));
     let connection = connect_to(there);
     assert!(connection.is_connected().unwrap());
-    // Killed, not asked to end: the kernel says its farewell.
+    // The server is killed, so the kernel disconnects.
     drop(server);
     assert!(connection.wait_disconnected(Some(MAX_WAIT)).unwrap());
     let state = connection.queue_pair().state().unwrap();
     assert_eq!(state, QueuePairState::Error);
-    // Whoever connects now is told that nobody is there.
+    // A later connection is rejected, because no server listens.
     let again = connector(there).connect(|context| Ok(context.protection_domain()?.queue_pair()));
     let error = connection_error(again);
     let ConnectionError::Rejected { reason, .. } = &error else {
@@ -248,7 +249,7 @@ fn the_death_of_a_client_in_the_middle_ends_the_server() {
     };
     let (listener, there) = listener(address);
     let line = format!("-a {address} -p {}", there.port());
-    // Without a count it pings for ever.
+    // Without a count the client sends pings for ever.
     let client = Rping::start(&format!("-c {line}"));
     let incoming = listener.next(Some(MAX_WAIT)).unwrap().unwrap();
     let options = options(&format!("-s {line}"));
@@ -256,7 +257,8 @@ fn the_death_of_a_client_in_the_middle_ends_the_server() {
         let serving = scope.spawn(|| rping::server(incoming, &options));
         thread::sleep(Duration::from_millis(500));
         drop(client);
-        // Between two pings that is a farewell, inside of one an error: it ends in any case.
+        // If the client dies between two pings, the server sees a disconnection, otherwise an
+        // error. In both cases the server ends.
         match serving.join().unwrap() {
             Ok(pings) => println!("{pings} pings"),
             Err(error) => println!("{error}"),

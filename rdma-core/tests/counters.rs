@@ -1,11 +1,11 @@
-//! Counters of what flows steer.
+//! Counters of the packets that flow rules steer.
 
 mod common;
 
-use rdma_core::{Counter, Counters};
+use rdma_core::address::{Counter, Counters};
 
 #[test]
-fn a_device_counts_or_says_that_it_cannot() {
+fn counters_work_or_are_unsupported() {
     let context = common::context();
     match Counters::new(&context) {
         Ok(counters) => {

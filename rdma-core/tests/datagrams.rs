@@ -1,13 +1,14 @@
-//! Datagrams: to a queue pair, back to where one came from, and to a shared receive queue.
+//! Datagrams: to a queue pair, back to the sender, and to a shared receive queue.
 
 mod common;
 
 use common::{bytes, completion, pattern, succeed};
+use rdma_core::address::{AddressHandle, AddressVector, DatagramHeader, Destination};
+use rdma_core::device::{GidEntry, GidType};
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
-    AddressChoice, AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader,
-    DatagramOptions, Destination, GidEntry, GidType, ProtectionDomain, QueuePair, ReceiveQueue,
-    SendRequest, SharedReceiveQueue, Transport, WorkCompletion,
+    AddressChoice, Buffer, CompletionQueue, DatagramOptions, ProtectionDomain, QueuePair,
+    ReceiveQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1357_9bdf;
@@ -24,7 +25,7 @@ fn datagrams_at(domain: &ProtectionDomain, address: AddressChoice) -> QueuePair 
     prepared.activate(&DatagramOptions::new(QKEY)).unwrap()
 }
 
-/// Every GID of the port that the device would choose.
+/// Returns an address choice for every GID of the port that the device would choose.
 fn addresses(domain: &ProtectionDomain) -> Vec<AddressChoice> {
     let context = domain.context();
     let port = context.address(AddressChoice::default()).unwrap().port;
@@ -38,7 +39,7 @@ fn addresses(domain: &ProtectionDomain) -> Vec<AddressChoice> {
     choices.map(choice).collect()
 }
 
-/// Where datagrams go that `to` is to receive from a queue pair at the same address.
+/// Returns the destination for datagrams to `to` from a queue pair with the same address.
 fn destination(domain: &ProtectionDomain, to: &QueuePair, traffic_class: u8) -> Destination {
     let here = to.address();
     let vector = AddressVector {
@@ -75,7 +76,7 @@ fn receive(
 }
 
 #[test]
-fn a_datagram_tells_who_sent_it_and_how() {
+fn a_datagram_contains_the_sender_and_the_path() {
     let domain = common::context().protection_domain().unwrap();
     for address in addresses(&domain) {
         let (left, right) = (
@@ -110,7 +111,7 @@ fn a_datagram_tells_who_sent_it_and_how() {
 }
 
 #[test]
-fn the_way_back_is_found_in_the_datagram() {
+fn the_path_to_the_sender_is_derived_from_the_datagram() {
     let domain = common::context().protection_domain().unwrap();
     for address in addresses(&domain) {
         let (left, right) = (
@@ -153,7 +154,7 @@ fn an_address_handle_lives_until_its_request_has_completed() {
     let request = SendRequest::send(pattern(&domain, 8, 4));
     let request = request.to(&destination(&domain, &right, 0));
     sends.post(request).unwrap();
-    // The only other handle was that of the destination, which is gone.
+    // The request keeps the address handle alive; the destination's handle was already dropped.
     let (_, memory) = receive(right.receive_completions(), &mut receives);
     assert_eq!(memory[HEADER..], bytes(8, 4));
     drop(sends);
@@ -171,7 +172,7 @@ fn a_request_without_a_destination_is_refused() {
 }
 
 #[test]
-fn datagrams_of_many_come_to_one_queue_pair_through_a_shared_queue() {
+fn datagrams_of_several_senders_arrive_through_a_shared_queue() {
     let domain = common::context().protection_domain().unwrap();
     let queue: SharedReceiveQueue<Buffer> = domain.shared_receive_queue(8).build().unwrap();
     for _ in 0..8 {
@@ -271,12 +272,12 @@ fn datagrams_of_a_concurrent_queue_arrive_and_keep_their_address_handle() {
     }
 }
 
-/// Requests that the device refuses, for an address handle of another protection domain, do not take
-/// the unsignaled request before them.
+/// Checks that a refused request does not take the unsignaled request before it. The device refuses
+/// the request because of an address handle of another protection domain.
 #[test]
 fn a_refused_request_of_a_concurrent_queue_leaves_unsignaled_ones_to_the_next() {
     if !common::is_softroce() {
-        // Other devices may take address handles of other domains.
+        // Some devices accept address handles of other domains.
         return;
     }
     let context = common::context();

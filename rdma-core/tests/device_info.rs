@@ -1,4 +1,5 @@
-//! Description of a device: the text of C's `ibv_devinfo`, line by line, and the typed values.
+//! The description of a device: the text, compared with that of the C program `ibv_devinfo`, and
+//! the typed values.
 
 mod common;
 
@@ -18,19 +19,21 @@ use std::process::{self, Command};
 use common::context;
 use common::program::with_device;
 use devinfo::Wanted;
-use rdma_core::{
-    AtomicCapability, DeviceCapabilities, Error, GidType, LinkLayer, NodeType, PartitionKey,
+use rdma_core::Error;
+use rdma_core::device::{
+    AtomicCapability, DeviceCapabilities, GidType, LinkLayer, NodeType, PartitionKey,
     PhysicalState, PortFlags, PortState, Protocol, TransportType,
 };
 
-/// Where the process that is both programs puts their texts.
+/// The environment variable with the directory for the texts of both programs.
 const TEXTS: &str = "DEVICE_INFO_TEXTS";
 
-/// Compares the example's text with the C program's, so that the first different line is told.
+/// Compares the text of the example with that of the C program line by line, and reports the first
+/// line that differs.
 ///
-/// The user-space device is a process's own, and its GUID and addresses tell its process. So one
-/// process must be both programs: this one starts itself anew, with only the test of this name,
-/// which writes what the example prints and then becomes the C program.
+/// softroce exists once per process, and its GUID and addresses differ between processes. Therefore
+/// one process must run both programs: this test starts itself again, with only the test called
+/// `test`. The child writes the text of the example, and then executes the C program.
 #[track_caller]
 fn compare(test: &str, options: &[&str]) {
     if let Some(directory) = env::var_os(TEXTS) {
@@ -57,7 +60,7 @@ fn compare(test: &str, options: &[&str]) {
     assert_eq!(ours, theirs);
 }
 
-/// Writes the example's text, and becomes the C program, which writes its own.
+/// Writes the text of the example, and executes the C program, which writes its text.
 fn both(directory: &Path, options: &[&str]) -> ! {
     let context = context();
     let options: Vec<&str> = ["-d", context.name()]
@@ -100,10 +103,10 @@ fn devinfo_lists_what_ibv_devinfo_lists() {
     let text = devinfo::described(&wanted).unwrap();
     let names = |text: &str| -> Vec<String> {
         let names = text.lines().filter(|line| line.starts_with('\t'));
-        // The C program knows the user-space device only where that is under test.
+        // The C program finds softroce only if softroce is the device under test.
         let known = |name: &&str| context.device().is_emulated() || !name.contains("softroce");
         let mut names: Vec<_> = names.filter(known).map(str::to_owned).collect();
-        // The order is that of a directory.
+        // The order of the names is that of a directory, so it is not compared.
         names.sort_unstable();
         names
     };
@@ -224,7 +227,7 @@ fn extended_attributes_hold_the_plain_ones_and_more() {
     assert!(attributes.capabilities().contains(plain.capabilities()));
     assert_eq!(attributes.all_ports(), u32::from(plain.ports()));
     let raw = attributes.as_raw();
-    // What a device does not tell is `None`, and what it tells is what it said.
+    // A value is `None` if the device does not report it, and equals the reported value otherwise.
     let told = [
         (
             attributes.timestamp_mask().is_some(),
@@ -239,7 +242,7 @@ fn extended_attributes_hold_the_plain_ones_and_more() {
             raw.tso_caps.max_tso != 0,
         ),
         (
-            attributes.spreading().is_some(),
+            attributes.receive_side_scaling().is_some(),
             raw.rss_caps.supported_qpts != 0,
         ),
         (
@@ -279,14 +282,14 @@ fn extended_attributes_hold_the_plain_ones_and_more() {
 }
 
 #[test]
-fn transport_and_protocols_are_told_apart() {
+fn transport_and_protocols_are_distinguished() {
     let context = context();
     let device = context.device();
     assert_eq!(device.transport(), TransportType::InfiniBand);
     assert_eq!(device.node_type(), NodeType::ChannelAdapter);
     assert!(!device.is_iwarp());
     let protocols = context.protocols(1).unwrap();
-    // Every device of these tests is one of RoCE; RoCE v1 is there with a kernel's only.
+    // Every device of these tests uses RoCE; only a device of the kernel supports RoCE v1.
     assert!(protocols.contains(&Protocol::RoceV2), "{protocols:?}");
     let kinds = context.gids().unwrap();
     let has_v1 = kinds.iter().any(|entry| entry.kind == GidType::RoceV1);
@@ -314,7 +317,7 @@ fn device_is_found_by_its_files_or_has_none() {
 }
 
 #[test]
-fn ports_tell_speed_width_and_state() {
+fn ports_have_speed_width_and_state() {
     let context = context();
     for port in context.ports().unwrap() {
         let raw = port.as_raw();
@@ -328,12 +331,12 @@ fn ports_tell_speed_width_and_state() {
         }
         assert_eq!(port.capabilities().bits(), raw.port_cap_flags);
         assert_eq!(port.capabilities2().bits(), raw.port_cap_flags2);
-        // Every address of RoCE has a global route (IBTA annex A17).
+        // Every address on RoCE needs a global route header (IBTA annex A17).
         assert!(port.flags().contains(PortFlags::GRH_REQUIRED), "{raw:?}");
         // There is no subnet manager on Ethernet.
         assert_eq!((port.lid(), port.subnet_manager_lid()), (0, 0));
         assert_eq!(port.lids(), 0..=0);
-        // Whatever was sent to the port before.
+        // The counts depend on earlier packets, so they are compared with the raw values.
         let bad = (port.bad_pkeys(), port.bad_qkeys());
         assert_eq!(bad, (raw.bad_pkey_cntr, raw.qkey_viol_cntr));
         assert!(port.virtual_lanes().is_some(), "{raw:?}");
@@ -341,7 +344,7 @@ fn ports_tell_speed_width_and_state() {
 }
 
 #[test]
-fn one_gid_is_the_table_s() {
+fn one_gid_equals_the_entry_of_the_table() {
     let context = context();
     for entry in context.gids().unwrap() {
         assert_eq!(context.gid(entry.port, entry.index).unwrap(), entry);
@@ -375,7 +378,7 @@ fn pkey_table_begins_with_the_default_partition() {
 }
 
 #[test]
-fn clock_goes_on_or_is_told_to_be_missing() {
+fn the_clock_advances_or_is_unsupported() {
     let context = context();
     let attributes = context.extended_attributes().unwrap();
     let Some(clock) = common::where_supported(context.clock()) else {
@@ -389,7 +392,7 @@ fn clock_goes_on_or_is_told_to_be_missing() {
     });
     let between = clock.between(first, later);
     assert!(!between.is_zero());
-    // What went by is less than what went by since the machine was started.
+    // The elapsed time is less than one period of the clock.
     assert!(between < clock.duration(clock.mask()), "{between:?}");
     assert_eq!(clock.between(later, later), std::time::Duration::ZERO);
 }

@@ -1,11 +1,10 @@
-//! Devices, ports and GIDs: what is there, what is chosen, and what the errors say.
+//! Devices, ports and GIDs: the existing ones, the crate's choice, and the texts of errors.
 
 mod common;
 
 use common::context;
-use rdma_core::{
-    AddressChoice, Context, DeviceSelector, Error, GidType, LinkLayer, PortState, devices,
-};
+use rdma_core::device::{DeviceSelector, GidType, LinkLayer, PortState};
+use rdma_core::{AddressChoice, Context, Error, devices};
 
 #[test]
 fn devices_are_listed_and_open() {
@@ -69,7 +68,7 @@ fn the_address_chosen_is_an_active_port_with_an_ipv4_gid_of_roce_v2() {
     let port = context.port(address.port).unwrap();
     assert_eq!(port.state(), PortState::Active);
     assert_eq!(Some(address.mtu), port.active_mtu());
-    let of_roce_v2_and_ipv4 = |entry: &&rdma_core::GidEntry| {
+    let of_roce_v2_and_ipv4 = |entry: &&rdma_core::device::GidEntry| {
         entry.kind == GidType::RoceV2 && entry.gid.to_ipv4().is_some()
     };
     let gids = context.gids().unwrap();
@@ -84,7 +83,7 @@ fn the_address_chosen_is_an_active_port_with_an_ipv4_gid_of_roce_v2() {
 }
 
 #[test]
-fn every_valid_gid_index_can_be_asked_for() {
+fn every_valid_gid_index_can_be_requested() {
     let context = context();
     let active = |number| context.port(number).unwrap().state() == PortState::Active;
     for entry in context.gids().unwrap() {
@@ -213,12 +212,12 @@ fn an_endpoint_that_cannot_be_is_not_connected_to() {
 }
 
 #[test]
-fn a_context_that_somebody_else_opened_is_taken_over() {
+fn a_context_opened_by_other_code_is_taken_over() {
     let device = context().device();
     // SAFETY: the device is valid for as long as its handle.
     let raw = unsafe { ibverbs_sys::ibv_open_device(device.as_raw()) };
     let raw = std::ptr::NonNull::new(raw).expect("the device opens");
-    // SAFETY: the context is open, and nobody else closes it.
+    // SAFETY: the context is open, and no other code closes it.
     let context = unsafe { Context::from_raw(raw) }.unwrap();
     assert_eq!(context.as_raw(), raw.as_ptr());
     assert_eq!(context.name(), device.name());
@@ -227,7 +226,7 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
     let link = format!("/proc/self/fd/{fd}");
     let opened = std::fs::read_link(&link).unwrap();
     assert!(opened.to_string_lossy().contains("event"), "{opened:?}");
-    // What was made from it keeps it open, and its device valid.
+    // Objects created from the context keep the context open and the device valid.
     let domain = context.protection_domain().unwrap();
     let again = context.device();
     drop(context);
@@ -238,7 +237,7 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
 }
 
 #[test]
-fn devices_contexts_and_their_events_go_to_any_thread() {
+fn devices_contexts_and_events_can_be_used_by_any_thread() {
     fn check<T: Send + Sync + 'static>(_: &T) {}
     let context = context();
     check(&context);

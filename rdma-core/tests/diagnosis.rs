@@ -1,14 +1,19 @@
-//! Why a modification was refused.
+//! The reasons that errors give for refused modifications.
 
 mod common;
 
 use common::{context, eventually, nobody};
 use ibverbs_sys as sys;
+use rdma_core::address::{AddressHandle, AddressVector};
+use rdma_core::device::LinkLayer;
+use rdma_core::queue_pair::{
+    AlternatePath, AttributeMask, ManualQueuePair, MigrationState, Modification, ModificationFlaw,
+    RefusedModification,
+};
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressHandle, AddressVector, AttributeMask, ConnectOptions, Context,
-    DatagramOptions, Endpoint, Error, Gid, LinkLayer, ManualQueuePair, MigrationState,
-    Modification, ModificationFlaw, Mtu, ProtectionDomain, QueuePairState, RefusedModification,
-    Transport, XrcDomain,
+    AccessFlags, ConnectOptions, Context, DatagramOptions, Endpoint, Error, Gid, Mtu,
+    ProtectionDomain, QueuePairState, Transport,
 };
 
 const KINDS: [Transport; 5] = [
@@ -26,7 +31,8 @@ fn refusal(outcome: Result<(), Error>) -> Box<RefusedModification> {
     }
 }
 
-/// A queue pair that is led through its states, and right values for everything.
+/// A queue pair that is moved through its states, with the parameters for correct values of every
+/// attribute.
 struct Subject {
     domain: ProtectionDomain,
     pair: ManualQueuePair,
@@ -34,7 +40,8 @@ struct Subject {
 }
 
 impl Subject {
-    /// `None` where the device does not have the kind, and says so.
+    /// Creates a queue pair of the type `kind`. Returns `None` if the device does not support the
+    /// type and the error says so.
     fn new(domain: &ProtectionDomain, kind: Transport) -> Option<Self> {
         let mut builder = domain.queue_pair().transport(kind);
         if kind == Transport::XrcTarget {
@@ -54,7 +61,8 @@ impl Subject {
         }
     }
 
-    /// Right values for every attribute, into `to`.
+    /// Returns a modification with correct values for every attribute, for a change to the state
+    /// `to`.
     fn everything(&self, from: QueuePairState, to: Option<QueuePairState>) -> Modification {
         let vector = AddressVector::to_endpoint(self.pair.address(), &self.remote);
         let change = to.map_or_else(Modification::new, Modification::to);
@@ -79,7 +87,7 @@ impl Subject {
             .destination(self.remote.queue_pair)
             .capacities(Default::default())
             .rate_limit(0)
-            .alternate_path(rdma_core::AlternatePath {
+            .alternate_path(AlternatePath {
                 address: vector,
                 pkey_index: 0,
                 port: vector.port,
@@ -87,7 +95,7 @@ impl Subject {
             })
     }
 
-    /// Returns the modification with the attributes of `mask` alone.
+    /// Returns the modification with only the attributes in `mask`.
     fn with(
         &self,
         from: QueuePairState,
@@ -99,7 +107,8 @@ impl Subject {
         all.without(rest - AttributeMask::STATE)
     }
 
-    /// Leads the queue pair into a state; `false` if the device has no such way.
+    /// Moves the queue pair to a state. Returns `false` if the device has no transition that leads
+    /// to the state.
     fn lead_to(&self, state: QueuePairState) -> bool {
         use QueuePairState::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError,
@@ -151,7 +160,7 @@ impl Subject {
         true
     }
 
-    /// Posts a request with a key that no region has.
+    /// Posts a request with a local key that no region has, so that the request fails.
     fn post_a_failure(&self) {
         let vector = AddressVector::to_endpoint(self.pair.address(), &self.remote);
         let handle = AddressHandle::new(&self.domain, &vector).unwrap();
@@ -160,8 +169,9 @@ impl Subject {
             length: 8,
             lkey: 0xffff_fff0,
         };
-        // SAFETY: a plain C struct that any bytes are a value of; what the request points at
-        // outlives its end in the state SQE or ERR, and the device refuses its memory.
+        // SAFETY: every byte pattern is a value of this C struct. The objects that the request
+        // points to outlive the request, which has ended in the state SQE or ERR, and the device
+        // refuses the memory.
         unsafe {
             let mut wr: sys::ibv_send_wr = std::mem::zeroed();
             wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
@@ -179,7 +189,9 @@ impl Subject {
         });
     }
 
-    /// Tries a modification, and holds what the device says against the tables.
+    /// Applies a modification, and checks that the specification's tables agree with the device: they
+    /// allow what the device allows, and explain what it refuses. Returns whether the device has
+    /// applied the modification.
     fn try_out(
         &self,
         from: QueuePairState,
@@ -198,7 +210,7 @@ impl Subject {
                 true
             }
             Err(Error::RefusedModification(refused)) => {
-                // What the device, or Linux, does not have the tables cannot know.
+                // The tables contain no features that the device or Linux does not support.
                 let lacks = |flaw: &_| matches!(flaw, ModificationFlaw::NotOnLinux(_));
                 let lacking = refused.is_unsupported() || refused.flaws.iter().any(lacks);
                 let explained = !flaws.is_empty() || lacking;
@@ -215,7 +227,7 @@ impl Subject {
     }
 }
 
-/// A number that depends on the one before, for masks that nobody thought of.
+/// Returns the next random number, for masks that no programmer would choose.
 fn next(seed: &mut u32) -> u32 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 17;
@@ -252,8 +264,8 @@ fn tables_and_device_agree_on_every_transition_and_attribute() {
     }
 }
 
-/// The required attributes of a transition; the same with each attribute taken out or added; and
-/// some at random.
+/// Returns masks for a transition: the required attributes; the same mask with each attribute
+/// removed or added; and random masks.
 fn masks(
     kind: Transport,
     from: QueuePairState,
@@ -266,7 +278,7 @@ fn masks(
     for flaw in change.flaws(kind, from) {
         match flaw {
             ModificationFlaw::Missing(attribute) => base |= attribute,
-            // Nothing is right about it, whatever the attributes.
+            // Without a transition, no set of attributes is correct.
             ModificationFlaw::NoTransition { .. } => {
                 return vec![state, state | AttributeMask::PORT, AttributeMask::known()];
             }
@@ -283,7 +295,7 @@ fn masks(
     masks
 }
 
-/// A reliable connected queue pair in INIT.
+/// Returns a reliable connected queue pair in INIT.
 fn in_init(domain: &ProtectionDomain) -> ManualQueuePair {
     let pair = domain.queue_pair().create().unwrap();
     pair.to_init().unwrap();
@@ -332,7 +344,7 @@ fn libc_einval() -> i32 {
 }
 
 #[test]
-fn values_out_of_the_devices_range_are_told_with_the_range() {
+fn values_out_of_the_devices_range_are_reported_with_the_range() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let device = context.attributes().unwrap();
@@ -395,7 +407,7 @@ fn values_out_of_the_devices_range_are_told_with_the_range() {
             }
         }
     }
-    // A device may leave a value alone that is wrong, as Linux's Soft-RoCE does with most.
+    // A device may ignore a wrong value, as Linux's Soft-RoCE does for most attributes.
     assert!(told >= 2, "{told}");
     pair.to_reset().unwrap();
     let refused = refusal(pair.modify(&pair.initial().port(99)));
@@ -407,7 +419,7 @@ fn values_out_of_the_devices_range_are_told_with_the_range() {
 }
 
 #[test]
-fn a_wrong_gid_index_is_told_with_the_right_ones() {
+fn a_wrong_gid_index_is_reported_with_the_valid_ones() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let pair = in_init(&domain);
@@ -433,7 +445,7 @@ fn a_wrong_gid_index_is_told_with_the_right_ones() {
 }
 
 #[test]
-fn a_path_without_a_gid_or_from_another_port_is_told() {
+fn a_path_without_a_gid_or_from_another_port_is_reported() {
     let domain = context().protection_domain().unwrap();
     let pair = in_init(&domain);
     let remote = nobody(pair.endpoint());
@@ -451,7 +463,7 @@ fn a_path_without_a_gid_or_from_another_port_is_told() {
 }
 
 #[test]
-fn a_destination_that_cannot_be_is_told() {
+fn an_impossible_destination_is_reported() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let pair = in_init(&domain);
@@ -463,7 +475,7 @@ fn a_destination_that_cannot_be_is_told() {
             ..right
         };
         match pair.modify(&to_rtr(&pair).address(vector)) {
-            // That this address is none a device may find out with the first packet.
+            // The device may accept the address, and fail only when it sends the first packet.
             Ok(()) => {
                 pair.to_reset().unwrap();
                 pair.to_init().unwrap();
@@ -485,7 +497,7 @@ fn a_destination_that_cannot_be_is_told() {
     }
 }
 
-/// GIDs that no peer of the queue pair has.
+/// Returns GIDs that no peer of the queue pair can have.
 fn impossible(context: &Context, pair: &ManualQueuePair) -> Vec<Gid> {
     let mut all = vec![
         Gid::default(),
@@ -501,7 +513,7 @@ fn impossible(context: &Context, pair: &ManualQueuePair) -> Vec<Gid> {
 }
 
 #[test]
-fn a_state_that_cannot_follow_is_told_with_those_that_can() {
+fn a_forbidden_state_is_reported_with_the_allowed_ones() {
     let domain = context().protection_domain().unwrap();
     let pair = domain.queue_pair().create().unwrap();
     let refused = refusal(pair.modify(&Modification::to(QueuePairState::ReadyToSend)));
@@ -523,7 +535,7 @@ fn what_the_device_cannot_do_is_unsupported() {
     let migrates = flags & sys::ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG.0 != 0;
     let state = QueuePairState::ReadyToSend;
     let change = subject.with(state, None, AttributeMask::ALTERNATE_PATH);
-    // Linux has alternate paths for InfiniBand alone.
+    // Linux supports alternate paths on InfiniBand only.
     let infiniband = subject.pair.address().link_layer == LinkLayer::InfiniBand;
     match subject.pair.modify(&change) {
         Ok(()) => assert!(migrates && infiniband),

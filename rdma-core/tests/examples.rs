@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Checks the results of the examples.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn messages_are_told_with_the_time_that_the_device_knows() {
+fn messages_are_printed_with_the_devices_timestamps() {
     let context = common::context();
     let (fields, messages) = extended_cq::timed(&context, 4).unwrap();
     for (number, message) in messages.iter().enumerate() {
@@ -45,11 +45,11 @@ fn messages_are_told_with_the_time_that_the_device_knows() {
         assert_eq!((message.bytes, message.immediate), (8, number as u32));
         assert_eq!(
             message.tick.is_some(),
-            fields.contains(rdma_core::CompletionFields::TIMESTAMP)
+            fields.contains(rdma_core::completion::CompletionFields::TIMESTAMP)
         );
         assert_eq!(
             message.at.is_some(),
-            fields.contains(rdma_core::CompletionFields::WALL_CLOCK)
+            fields.contains(rdma_core::completion::CompletionFields::WALL_CLOCK)
         );
     }
     assert_eq!(messages.len(), 4);

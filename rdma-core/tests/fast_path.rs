@@ -1,13 +1,15 @@
-//! Requests that take the short way to the device, and the same requests on queue pairs where all
-//! take the general way. Checks that both are posted or refused alike, and transfer the same bytes.
+//! Requests on the fast path, and the same requests on queue pairs on which all requests take the
+//! general path. Checks that both paths accept and refuse the same requests and transfer the same
+//! bytes.
 
 mod common;
 
 use common::{Pair, bytes, carry_out, exposed, pattern, receive, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::queue_pair::InlineData;
 use rdma_core::{
-    AccessFlags, AddressVector, Buffer, ConnectOptions, DatagramHeader, DatagramOptions,
-    Destination, Error, InlineData, PostError, ProtectionDomain, QueuePair, QueuePairBuilder,
-    SendRequest, Transport,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, PostError, ProtectionDomain,
+    QueuePair, QueuePairBuilder, SendRequest, Transport,
 };
 
 const INLINE: u32 = 32;
@@ -16,8 +18,8 @@ const QKEY: u32 = 0x1111_2222;
 
 const CONNECTED: [Transport; 2] = [Transport::ReliableConnected, Transport::UnreliableConnected];
 
-/// Returns the settings of queue pairs that `ibv_post_send` posts to, and of queue pairs of the
-/// functions `ibv_wr_*`, for which there is no short way.
+/// Returns the settings for two kinds of queue pairs: those that post by `ibv_post_send`, and those
+/// that post by `ibv_wr_*`, for which there is no fast path.
 fn ways(kind: Transport) -> [impl Fn(QueuePairBuilder) -> QueuePairBuilder; 2] {
     [false, true].map(|extended| {
         move |builder: QueuePairBuilder| {
@@ -36,10 +38,11 @@ fn pairs(kind: Transport) -> [Pair; 2] {
     ways(kind).map(|way| Pair::with(way, &ConnectOptions::default()))
 }
 
-/// Result of a request: the message that the peer received and its immediate data, or the error.
+/// The result of a request: the message that the peer received and its immediate data, or the
+/// error.
 type Outcome = Result<(Vec<u8>, Option<u32>), String>;
 
-/// Posts data that is copied.
+/// Posts a request with inline data, and returns its result.
 fn inline<D: InlineData>(pair: &Pair, request: SendRequest<D>) -> Outcome {
     let mut sends = pair.left.send_queue::<Buffer>();
     let mut receives = pair.right.receive_queue();
@@ -59,7 +62,8 @@ fn inline<D: InlineData>(pair: &Pair, request: SendRequest<D>) -> Outcome {
     }
 }
 
-/// Asserts that a request has the same outcome on queue pairs of their own, and returns it.
+/// Calls `outcome` with a new queue pair of each kind, asserts that the results are equal, and
+/// returns the result.
 #[track_caller]
 fn alike(kind: Transport, outcome: impl Fn(&Pair) -> Outcome) -> Outcome {
     let [fast_path, general] = pairs(kind).map(|pair| outcome(&pair));
@@ -84,13 +88,13 @@ fn data_that_is_copied_is_sent_alike() {
             });
             assert_eq!(sent, Ok((piece.to_vec(), None)));
         }
-        // The device may take more than it was asked for.
+        // The device may support more inline data than was requested.
         let sent = alike(kind, |pair| {
             let too_long = bytes(pair.left.inline_limit() + 1, 3);
             inline(pair, SendRequest::send(&too_long[..]))
         });
         sent.unwrap_err();
-        // Pieces, some of which have no bytes, and more than fit.
+        // Several slices, some of them empty, and then more slices than a request can have.
         let sent = alike(kind, |pair| {
             inline(pair, SendRequest::send([&data[..5], &[], &data[5..9]]))
         });
@@ -200,12 +204,12 @@ fn unreliable_connections_refuse_what_they_cannot_carry_out() {
     }
 }
 
-/// Makes a datagram queue pair. Returns it with the destination of datagrams to it.
+/// Creates a datagram queue pair. Returns it with the destination of datagrams to it.
 fn datagrams(
     domain: &ProtectionDomain,
     way: impl Fn(QueuePairBuilder) -> QueuePairBuilder,
 ) -> (QueuePair, Destination) {
-    // The queue pair sends to itself, and each side is asked for its next completion.
+    // The queue pair sends to itself, so the next completion of each of its two queues is checked.
     let queue = || domain.context().completion_queue(64).build().unwrap();
     let builder = way(domain.queue_pair()).send_completions(&queue());
     let prepared = builder.receive_completions(&queue()).build().unwrap();
@@ -282,7 +286,7 @@ fn datagrams_are_sent_and_refused_alike() {
     );
 }
 
-/// Posts more datagrams than the queue has places, most of them unsignaled.
+/// Posts more datagrams than the queue can hold at once, most of them unsignaled.
 #[test]
 fn datagrams_that_are_unsignaled_go_on_and_keep_their_order() {
     for way in ways(Transport::Datagram) {
@@ -319,8 +323,8 @@ fn datagrams_that_are_unsignaled_go_on_and_keep_their_order() {
     }
 }
 
-/// Checks that receives of one piece take the short way, and receives with a piece of no bytes the
-/// general one.
+/// Checks that receives with one element take the fast path, and receives with an empty element the
+/// general path.
 #[test]
 fn receives_of_shared_and_concurrent_queues_get_alike_messages() {
     let domain = common::context().protection_domain().unwrap();

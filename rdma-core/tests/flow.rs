@@ -1,12 +1,11 @@
-//! Steering packets to queue pairs.
+//! Flow steering: rules that steer packets to queue pairs.
 
 mod common;
 
-use rdma_core::{
-    DatagramOptions, EthernetMatch, Flow, FlowRule, Ipv4Match, PortMatch, QueuePair, Transport,
-};
+use rdma_core::address::{EthernetMatch, Flow, FlowRule, Ipv4Match, PortMatch};
+use rdma_core::{DatagramOptions, QueuePair, Transport};
 
-/// A queue pair of datagrams, which a flow may steer to.
+/// Returns a datagram queue pair, to which a flow can steer packets.
 fn datagrams() -> QueuePair {
     let domain = common::context().protection_domain().unwrap();
     let prepared = domain
@@ -17,7 +16,7 @@ fn datagrams() -> QueuePair {
     prepared.activate(&DatagramOptions::default()).unwrap()
 }
 
-/// A rule for packets that nobody sends.
+/// Returns a rule for packets that no program sends.
 fn rule(port: u8) -> FlowRule {
     let ethernet = EthernetMatch {
         destination: Some([2, 0, 0, 0, 0, 1]),
@@ -38,7 +37,7 @@ fn rule(port: u8) -> FlowRule {
 }
 
 #[test]
-fn a_device_is_steered_or_says_that_it_cannot_be() {
+fn flows_are_created_or_unsupported() {
     let queue_pair = datagrams();
     let flow = Flow::steer(&queue_pair, &rule(queue_pair.address().port));
     match flow {

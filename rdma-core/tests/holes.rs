@@ -1,6 +1,6 @@
-//! The holes of other RDMA libraries in safe code, one by one: this crate has none of them. Holes
-//! that the compiler closes are in `compile_fail`; holes that need a failing device, in
-//! `holes_of_devices`; memory and objects left behind, in `holes_that_leak`.
+//! Soundness holes of other RDMA libraries in safe code, one by one. The tests check that this
+//! crate has none of them. Holes that the compiler prevents are in `compile_fail`; holes that need
+//! a failing device, in `holes_of_devices`; leaked memory and objects, in `holes_that_leak`.
 
 mod common;
 
@@ -13,12 +13,14 @@ use common::{
     Pair, bytes, carry_out, completion, context, eventually, expose, exposed, nobody, pattern,
     succeed, until_failed,
 };
+use rdma_core::completion::CompletionFields;
+use rdma_core::memory::{LentMemory, Part, SharedBuffer};
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, Error, LentMemory, Part, QueuePair, RemoteMemory,
-    SendRequest, SharedBuffer, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, Error, QueuePair, RemoteMemory, SendRequest, WorkCompletion, WorkStatus,
 };
 
-/// A queue pair whose peer never answers, with all the patience of the default settings.
+/// Returns a queue pair whose peer never answers, with the timeouts and retries of the default
+/// settings.
 fn to_nobody(domain: &rdma_core::ProtectionDomain) -> QueuePair {
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -32,7 +34,7 @@ fn swapped_owners_take_their_memory_along() {
     let address = one.as_ptr();
     mem::swap(&mut one, &mut other);
     drop(one);
-    // The new memory, in the place of the freed one, is used by nothing else.
+    // The new memory may reuse the address of the freed memory, and must be its only user.
     let mut new = domain.allocate(4096).unwrap();
     new.fill(0xaa);
     assert_eq!((other.as_ptr(), &other[..]), (address, &bytes(4096, 1)[..]));
@@ -65,13 +67,13 @@ fn halves_of_different_memory_do_not_become_one() {
 }
 
 #[test]
-fn forgotten_guards_leave_the_rest_at_work() {
+fn forgotten_guards_do_not_affect_other_objects() {
     let pair = Pair::new();
     let domain = &pair.domain;
     mem::forget(domain.allocate(64).unwrap());
     mem::forget(exposed(domain, 64, AccessFlags::REMOTE));
 
-    // A claim that is forgotten is never given back, and nobody gets at its bytes.
+    // A claim that was forgotten is never released, so the bytes stay inaccessible.
     let mut shared = SharedBuffer::new(domain.allocate(64).unwrap());
     mem::forget(shared.try_write(..32).unwrap());
     assert!(matches!(shared.bytes(), Err(Error::InUse { .. })));
@@ -82,7 +84,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
     let mut shared = shared.into_buffer().unwrap_err();
     assert!(shared.bytes().is_ok() && shared.bytes_mut().is_err());
 
-    // A queue that is forgotten keeps its memory for good.
+    // A queue that was forgotten keeps its memory for ever.
     let mut shared = SharedBuffer::new(domain.allocate(64).unwrap());
     let mut forgotten = pair.left.receive_queue();
     forgotten.post(shared.try_write(..).unwrap()).unwrap();
@@ -95,7 +97,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
     succeed(pair.right.send_completions());
     assert!(shared.bytes().is_err());
 
-    // Completes sends whose memory is not looked at.
+    // The sends complete, and the program forgets their memory.
     let mut sends = pair.left.send_queue();
     let target = exposed(domain, 8, AccessFlags::REMOTE_WRITE);
     let write = || SendRequest::write(pattern(domain, 8, 4), target.remote());
@@ -105,7 +107,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
     let source = carry_out(&pair.left, &mut sends, write());
     assert_eq!(source[..], bytes(8, 4));
 
-    // A slot that was reserved is lost to its queue, and no other is.
+    // A reserved slot that was forgotten is lost to its queue; all other slots stay usable.
     let concurrent = pair.left.concurrent_send_queue::<Buffer>();
     mem::forget(concurrent.reserve().unwrap());
     let free = std::iter::from_fn(|| concurrent.reserve())
@@ -193,7 +195,7 @@ fn memory_is_deregistered_before_it_is_freed() {
     let target = exposed(&pair.domain, 4096, AccessFlags::REMOTE_WRITE);
     let remote = target.remote();
     drop(target);
-    // Very likely where the other was; the key must not reach it.
+    // Most likely at the address of the freed memory. The old key must not grant access to it.
     let heir = pair.domain.allocate(4096).unwrap();
     let mut sends = pair.left.send_queue();
     let late = SendRequest::write(pattern(&pair.domain, 4096, 1), remote);
@@ -204,7 +206,7 @@ fn memory_is_deregistered_before_it_is_freed() {
 }
 
 #[test]
-fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
+fn a_key_grants_access_to_its_memory_only() {
     let (left, right) = (0..32, 64..96);
     for place in [left, right] {
         let pair = Pair::new();
@@ -227,7 +229,7 @@ fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
 }
 
 #[test]
-fn a_lease_ends_at_the_device_and_not_by_a_clock() {
+fn a_lease_ends_at_the_device_and_not_by_a_timer() {
     let pair = Pair::new();
     let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = target.remote();
@@ -250,7 +252,8 @@ fn nothing_waits_for_memory_in_flight() {
     let request = SendRequest::send(shared.try_read(..).unwrap());
     sends.post(request).unwrap();
     drop(sends);
-    // Only whoever would change it is told, at once, that the device has it.
+    // A reader gets the bytes; a writer gets an error immediately, because the device uses the
+    // memory.
     let mut shared = shared.into_buffer().unwrap_err();
     assert!(matches!(shared.bytes_mut(), Err(Error::InUse { .. })));
     assert!(matches!(shared.try_write(..1), Err(Error::InUse { .. })));
@@ -280,7 +283,7 @@ fn memory_that_was_posted_stays_when_its_queue_is_dropped() {
     let mut receives = pair.left.receive_queue();
     receives.post(shared.try_write(..).unwrap()).unwrap();
     drop(receives);
-    // The device writes to it long after.
+    // The device writes to the memory after the queue was dropped.
     pair.right
         .send_queue()
         .post(SendRequest::send(pattern(&pair.domain, 64, 1)))
@@ -297,7 +300,7 @@ fn memory_that_was_posted_stays_when_its_queue_is_dropped() {
 fn a_completion_gives_no_memory_of_other_queues_back() {
     let pair = Pair::new();
     let silent = to_nobody(&pair.domain);
-    // Of each kind a queue with requests in flight.
+    // A queue of each kind, with requests in flight.
     let mut sends = silent.send_queue();
     let mut receives = silent.receive_queue();
     let concurrent = pair.left.concurrent_receive_queue();
@@ -350,7 +353,7 @@ fn a_panic_with_operations_in_flight_frees_nothing_too_early() {
         panic!("with sixteen writes and a receive in flight");
     }));
     assert!(panicked.is_err());
-    // They come to their end all the same.
+    // The requests complete although the closure panicked.
     for _ in 0..16 {
         succeed(pair.left.send_completions());
     }
@@ -401,7 +404,7 @@ fn immediate_data_is_the_same_number_at_both_ends() {
         assert_eq!(received.immediate(), Some(number));
         receives.complete(&received).unwrap();
     }
-    // A completion with no other flag than that of the data, as devices with hardware give.
+    // A completion whose only flag is that of immediate data, as hardware devices report it.
     let mut raw = *WorkCompletion::default().as_raw();
     raw.wc_flags = ibverbs_sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
     // SAFETY: no request has the id 0.
@@ -427,7 +430,7 @@ fn completions_of_others_that_a_waiter_takes_are_not_lost() {
         }
     }
     let numbers = pairs.each_ref().map(|pair| pair.left.number());
-    // A loop that waits for one queue pair puts completions of the other back.
+    // A loop that waits for completions of one queue pair puts completions of the other back.
     let mut found = 0;
     eventually("the completions of the second", || {
         let mut room = [WorkCompletion::default(); 6];
@@ -463,7 +466,7 @@ fn a_queue_that_overflows_fails_and_frees_nothing() {
         }
     }
     let posted = sends.in_flight();
-    // A device tells of it by an error of the poll, or by less than all completions.
+    // A device reports the overrun by a failed poll, or loses completions.
     let mut back = 0;
     for _ in 0..1000 {
         let mut room = [WorkCompletion::default(); 4];
@@ -486,7 +489,7 @@ fn a_queue_that_overflows_fails_and_frees_nothing() {
 }
 
 #[test]
-fn announcements_are_acknowledged_so_that_a_queue_can_end() {
+fn events_are_acknowledged_so_that_a_queue_can_be_destroyed() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     for round in 0..20 {
@@ -511,8 +514,8 @@ fn announcements_are_acknowledged_so_that_a_queue_can_end() {
             assert_eq!(channel.drain(|id| assert_eq!(id, queue.id())), Ok(1));
             drop(sends.complete(&succeed(&queue)));
         }
-        // Destroying a queue waits for the acknowledgement of every event that was taken, and of
-        // those that were not taken there is none to wait for.
+        // Destroying a queue waits for the acknowledgement of every event that was read. Events
+        // that were not read need no acknowledgement.
         queue.request_notification().unwrap();
         sends.post(SendRequest::write((), nowhere)).unwrap();
         if round % 2 == 0 {
@@ -521,7 +524,7 @@ fn announcements_are_acknowledged_so_that_a_queue_can_end() {
     }
 }
 
-/// A generator of the same numbers every time.
+/// A generator of reproducible random numbers.
 struct Random(u64);
 
 impl Random {
@@ -610,7 +613,8 @@ fn a_failed_queue_pair_gives_all_memory_back_and_takes_no_more() {
     assert_eq!(receives.in_flight(), 0);
 }
 
-/// Fails to compile if `$type` has the trait: then both implementations fit.
+/// Fails to compile if `$type` implements the trait: both implementations then apply, which is
+/// ambiguous.
 macro_rules! assert_not {
     ($type:ty: $trait:path) => {{
         trait Ambiguous<A> {
@@ -627,27 +631,27 @@ macro_rules! assert_not {
 fn what_is_bound_to_a_thread_cannot_leave_it() {
     fn everywhere<T: Send + Sync>() {}
     everywhere::<rdma_core::CompletionQueue>();
-    everywhere::<rdma_core::ExtendedCompletionQueue>();
+    everywhere::<rdma_core::completion::ExtendedCompletionQueue>();
     everywhere::<rdma_core::CompletionChannel>();
     everywhere::<WorkCompletion>();
     everywhere::<QueuePair>();
-    everywhere::<rdma_core::ConcurrentSendQueue<Buffer>>();
-    assert_not!(rdma_core::PolledCompletions<'static>: Send);
-    assert_not!(rdma_core::PolledCompletions<'static>: Sync);
-    assert_not!(rdma_core::ExtendedCompletion<'static>: Send);
-    assert_not!(rdma_core::ExtendedCompletion<'static>: Clone);
-    // A copy of a claim for writing would be a second one.
-    assert_not!(rdma_core::WriteClaim: Clone);
+    everywhere::<rdma_core::queue_pair::ConcurrentSendQueue<Buffer>>();
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Send);
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Sync);
+    assert_not!(rdma_core::completion::ExtendedCompletion<'static>: Send);
+    assert_not!(rdma_core::completion::ExtendedCompletion<'static>: Clone);
+    // A copy of a write claim would be a second write claim.
+    assert_not!(rdma_core::memory::WriteClaim: Clone);
     assert_not!(rdma_core::Buffer: Clone);
-    assert_not!(rdma_core::ReservedSlot<'static>: Clone);
-    // Entries of a poll are not collected: each would read the last one.
-    assert_not!(rdma_core::PolledCompletions<'static>: Iterator);
-    // Memory that is not registered is not posted.
-    assert_not!(Vec<u8>: rdma_core::Gather);
-    assert_not!(&'static [u8]: rdma_core::Gather);
-    assert_not!(&'static mut [u8]: rdma_core::Scatter);
-    // Memory for reading cannot be received into.
-    assert_not!(rdma_core::FrozenBuffer: rdma_core::Scatter);
-    assert_not!(rdma_core::ReadClaim: rdma_core::Scatter);
-    assert_not!(rdma_core::BufferSlice<'static>: rdma_core::Scatter);
+    assert_not!(rdma_core::queue_pair::ReservedSlot<'static>: Clone);
+    // Collecting the entries of a poll would yield the last entry several times.
+    assert_not!(rdma_core::completion::PolledCompletions<'static>: Iterator);
+    // Memory that is not registered cannot be posted.
+    assert_not!(Vec<u8>: rdma_core::memory::Gather);
+    assert_not!(&'static [u8]: rdma_core::memory::Gather);
+    assert_not!(&'static mut [u8]: rdma_core::memory::Scatter);
+    // Read-only memory cannot be the destination of a receive.
+    assert_not!(rdma_core::FrozenBuffer: rdma_core::memory::Scatter);
+    assert_not!(rdma_core::memory::ReadClaim: rdma_core::memory::Scatter);
+    assert_not!(rdma_core::memory::BufferSlice<'static>: rdma_core::memory::Scatter);
 }

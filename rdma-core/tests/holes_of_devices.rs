@@ -1,5 +1,5 @@
-//! Devices and drivers that do what they should not: unknown values, verbs that fail. The tests put
-//! functions of their own in the place of the driver's.
+//! Devices and drivers that misbehave: unknown values, and verbs that fail. The tests replace
+//! functions of the driver by their own.
 
 mod common;
 
@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use common::{Pair, completion, context, eventually, exposed, pattern};
 use ibverbs_sys as sys;
+use rdma_core::completion::{CompletionFields, StatusClass};
+use rdma_core::memory::WindowType;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
-    QueuePairState, Refused, RemoteMemory, SendRequest, StatusClass, WindowType, WorkCompletion,
-    WorkOpcode, WorkStatus,
+    AccessFlags, Buffer, CompletionQueue, Context, Error, ProtectionDomain, QueuePairState,
+    Refused, RemoteMemory, SendRequest, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
@@ -22,9 +23,10 @@ type StartPoll = unsafe extern "C" fn(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq
 static POLL: OnceLock<PollCq> = OnceLock::new();
 static START: OnceLock<StartPoll> = OnceLock::new();
 
-/// Puts a function in the driver's place, for this open device alone.
+/// Replaces the driver's function for polling by `poll`, for this open device alone.
 fn with_poll(context: &Context, poll: PollCq) {
-    // SAFETY: the context is open, nobody else uses it yet, and the function is of the same type.
+    // SAFETY: the context is open, no other code uses it yet, and the function has the type of the
+    // field.
     unsafe {
         let ops = &raw mut (*context.as_raw()).ops;
         let driver = (*ops).poll_cq.replace(poll).expect("the driver polls");
@@ -38,7 +40,8 @@ fn driver(
     room: *mut sys::ibv_wc,
 ) -> &'static mut [sys::ibv_wc] {
     let poll = POLL.get().expect("it was replaced");
-    // SAFETY: the arguments are those of the call that came; the driver fills as many as it says.
+    // SAFETY: the arguments are those of the intercepted call; the driver returns the number of
+    // entries that it has filled.
     unsafe {
         let count = poll(queue, limit, room);
         std::slice::from_raw_parts_mut(room, usize::try_from(count).unwrap())
@@ -72,20 +75,22 @@ unsafe extern "C" fn loss(queue: *mut sys::ibv_cq, limit: i32, room: *mut sys::i
     0
 }
 
-/// A queue pair to itself and its completion queue; the domain is of a context of its own.
+/// Returns a queue pair that is connected to itself, with its completion queue. The domain belongs
+/// to `context`.
 fn pair_in(context: &Context) -> Pair {
     let domain = context.protection_domain().unwrap();
     Pair::in_domain(&domain, |builder| builder, &Default::default())
 }
 
 #[test]
-fn an_unknown_status_or_opcode_is_told_with_its_number() {
+fn an_unknown_status_or_opcode_is_reported_with_its_number() {
     let context = context();
     with_poll(&context, unknown_values);
     let pair = pair_in(&context);
     let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
-    // Seven bytes are what the function makes a status of; a read tells its length.
+    // The replaced function sets an unknown status for a completion of seven bytes; the completion
+    // of a read contains the length.
     for (len, status) in [(8, WorkStatus::Success), (7, WorkStatus::Unknown(9999))] {
         let request = SendRequest::read(pair.domain.allocate(len).unwrap(), target.remote());
         sends.post(request).unwrap();
@@ -107,8 +112,8 @@ unsafe extern "C" fn unknown_start(
     attributes: *mut sys::ibv_poll_cq_attr,
 ) -> i32 {
     let start = START.get().expect("it was replaced");
-    // SAFETY: the arguments are those of the call that came, and the queue is this thread's from a
-    // successful start on.
+    // SAFETY: the arguments are those of the intercepted call, and from a successful start on only
+    // this thread uses the queue.
     unsafe {
         let errno = start(queue, attributes);
         if errno == 0 {
@@ -119,7 +124,7 @@ unsafe extern "C" fn unknown_start(
 }
 
 #[test]
-fn an_unknown_status_of_an_extended_queue_is_told_with_its_number() {
+fn an_unknown_status_of_an_extended_queue_is_reported_with_its_number() {
     let context = context();
     let fields = CompletionFields::STANDARD;
     let queue = context
@@ -127,7 +132,7 @@ fn an_unknown_status_of_an_extended_queue_is_told_with_its_number() {
         .extended(fields)
         .build()
         .unwrap();
-    // SAFETY: nobody else uses the queue yet, and the function is of the same type.
+    // SAFETY: no other code uses the queue yet, and the function has the type of the field.
     unsafe {
         let driver = (*queue.as_raw()).start_poll.replace(unknown_start);
         START.set(driver.expect("the driver polls")).unwrap();
@@ -172,7 +177,7 @@ fn a_failing_poll_is_an_error_and_gives_no_memory_back() {
         );
     }
     assert_eq!(receives.in_flight(), 1);
-    // The queue pair goes, and with it what the device had.
+    // Dropping the queue pair also frees the memory that the device used.
     drop((receives, pair));
 }
 
@@ -186,7 +191,7 @@ fn a_scope_whose_polls_fail_does_not_end_with_memory_in_flight() {
         drop(scope.post_receive(buffer.as_slice_mut()).unwrap());
     });
     println!("{}", outcome.unwrap_err());
-    // The device told of no end of it, so it was made to forget it.
+    // The device reported no completion, so the scope has reset the queue pair.
     assert_eq!(pair.left.state(), Ok(QueuePairState::Reset));
     buffer.fill(1);
 }
@@ -209,7 +214,7 @@ unsafe extern "C" fn no_send(
     wr: *mut sys::ibv_send_wr,
     bad: *mut *mut sys::ibv_send_wr,
 ) -> i32 {
-    // SAFETY: the caller has a place for it.
+    // SAFETY: the caller provides a valid pointer for the result.
     unsafe { *bad = wr };
     ENOMEM
 }
@@ -219,7 +224,7 @@ unsafe extern "C" fn no_receive(
     wr: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> i32 {
-    // SAFETY: as above.
+    // SAFETY: the caller provides a valid pointer for the result.
     unsafe { *bad = wr };
     ENOMEM
 }
@@ -231,7 +236,7 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
     let small = |builder: rdma_core::QueuePairBuilder| builder.send_requests(4).receive_requests(4);
     let pair = Pair::in_domain(&domain, small, &Default::default());
     let ops = || {
-        // SAFETY: the context is open, and this thread alone uses it.
+        // SAFETY: the context is open, and only this thread uses it.
         unsafe { &mut (*context.as_raw()).ops }
     };
     let send: PostSend = ops().post_send.replace(no_send).unwrap();
@@ -257,7 +262,7 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
     pair.check();
 }
 
-/// Completions that never come: then the device has to forget the requests.
+/// The driver's function for posting, which [`send_first`] calls.
 static SEND_ALL: OnceLock<PostSend> = OnceLock::new();
 
 /// Posts the first request of a list, and refuses the others.
@@ -267,7 +272,7 @@ unsafe extern "C" fn send_first(
     bad: *mut *mut sys::ibv_send_wr,
 ) -> i32 {
     let post = SEND_ALL.get().expect("it was replaced");
-    // SAFETY: the arguments are those of the call that came, a list of at least one request.
+    // SAFETY: the arguments are those of the intercepted call, a list of at least one request.
     unsafe {
         let rest = std::mem::replace(&mut (*wr).next, ptr::null_mut());
         let errno = post(queue_pair, wr, bad);
@@ -280,8 +285,8 @@ unsafe extern "C" fn send_first(
     ENOMEM
 }
 
-/// Checks that later requests of the queue complete an unsignaled request that a batch left behind:
-/// the batch was posted only in part, and its thread gave it up.
+/// Checks that later requests of the queue complete an unsignaled request of a batch that was
+/// posted only in part and then dropped.
 #[test]
 fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batch() {
     let context = context();
@@ -289,20 +294,20 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
     let pair = Pair::in_domain(&domain, |builder| builder, &Default::default());
     let there = exposed(&domain, 8, AccessFlags::REMOTE);
     let ops = || {
-        // SAFETY: the context is open, and this thread alone uses it.
+        // SAFETY: the context is open, and only this thread uses it.
         unsafe { &mut (*context.as_raw()).ops }
     };
     let driver = ops().post_send.replace(send_first).unwrap();
     let _ = SEND_ALL.set(driver);
     let queue = pair.left.concurrent_send_queue();
-    let push = |batch: &mut rdma_core::ConcurrentSendBatch<'_, Buffer>, seed| {
+    let push = |batch: &mut rdma_core::queue_pair::ConcurrentSendBatch<'_, Buffer>, seed| {
         let write = SendRequest::write(pattern(&domain, 8, seed), there.remote());
         let slot = queue.reserve().unwrap();
         let index = slot.index();
         batch.push(slot, write.unsignaled()).unwrap();
         index
     };
-    // Both batches leave a request each, and the second tries twice.
+    // Each of the two batches leaves a request behind, and the second is posted twice.
     let (mut one, mut other) = (queue.batch(3), queue.batch(3));
     let mut posted = Vec::new();
     for (batch, tries) in [(&mut one, 1), (&mut other, 2)] {
@@ -349,15 +354,15 @@ fn requests_of_a_scope_whose_completions_are_lost_are_forgotten_by_the_device() 
 
 static SEND: OnceLock<PostSend> = OnceLock::new();
 
-/// Binds windows to the whole of the region, whatever part of it the request says.
+/// Binds windows to the whole region, whatever part of it the request names.
 unsafe extern "C" fn bind_without_bounds(
     queue_pair: *mut sys::ibv_qp,
     wr: *mut sys::ibv_send_wr,
     bad: *mut *mut sys::ibv_send_wr,
 ) -> i32 {
     let post = SEND.get().expect("it was replaced");
-    // SAFETY: the arguments are those of the call that came, a list of one request; that of a window
-    // has a region.
+    // SAFETY: the arguments are those of the intercepted call, a list of one request. A request
+    // that binds a window names a region.
     unsafe {
         if (*wr).opcode == sys::ibv_wr_opcode::IBV_WR_BIND_MW {
             let place = &raw mut (*wr).__bindgen_anon_2.bind_mw.bind_info;
@@ -369,12 +374,13 @@ unsafe extern "C" fn bind_without_bounds(
     }
 }
 
-/// The key of a window reaches what it is bound to. A device that binds more must not be given a part
-/// of a registration whose rest is a slice.
+/// The key of a window grants access to everything that the window is bound to. If a device binds
+/// more than was requested, the crate must not lease a part of a registration whose rest is
+/// accessible as a slice.
 #[test]
 fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
     let context = context();
-    // SAFETY: the context is open, and nobody else uses it yet.
+    // SAFETY: the context is open, and no other code uses it yet.
     let post = unsafe { (*context.as_raw()).ops.post_send };
     let _ = SEND.set(post.expect("the driver posts"));
     let domain = context.protection_domain().unwrap();
@@ -382,7 +388,7 @@ fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
     let Some(window) = common::where_supported(window) else {
         return;
     };
-    // SAFETY: as above.
+    // SAFETY: the context is open, and no other code uses it yet.
     unsafe { (*context.as_raw()).ops.post_send = Some(bind_without_bounds) };
     let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
     let (left, right) = registration.allocate(8192).unwrap().split_at(4096);
@@ -414,14 +420,15 @@ fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
     assert!(whole.lease(window, AccessFlags::REMOTE_WRITE).is_ok());
 }
 
-/// Objects that the device does not destroy, since one that this crate knows nothing of uses them.
+/// The device does not destroy these objects, because an object that this crate does not know uses
+/// them.
 #[test]
 fn a_drop_that_the_device_refuses_neither_panics_nor_frees() {
     let context = context();
     let queue = context.completion_queue(16).build().unwrap();
     let domain = context.protection_domain().unwrap();
     let (raw_queue, raw_domain) = (queue.as_raw(), domain.as_raw());
-    // SAFETY: queue and domain are valid; the queue pair is destroyed below.
+    // SAFETY: the queue and the domain are valid; the queue pair is destroyed below.
     let pair = unsafe {
         let mut attributes: sys::ibv_qp_init_attr = std::mem::zeroed();
         attributes.send_cq = raw_queue;
@@ -435,8 +442,8 @@ fn a_drop_that_the_device_refuses_neither_panics_nor_frees() {
     let kept = domain.allocate(64).unwrap();
     let dropped = catch_unwind(AssertUnwindSafe(|| drop((kept, domain, queue))));
     assert!(dropped.is_ok(), "a drop does not panic");
-    // SAFETY: both are there still, since their destruction failed; after this nobody has them. The
-    // device is open, `context` being its last handle.
+    // SAFETY: both objects still exist, because their destruction failed, and no code uses them
+    // afterwards. The device is open, because `context` is its last handle.
     unsafe {
         assert_eq!(sys::ibv_destroy_qp(pair), 0);
         assert_eq!(sys::ibv_destroy_cq(raw_queue), 0);
@@ -451,7 +458,7 @@ fn a_panic_while_a_drop_fails_does_not_abort() {
     let queue = context.completion_queue(16).build().unwrap();
     let (raw, taken) = (queue.as_raw(), queue.clone());
     let domain: ProtectionDomain = context.protection_domain().unwrap();
-    // SAFETY: as above.
+    // SAFETY: as for the objects above.
     let pair = unsafe {
         let mut attributes: sys::ibv_qp_init_attr = std::mem::zeroed();
         attributes.send_cq = raw;
@@ -468,7 +475,8 @@ fn a_panic_while_a_drop_fails_does_not_abort() {
         panic!("with a queue that cannot be destroyed");
     }));
     assert!(panicked.is_err());
-    // SAFETY: the queue is there still, since its destruction failed; after this nobody has it.
+    // SAFETY: the queue still exists, because its destruction failed, and no code uses it
+    // afterwards.
     unsafe {
         assert_eq!(sys::ibv_destroy_qp(pair), 0);
         assert_eq!(sys::ibv_destroy_cq(raw), 0);

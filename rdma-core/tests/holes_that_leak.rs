@@ -1,5 +1,5 @@
-//! The holes of other RDMA libraries through which something leaks: descriptors, objects of the
-//! device, pinned memory.
+//! Leaks of other RDMA libraries: descriptors, objects of the device, and pinned memory. The tests
+//! check that this crate has none of them.
 
 mod common;
 
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use common::held::unchanged_by;
 use common::{Pair, completion, context, exposed, nobody, pattern, succeed};
-use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, RemoteMemory, SendRequest, SharedBuffer, WorkCompletion,
-};
+use rdma_core::completion::CompletionFields;
+use rdma_core::memory::SharedBuffer;
+use rdma_core::{AccessFlags, Buffer, RemoteMemory, SendRequest, WorkCompletion};
 
 const ROUNDS: usize = 30;
 
@@ -20,14 +20,14 @@ const NOWHERE: RemoteMemory = RemoteMemory {
     rkey: 0,
 };
 
-/// A context that somebody keeps for good.
+/// Uses a context, and drops it. A library could keep the context open for ever.
 fn opened_and_dropped() {
     let domain = context().protection_domain().unwrap();
     drop(domain.allocate(4096).unwrap());
     Pair::new().check();
 }
 
-/// An object of the driver's for each event that nobody acknowledges.
+/// Drops a queue with an event that was never read, for which a driver could keep an object.
 fn announced_and_not_taken() {
     let context = context();
     let channel = context.completion_channel().unwrap();
@@ -51,7 +51,7 @@ fn announced_and_not_taken() {
     }
 }
 
-/// The slot of a request that was refused.
+/// Drops queues after refused requests, whose slots a library could keep.
 fn refused_requests() {
     let pair = Pair::with(|builder| builder.send_requests(1), &Default::default());
     let mut sends = pair.left.send_queue();
@@ -63,7 +63,7 @@ fn refused_requests() {
     drop(concurrent.reserve().unwrap());
 }
 
-/// The memory of requests whose queue is gone.
+/// Drops queues with requests in flight, whose memory a library could keep.
 fn queues_dropped_in_flight() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
@@ -81,7 +81,7 @@ fn queues_dropped_in_flight() {
     assert!(shared.is_unclaimed());
 }
 
-/// Panics with requests in flight.
+/// Panics while requests are in flight.
 fn panic_in_flight() {
     let pair = Pair::new();
     let unwound = catch_unwind(AssertUnwindSafe(|| {
@@ -93,13 +93,13 @@ fn panic_in_flight() {
         sends
             .post(SendRequest::write(source, target.remote()))
             .unwrap();
-        // As a panic, without its message.
+        // Like a panic, but without a message.
         std::panic::resume_unwind(Box::new(()));
     }));
     assert!(unwound.is_err());
 }
 
-/// The lock of a poll that panicked, and a queue pair that was dropped in one.
+/// Panics within a poll, which could leave a lock behind, and drops a queue pair within a poll.
 fn polls_of_an_extended_queue() {
     let context = context();
     let queue = context.completion_queue(64);
@@ -121,7 +121,7 @@ fn polls_of_an_extended_queue() {
     queue.poll(|_| drop(pair)).unwrap();
 }
 
-/// Completions that are put back and never polled.
+/// Drops a queue with completions that were put back and never polled again.
 fn put_back_and_left() {
     let pair = Pair::new();
     let mut sends = pair.left.send_queue();
@@ -132,7 +132,7 @@ fn put_back_and_left() {
         .put_back(&[sent, WorkCompletion::default()]);
 }
 
-/// A grant that a peer knows and nobody revokes.
+/// Drops exposed memory without revoking it, while a peer knows its key.
 fn grants_dropped() {
     let pair = Pair::new();
     let target = exposed(&pair.domain, 4096, AccessFlags::REMOTE);
@@ -146,9 +146,9 @@ fn grants_dropped() {
 }
 
 #[test]
-fn nothing_leaks_through_the_holes_of_others() {
+fn nothing_leaks_in_cases_in_which_other_libraries_leak() {
     let device = context().name().to_owned();
-    // A device may open what it keeps for good when it is first used.
+    // At its first use, a device may open descriptors that it keeps for ever.
     opened_and_dropped();
     let kinds: [(&str, fn()); 8] = [
         ("contexts", opened_and_dropped),

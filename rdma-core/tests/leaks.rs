@@ -1,4 +1,5 @@
-//! Nothing is left behind after any failure: descriptors, objects of the device, pinned memory.
+//! Checks that no failure leaves anything behind: descriptors, objects of the device, pinned
+//! memory.
 
 mod common;
 
@@ -82,7 +83,7 @@ fn unknown_gid_index() {
     });
 }
 
-/// A peer that cannot be reached: the address of the documentation's network.
+/// Performs an attempt to reach an unreachable peer: an address for documentation.
 fn no_route() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
@@ -91,7 +92,7 @@ fn no_route() {
         gid,
         ..prepared.endpoint()
     };
-    // Some devices find out when connecting, and some when sending.
+    // Some devices detect the missing route when connecting, others when sending.
     if let Ok(pair) = prepared.connect(&remote, &impatient()) {
         let mut sends = pair.send_queue();
         sends
@@ -101,7 +102,7 @@ fn no_route() {
     }
 }
 
-/// A request that fails with this status.
+/// Posts a request, and checks that it fails with this status.
 fn fails(pair: &Pair, request: SendRequest<Buffer>, status: WorkStatus) {
     let mut sends = pair.left.send_queue();
     sends.post(request).unwrap();
@@ -217,7 +218,7 @@ fn dropped_in_flight() {
 #[test]
 fn nothing_is_left_behind() {
     let device = context().name().to_owned();
-    // A device may open what it keeps for good when it is first used.
+    // At its first use, a device may open descriptors that it keeps for ever.
     good_path();
     let kinds: [(&str, fn()); 17] = [
         ("good path", good_path),

@@ -1,11 +1,12 @@
-//! Failing queue pairs, and objects dropped in every order.
+//! Failed queue pairs, and objects that are dropped in every order.
 
 mod common;
 
 use common::{Pair, completion, context, expose, nobody, pattern, until_failed};
+use rdma_core::memory::SharedBuffer;
 use rdma_core::{
     AccessFlags, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain, QueuePair,
-    SendRequest, SharedBuffer, WorkStatus,
+    SendRequest, WorkStatus,
 };
 
 #[test]
@@ -49,20 +50,20 @@ fn what_is_posted_to_a_failed_queue_pair_is_flushed() {
     assert_eq!(sends.complete(&flushed).count(), 1);
     let mut receives = pair.left.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    // Linux's Soft-RoCE learns of a receive only when something happens to the queue pair.
+    // Linux's Soft-RoCE flushes a receive only when the program modifies the queue pair.
     pair.left.fail().expect("to fail twice is no error");
     let flushed = completion(pair.left.receive_completions());
     assert_eq!(flushed.status(), WorkStatus::Flushed);
     assert!(receives.complete(&flushed).is_some());
 }
 
-/// Everything that a program holds of a queue pair with requests in flight.
+/// All objects that a program holds for a queue pair with requests in flight.
 struct Objects {
     context: Option<Context>,
     domain: Option<ProtectionDomain>,
     pair: Option<QueuePair>,
     sends: Option<rdma_core::SendQueue<Buffer>>,
-    receives: Option<rdma_core::ConcurrentReceiveQueue<Buffer>>,
+    receives: Option<rdma_core::queue_pair::ConcurrentReceiveQueue<Buffer>>,
     exposed: Option<ExposedMemory>,
 }
 
@@ -104,7 +105,7 @@ impl Objects {
     }
 }
 
-/// Every order of `count` things.
+/// Returns all orders of `count` elements.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -122,7 +123,8 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 
 #[test]
 fn objects_with_requests_in_flight_are_dropped_in_any_order() {
-    // Of the 720 orders of context, domain, queue pair, two queues and memory, every seventh.
+    // Of the 720 orders of context, domain, queue pair, two queues and memory, every seventh is
+    // tested.
     for order in orders(6).into_iter().step_by(7) {
         let mut objects = Objects::new();
         for which in order {
@@ -184,8 +186,8 @@ fn everything_can_be_sent_to_and_used_by_threads() {
     shared::<rdma_core::CompletionChannel>();
     shared::<rdma_core::SendQueue<Buffer>>();
     shared::<rdma_core::ReceiveQueue<Buffer>>();
-    shared::<rdma_core::ConcurrentSendQueue<Buffer>>();
-    shared::<rdma_core::ConcurrentReceiveQueue<Buffer>>();
+    shared::<rdma_core::queue_pair::ConcurrentSendQueue<Buffer>>();
+    shared::<rdma_core::queue_pair::ConcurrentReceiveQueue<Buffer>>();
     shared::<Buffer>();
     shared::<FrozenBuffer>();
     shared::<SharedBuffer>();

@@ -1,14 +1,12 @@
-//! Memory and who may touch it.
+//! Memory, and the code that may access it.
 
 mod common;
 
 use std::time::Duration;
 
 use common::{Pair, bytes, carry_out, completion, context, expose, exposed, pattern, until_failed};
-use rdma_core::{
-    AccessFlags, Claim, Error, ReadClaim, Refused, RemoteMemory, SendRequest, SharedBuffer,
-    WorkStatus, WriteClaim,
-};
+use rdma_core::memory::{Claim, ReadClaim, SharedBuffer, WriteClaim};
+use rdma_core::{AccessFlags, Error, Refused, RemoteMemory, SendRequest, WorkStatus};
 
 #[test]
 fn buffers_are_zeroed_aligned_and_divide() {
@@ -368,7 +366,7 @@ fn exposed_memory_has_words_and_atomics_of_all_sizes() {
     assert_eq!((part.len(), part.load_u64(0)), (8, Ok(7)));
     assert!(part.slice(4..9).is_err());
     assert!(part.load_u64(8).is_err());
-    // A peer's atomic and the words of this side are of the same bytes.
+    // The peer's atomic and the words of this process access the same bytes.
     let request = SendRequest::fetch_and_add(
         pair.domain.allocate(8).unwrap(),
         exposed.remote().slice(8..16).unwrap(),
@@ -417,7 +415,7 @@ fn frozen_and_claimed_memory_is_lent_for_reading_only() {
     let target = carry_out(&pair.left, &mut sends, read);
     assert_eq!(target[..], bytes(64, 4)[16..48]);
     let shared = SharedBuffer::new(pattern(&pair.domain, 64, 5));
-    let claimed = rdma_core::LentMemory::new(shared.try_read(8..24).unwrap()).unwrap();
+    let claimed = rdma_core::memory::LentMemory::new(shared.try_read(8..24).unwrap()).unwrap();
     let read = SendRequest::read(pair.domain.allocate(16).unwrap(), claimed.remote());
     let read = carry_out(&pair.left, &mut sends, read);
     assert_eq!(read[..], bytes(64, 5)[8..24]);

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, pattern, receive};
-use rdma_core::{ForkStatus, SendRequest, fork_init, fork_status};
+use rdma_core::SendRequest;
+use rdma_core::memory::{ForkStatus, fork_init, fork_status};
 
 #[test]
 fn registered_memory_survives_a_fork() {
@@ -24,10 +25,11 @@ fn registered_memory_survives_a_fork() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: ends the process at once, with nothing dropped.
+        // SAFETY: the call ends the process immediately, without dropping values.
         unsafe { libc::_exit(7) };
     }
-    // The parent writes to pages that it shared with the child, and the device to others.
+    // The parent writes to pages that it shares with the child, so the kernel could give the parent
+    // copies that the device does not use.
     source.copy_from_slice(&bytes(8192, 2));
     carry_out(
         &pair.left,
@@ -38,7 +40,7 @@ fn registered_memory_survives_a_fork() {
     assert_eq!(received[..], bytes(8192, 2));
 
     let mut status = 0;
-    // SAFETY: the child is this process's, and `status` is a place for the answer.
+    // SAFETY: the child is a child of this process, and `status` is a valid destination.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     pair.check();

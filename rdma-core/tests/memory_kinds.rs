@@ -1,5 +1,5 @@
-//! Regions of every kind: changed in place, of nothing, of the device, on demand, counted from zero;
-//! and the domains that they are in.
+//! Regions of every kind: reregistered, null, of device memory, on demand, and zero-based; and the
+//! domains that contain them.
 
 mod common;
 
@@ -9,10 +9,12 @@ use common::{
     Pair, bytes, carry_out, completion, context, expose, exposed, pattern, receive, succeed,
     where_supported,
 };
+use rdma_core::memory::{
+    DeviceMemory, Gather, HostMemory, Left, Prefetch, Reregistration, UnmappedRegion,
+};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, DeviceMemory, Error, Gather, HostMemory, Left, Prefetch,
-    ProtectionDomain, RemoteMemory, Reregistration, SendRequest, ThreadDomain, UnmappedRegion,
-    WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, ProtectionDomain, RemoteMemory, SendRequest,
+    ThreadDomain, WorkStatus,
 };
 
 fn domain() -> ProtectionDomain {
@@ -23,7 +25,7 @@ fn pair_in(domain: &ProtectionDomain) -> Pair {
     Pair::in_domain(domain, |builder| builder, &ConnectOptions::default())
 }
 
-/// Sends `memory` and gives what arrived, of at most `len` bytes.
+/// Sends `memory`, and returns the message that arrived, of at most `len` bytes.
 #[track_caller]
 fn sent<T: Gather + 'static>(pair: &Pair, memory: T, len: usize) -> Vec<u8> {
     let mut receives = pair.right.receive_queue();
@@ -49,7 +51,7 @@ fn reregistering_changes_access_domain_and_memory() {
             done.buffer
         }
         Err(refused) => {
-            // Where the driver lacks the verb, the library says that the region is lost.
+            // If the driver lacks the verb, the crate reports that the region was deregistered.
             assert!(where_supported(Err::<(), _>(refused.error)).is_none());
             let Left::Unregistered(memory) = refused.left else {
                 panic!("{}", refused.left);
@@ -261,7 +263,7 @@ fn a_dma_buf_is_unsupported_by_devices_in_software() {
     let error = domain
         .register_dmabuf(file.as_fd(), 0, 4096, 0, access)
         .unwrap_err();
-    // A device that has the verb would say EBADF or EINVAL of what is no dma-buf.
+    // A device with the verb would return EBADF or EINVAL for a file that is not a dma-buf.
     assert!(error.is_unsupported(), "{error}");
     assert!(error.to_string().contains("dma-buf"), "{error}");
     let nothing = domain.register_dmabuf(file.as_fd(), 0, 0, 0, access);
@@ -336,7 +338,7 @@ fn zero_based_memory_is_counted_from_zero() {
     let mut content = [0; 64];
     exposed.read_at(64, &mut content).unwrap();
     assert_eq!(content[..], bytes(64, 1));
-    // As the local side, too.
+    // Requests of this process can use the memory as well.
     let mut receives = pair.right.receive_queue();
     receives.post(exposed.slice(..64).unwrap()).unwrap();
     carry_out(
@@ -394,12 +396,12 @@ fn a_thread_domain_serves_a_parent_domain() {
     };
     assert!(!thread.as_raw().is_null());
     let domain = context.protection_domain().unwrap();
-    // SAFETY: this thread alone uses what is made in the domain.
+    // SAFETY: only this thread uses the objects of the domain.
     let parent = unsafe { domain.parent_with(&thread) }.unwrap();
     drop((thread, domain));
     pair_in(&parent).check();
     let stranger = common::context().thread_domain().unwrap();
-    // SAFETY: as above.
+    // SAFETY: only this thread uses the objects of the domain.
     let refused = unsafe { parent.parent_with(&stranger) };
     assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
 }
@@ -407,7 +409,7 @@ fn a_thread_domain_serves_a_parent_domain() {
 #[test]
 fn objects_of_c_become_objects_of_this_crate() {
     let context = context();
-    // SAFETY: the context is open, and the domain made here is nobody else's.
+    // SAFETY: the context is open, and no other code uses the domain that is created here.
     let domain = unsafe {
         let raw = ibverbs_sys::ibv_alloc_pd(context.as_raw());
         assert!(!raw.is_null());
@@ -415,7 +417,8 @@ fn objects_of_c_become_objects_of_this_crate() {
     };
     let mut vector = bytes(64, 1);
     let access = AccessFlags::LOCAL_WRITE;
-    // SAFETY: the region is one of the vector's memory, which the buffer owns, and nobody else's.
+    // SAFETY: the region covers the memory of the vector, which the buffer owns, and no other code
+    // uses it.
     let buffer = unsafe {
         let start = vector.as_mut_ptr().cast();
         let raw = ibverbs_sys::ibv_reg_mr(domain.as_raw(), start, 64, access.bits() as _);
@@ -425,7 +428,7 @@ fn objects_of_c_become_objects_of_this_crate() {
     let pair = pair_in(&domain);
     assert_eq!(sent(&pair, buffer, 64), bytes(64, 1));
 
-    // SAFETY: a page of its own that is mapped here, and unmapped by the memory that takes it over.
+    // SAFETY: the page is mapped here, no other code uses it, and its new owner unmaps it.
     let mapped = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -436,8 +439,8 @@ fn objects_of_c_become_objects_of_this_crate() {
     };
     let mut buffer = domain.register(mapped).unwrap();
     buffer.copy_from_slice(&bytes(4096, 2));
-    // SAFETY: the region is nobody else's, and its memory is the static below, which has no
-    // reference to it.
+    // SAFETY: no other code uses the region, and no reference to its memory, the static below,
+    // exists.
     let region = unsafe {
         static BYTES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(7);
         let start = BYTES.as_ptr();
@@ -463,7 +466,7 @@ fn device_memory_of_c_becomes_device_memory_of_this_crate() {
         assert!(raw.is_null());
         return;
     }
-    // SAFETY: it is as long, and nobody else's.
+    // SAFETY: the memory has this length, and no other code uses it.
     let memory = unsafe { DeviceMemory::from_raw(&context, raw, 4096) };
     assert_eq!((memory.as_raw(), memory.len()), (raw, 4096));
     memory.write_at(64, &bytes(256, 1)).unwrap();
@@ -485,11 +488,11 @@ fn a_thread_domain_of_c_becomes_one_of_this_crate() {
         assert!(raw.is_null());
         return;
     }
-    // SAFETY: it is nobody else's.
+    // SAFETY: no other code uses the thread domain.
     let thread = unsafe { ThreadDomain::from_raw(&context, raw) };
     assert_eq!(thread.as_raw(), raw);
     let domain = context.protection_domain().unwrap();
-    // SAFETY: this thread alone uses what is made in the domain.
+    // SAFETY: only this thread uses the objects of the domain.
     let parent = unsafe { domain.parent_with(&thread) }.unwrap();
     drop((thread, domain));
     pair_in(&parent).check();
@@ -507,7 +510,7 @@ fn a_mapped_file_is_registered_and_written() {
         .open(&path)
         .unwrap();
     file.set_len(8192).unwrap();
-    // SAFETY: nobody else knows the file.
+    // SAFETY: no other code knows the file.
     let memory = unsafe { HostMemory::map_file(file.as_fd(), 4096, 4096) }.unwrap();
     let buffer = domain.register(memory).unwrap();
     let pair = pair_in(&domain);

@@ -1,4 +1,4 @@
-//! Memory of the device's own for regions, where it has any, and ordinary memory where it has none: a
+//! Memory from the allocator of the device, or ordinary memory if the device has no allocator. A
 //! program sees no difference.
 
 mod common;
@@ -6,14 +6,13 @@ mod common;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{Pair, bytes, carry_out, context, is_softroce, pattern, receive, succeed};
-use rdma_core::{
-    AccessFlags, Buffer, DetachedMemory, HostMemory, HugePages, Pages, ProtectionDomain, Refused,
-    SendRequest,
-};
+use rdma_core::memory::{DetachedMemory, HostMemory, HugePages, Pages};
+use rdma_core::{AccessFlags, Buffer, ProtectionDomain, Refused, SendRequest};
 use softroce::fault::{Errno, Failure, Verb};
 use softroce::{Kind, objects};
 
-/// These tests count the device's objects and arrange its failures: one at a time.
+/// Returns a lock that makes the tests run one at a time, because they count objects of the device
+/// and inject failures.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|broken| broken.into_inner())
@@ -23,8 +22,8 @@ fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
 
-/// Checks the number of buffers of the device. Only softroce reports its buffers, and only if it is
-/// asked.
+/// Checks the number of buffers of the device. Only softroce reports its buffers, and only on
+/// request.
 #[track_caller]
 fn buffers(expected: u64) {
     if is_softroce() {
@@ -53,7 +52,7 @@ fn what_a_domain_allocates_is_the_devices() {
     );
     let mut memory: HostMemory = buffer.into_owner().unwrap();
     assert_eq!(memory.pages(), Pages::Ordinary);
-    // Memory outlives its region, and keeps the domain; so does a buffer.
+    // Memory and buffers outlive the region, and keep the domain alive.
     drop(domain);
     memory.fill(7);
     drop(aligned);
@@ -64,7 +63,7 @@ fn what_a_domain_allocates_is_the_devices() {
 }
 
 #[test]
-fn wishes_are_granted() {
+fn alignment_prefaulting_and_huge_pages_are_respected() {
     let _alone = alone();
     let domain = domain();
     for (len, align) in [
@@ -85,7 +84,7 @@ fn wishes_are_granted() {
         memory.fill(7);
     }
     buffers(0);
-    // Huge pages are more than a device is asked for.
+    // Huge pages do not come from the device.
     let huge = HostMemory::builder(1 << 20).domain(&domain);
     let huge = huge.huge_pages(HugePages::Prefer).build().unwrap();
     buffers(0);
@@ -99,7 +98,7 @@ fn wishes_are_granted() {
 }
 
 #[test]
-fn it_moves_between_domains_and_is_divided() {
+fn memory_of_the_device_moves_between_domains_and_is_divided() {
     let _alone = alone();
     let (one, other) = (domain(), domain());
     let mut buffer = one.allocate(8192).unwrap();
@@ -110,7 +109,7 @@ fn it_moves_between_domains_and_is_divided() {
         buffer = attached.unwrap();
         assert_eq!(buffer.as_ptr(), address);
     }
-    // A parent domain is another one, to the verb.
+    // To the verb, a parent domain is another domain.
     let parent = one.parent().ok();
     if let Some(parent) = &parent {
         let attached = parent.registration().attach(detach(buffer));
@@ -128,7 +127,7 @@ fn it_moves_between_domains_and_is_divided() {
 }
 
 #[test]
-fn messages_and_peers_reach_it() {
+fn messages_and_peers_use_memory_of_the_device() {
     let _alone = alone();
     let pair = Pair::new();
     let mut receives = pair.right.receive_queue();
@@ -138,7 +137,8 @@ fn messages_and_peers_reach_it() {
     let source = carry_out(&pair.left, &mut sends, SendRequest::send(source));
     let (_, received) = receive(&pair.right, &mut receives);
     assert_eq!(received[..], bytes(8192, 1));
-    // A part of it is a region of its own, while the device has the rest.
+    // A part of the buffer is exposed by a second region, while the first one still uses the
+    // memory.
     let (left, right) = received.split_at(5000);
     let exposed = left.expose(AccessFlags::REMOTE).unwrap();
     let (source, _) = source.split_at(5000);
@@ -151,12 +151,12 @@ fn messages_and_peers_reach_it() {
     drop((left, right));
 }
 
-/// Where the device refuses, for whatever reason, there is other memory.
+/// If the device refuses to allocate, for any reason, the memory is ordinary memory.
 #[test]
-fn ordinary_memory_comes_in_its_place() {
+fn ordinary_memory_replaces_memory_of_the_device() {
     let _alone = alone();
     if !is_softroce() {
-        // Here it always does; nothing is to be arranged.
+        // The device under test always refuses, so no failure must be injected.
         domain().allocate(64).unwrap();
         return;
     }
@@ -176,7 +176,7 @@ fn ordinary_memory_comes_in_its_place() {
     drop(domain.allocate(64).unwrap());
 }
 
-/// The memory goes when the region is ended, and not before.
+/// The memory is freed when the region was deregistered, and not before.
 #[test]
 fn a_failed_registration_gives_the_memory_back() {
     let _alone = alone();

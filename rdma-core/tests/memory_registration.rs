@@ -1,21 +1,18 @@
-//! Registering memory of all kinds: the program's, in huge pages, at other addresses.
+//! Registrations of all kinds of memory: of the program, in huge pages, at other addresses.
 
 mod common;
 
 use std::sync::Arc;
 
 use common::{Pair, bytes, carry_out, context, exposed, pattern, receive};
-use rdma_core::{
-    AccessFlags, Buffer, DetachedMemory, Error, FrozenBuffer, HostMemory, HugePages, Pages,
-    ProtectionDomain, Refused, SendRequest,
-};
+use rdma_core::memory::{DetachedMemory, HostMemory, HugePages, Pages};
+use rdma_core::{AccessFlags, Buffer, Error, FrozenBuffer, ProtectionDomain, Refused, SendRequest};
 
 fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
 
-/// Sends `buffer` to itself, as it were: from one end of a pair in its domain to the other's memory,
-/// and from there back into the buffer.
+/// Transfers `buffer` from one side of a pair to memory of the other side and back, and returns it.
 #[track_caller]
 fn there_and_back(domain: &ProtectionDomain, buffer: Buffer) -> Buffer {
     let pair = Pair::in_domain(
@@ -85,7 +82,7 @@ fn bytes_of_others_are_registered_and_come_back() {
     assert_eq!(mutable[..], bytes(64, 3));
 }
 
-/// Sends memory that is shared with others.
+/// Checks that a send can use memory that is shared with other owners.
 #[track_caller]
 fn is_a_source(domain: &ProtectionDomain, frozen: FrozenBuffer) -> FrozenBuffer {
     let pair = Pair::in_domain(
@@ -134,7 +131,7 @@ fn shared_memory_is_a_source_and_never_writable() {
 }
 
 #[test]
-fn nothing_is_registered_of_nothing() {
+fn memory_of_no_bytes_is_not_registered() {
     let domain = domain();
     assert!(matches!(
         domain.allocate(0),

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, completion, pattern, receive, succeed, until_failed};
-use rdma_core::{ConnectOptions, Error, FrozenBuffer, Part, SendRequest, WorkOpcode, WorkStatus};
+use rdma_core::memory::Part;
+use rdma_core::{ConnectOptions, Error, FrozenBuffer, SendRequest, WorkOpcode, WorkStatus};
 
 #[test]
 fn messages_of_many_sizes_arrive_whole() {
@@ -169,7 +170,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
         .post(SendRequest::send(pattern(&pair.domain, 17, 1)))
         .unwrap();
     let received = completion(pair.right.receive_completions());
-    // A local length error by the specification; Linux's Soft-RoCE says the other.
+    // The specification requires a local length error; Linux's Soft-RoCE reports the other status.
     assert!(
         matches!(
             received.status(),
@@ -180,7 +181,8 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
     let memory = receives.complete(&received).expect("the memory comes back");
     assert_eq!(memory.len(), 16);
     let sent = completion(pair.left.send_completions());
-    // An invalid request by the specification; Linux's Soft-RoCE says the other.
+    // The specification requires an invalid request error; Linux's Soft-RoCE reports the other
+    // status.
     assert!(
         matches!(
             sent.status(),
@@ -194,7 +196,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
 }
 
 #[test]
-fn without_a_receive_a_send_gives_up_after_its_retries() {
+fn without_a_receive_a_send_fails_after_its_retries() {
     let options = ConnectOptions::default().rnr_retries(0).min_rnr_timer(1);
     let pair = Pair::with(|builder| builder, &options);
     let mut sends = pair.left.send_queue();

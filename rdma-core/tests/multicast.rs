@@ -1,14 +1,14 @@
-//! Datagrams to groups.
+//! Datagrams to multicast groups.
 
 mod common;
 
 use std::net::{Ipv4Addr, UdpSocket};
 
 use common::{bytes, pattern, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination, multicast_gid};
 use rdma_core::{
-    AddressVector, Buffer, DatagramHeader, DatagramOptions, Destination, Error, Gid,
-    ProtectionDomain, QueuePair, ReceiveQueue, SendRequest, Transport, WorkCompletion,
-    multicast_gid,
+    Buffer, DatagramOptions, Error, Gid, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest,
+    Transport, WorkCompletion,
 };
 
 const HEADER: usize = DatagramHeader::LEN;
@@ -19,14 +19,14 @@ fn domain() -> ProtectionDomain {
     common::context().protection_domain().unwrap()
 }
 
-/// A queue pair of datagrams.
+/// Returns a datagram queue pair.
 fn datagrams(domain: &ProtectionDomain) -> QueuePair {
     let prepared = domain.queue_pair().transport(Transport::Datagram);
     let prepared = prepared.build().unwrap();
     prepared.activate(&DatagramOptions::new(QKEY)).unwrap()
 }
 
-/// The address of a group of its own for each test.
+/// Returns the address of a group that only one test uses.
 fn group(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(239, 77, 1, last)
 }
@@ -35,8 +35,8 @@ fn gid(last: u8) -> Gid {
     multicast_gid(group(last).into()).unwrap()
 }
 
-/// Makes the system take packets of the group in, for as long as the socket lives; it is the
-/// network's part of a membership.
+/// Makes the system receive packets of the group as long as the returned socket exists, which is
+/// the network's part of a membership.
 fn joined(queue_pair: &QueuePair, last: u8) -> UdpSocket {
     let interface = queue_pair.address().gid.to_ipv4();
     let interface = interface.expect("an address of IPv4");
@@ -60,7 +60,7 @@ fn send(domain: &ProtectionDomain, from: &QueuePair, last: u8, seed: u8) {
     assert_eq!(sends.complete(&sent).count(), 1);
 }
 
-/// Queue pair, receives and memory for four messages.
+/// Returns a queue pair with posted receives for four messages.
 fn member(domain: &ProtectionDomain) -> (QueuePair, ReceiveQueue<Buffer>) {
     let queue_pair = datagrams(domain);
     let mut receives = queue_pair.receive_queue();
@@ -70,7 +70,7 @@ fn member(domain: &ProtectionDomain) -> (QueuePair, ReceiveQueue<Buffer>) {
     (queue_pair, receives)
 }
 
-/// The next message of a member.
+/// Waits for the next message of a member, and returns it.
 fn receive(member: &mut (QueuePair, ReceiveQueue<Buffer>)) -> Buffer {
     let received = succeed(member.0.receive_completions());
     member.1.complete(&received).unwrap()
@@ -125,7 +125,7 @@ fn a_membership_ends_with_the_last_of_its_handles() {
     second.leave().unwrap();
     send(&domain, &sender, 4, 2);
     assert_eq!(receive(&mut stays)[HEADER..], bytes(8, 2));
-    // Once more, so that what the device does for the first is certainly over.
+    // A second message, so that the device has certainly finished processing the first.
     send(&domain, &sender, 4, 3);
     assert_eq!(receive(&mut stays)[HEADER..], bytes(8, 3));
     let mut room = [WorkCompletion::default()];
@@ -161,7 +161,7 @@ fn threads_attach_and_detach_one_queue_pair() {
             });
         }
     });
-    // The device agrees about who is in the group: it would refuse to end what is not there.
+    // The device confirms the memberships: it would refuse to end one that does not exist.
     queue_pair
         .attach_to_group(gid(6), 0)
         .unwrap()

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, expose, exposed, pattern, receive};
-use rdma_core::{AccessFlags, ExposedMemory, Part, SendRequest, WorkOpcode};
+use rdma_core::memory::Part;
+use rdma_core::{AccessFlags, ExposedMemory, SendRequest, WorkOpcode};
 
 fn content(memory: &ExposedMemory) -> Vec<u8> {
     let mut content = vec![0; memory.len()];
@@ -72,7 +73,7 @@ fn reads_of_many_sizes_fetch_what_is_there() {
 }
 
 #[test]
-fn a_read_tells_its_kind_and_length() {
+fn the_completion_of_a_read_has_its_type_and_length() {
     let pair = Pair::new();
     let source = exposed(&pair.domain, 64, AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();

@@ -1,14 +1,17 @@
-//! Every operation, by both ways to post: `ibv_post_send`, and the functions `ibv_wr_*`.
+//! Every operation, posted in both ways: by `ibv_post_send`, and by the functions `ibv_wr_*`.
 
 mod common;
 
 use std::sync::Arc;
 
 use common::{Pair, bytes, carry_out, completion, exposed, pattern, receive, succeed};
+use rdma_core::address::{AddressVector, DatagramHeader, Destination};
+use rdma_core::memory::AtomicResult;
+use rdma_core::queue_pair::{Placement, SendOperations};
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressVector, AtomicResult, Buffer, ConnectOptions, DatagramHeader,
-    DatagramOptions, Destination, Error, Placement, ProtectionDomain, QueuePair, QueuePairBuilder,
-    SendOperations, SendRequest, Transport, WorkOpcode, WorkStatus, XrcDomain,
+    AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, ProtectionDomain, QueuePair,
+    QueuePairBuilder, SendRequest, Transport, WorkOpcode, WorkStatus,
 };
 
 const QKEY: u32 = 0x1234_5678;
@@ -17,7 +20,7 @@ fn inlining(builder: QueuePairBuilder) -> QueuePairBuilder {
     builder.inline_data(64)
 }
 
-/// The two ways to post.
+/// Returns the settings for the two ways to post.
 fn ways() -> [fn(QueuePairBuilder) -> QueuePairBuilder; 2] {
     [inlining, |builder| inlining(builder).extended_posting()]
 }
@@ -27,7 +30,7 @@ fn pairs() -> [Pair; 2] {
 }
 
 #[test]
-fn sends_bring_what_they_carry() {
+fn sends_deliver_their_data() {
     for pair in pairs() {
         let mut receives = pair.right.receive_queue();
         let mut sends = pair.left.send_queue();
@@ -56,7 +59,7 @@ fn sends_bring_what_they_carry() {
 }
 
 #[test]
-fn writes_reads_and_atomics_do_what_they_say() {
+fn writes_reads_and_atomics_have_their_effects() {
     for pair in pairs() {
         let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
@@ -114,7 +117,7 @@ fn data_that_is_copied_needs_no_registration_and_no_keeping() {
             sends.post_inline(SendRequest::send(&pieces[..])).unwrap();
             let write = SendRequest::write([b"ab".as_slice(), b"", b"cd"], there.remote());
             sends.post_inline(write).unwrap();
-            // Of registered memory that stays at hand.
+            // A part of registered memory that the test keeps.
             let mut memory = pattern(&pair.domain, 8, 3);
             let place = there.remote().slice(8..).unwrap();
             let write = SendRequest::write(&memory[..], place);
@@ -163,7 +166,7 @@ fn more_data_than_can_be_copied_is_refused() {
 }
 
 #[test]
-fn a_message_of_nothing_arrives() {
+fn an_empty_message_arrives() {
     for pair in pairs() {
         let mut receives = pair.right.receive_queue();
         let mut sends = pair.left.send_queue::<Buffer>();
@@ -200,7 +203,7 @@ fn destination(domain: &ProtectionDomain, to: &QueuePair) -> Destination {
 }
 
 #[test]
-fn datagrams_go_where_their_destination_says() {
+fn datagrams_arrive_at_their_destination() {
     for way in ways() {
         let domain = common::context().protection_domain().unwrap();
         let from = datagrams(&domain, way);
@@ -216,7 +219,8 @@ fn datagrams_go_where_their_destination_says() {
             }
             queues.push(receives);
             let request = SendRequest::send_with_immediate(pattern(&domain, 16, seed), 5);
-            // The handle is gone before the request is posted: the request keeps it.
+            // The handle is dropped before the request is posted; the request keeps the address
+            // handle alive.
             batch.push(request.to(&destination(&domain, to))).unwrap();
             let inline =
                 SendRequest::send(&data[usize::from(seed) - 1]).to(&destination(&domain, to));
@@ -241,7 +245,7 @@ fn datagrams_go_where_their_destination_says() {
     }
 }
 
-/// A driver would follow a null pointer, or an address of the peer's.
+/// Without the check, a driver would dereference a null pointer or use a wrong address of the peer.
 #[test]
 fn requests_that_lack_what_the_queue_pair_needs_are_refused() {
     for way in ways() {
@@ -343,7 +347,7 @@ fn an_xrc_initiator_posts_both_ways() {
         carry_out(&initiator, &mut sends, request);
         let received = succeed(&completions);
         assert_eq!(queue.complete(&received).unwrap()[..], bytes(8, 4));
-        // A target has nothing to post to.
+        // Requests cannot be posted to an XRC target.
         let mut sends = target.send_queue();
         let refused = sends.post(SendRequest::send(())).unwrap_err();
         assert!(matches!(refused.error, Error::InvalidArgument { .. }));
@@ -376,8 +380,8 @@ fn what_a_queue_pair_was_not_made_for_is_unsupported() {
     pair.check();
 }
 
-/// A pair whose left queue pair may post `extra`, or `None` where the device does not have the
-/// operations.
+/// Returns a pair whose left queue pair can post `extra` in addition to the usual operations; `None` if
+/// the device does not support these operations.
 fn pair_for(extra: SendOperations, access: AccessFlags) -> Option<Pair> {
     let domain = common::context().protection_domain().unwrap();
     let operations = SendOperations::of(Transport::ReliableConnected) | extra;
@@ -429,7 +433,7 @@ fn a_flush_completes_where_it_is_allowed() {
         assert_eq!(done.opcode(), WorkOpcode::Flush);
         sends.complete(&done).for_each(drop);
     }
-    // Memory that a peer may write, but not flush.
+    // The peer may write to this memory, but not flush it.
     let other = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     sends
         .post_inline(SendRequest::flush(other.remote(), Placement::Global))
@@ -438,8 +442,8 @@ fn a_flush_completes_where_it_is_allowed() {
     assert_eq!(refused.status(), WorkStatus::RemoteAccess);
 }
 
-/// Queue pairs that were not created for them do not have them, and no device of the tests has
-/// segmentation.
+/// Checks that a queue pair that was not created for these operations refuses them. No device of the
+/// tests supports segmentation.
 #[test]
 fn flushes_atomic_writes_and_segmentation_are_refused_where_they_are_unsupported() {
     for pair in pairs() {

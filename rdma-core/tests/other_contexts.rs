@@ -6,10 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Pair, context};
-use rdma_core::{
-    AccessFlags, AddressVector, Buffer, Claim, DatagramOptions, Destination, Error, SendRequest,
-    SharedBuffer, Transport,
-};
+use rdma_core::address::{AddressVector, Destination};
+use rdma_core::memory::{Claim, SharedBuffer};
+use rdma_core::{AccessFlags, Buffer, DatagramOptions, Error, SendRequest, Transport};
 
 #[track_caller]
 fn assert_invalid(error: &Error) {
@@ -65,7 +64,7 @@ fn every_kind_of_memory_of_another_context_is_refused() {
     assert_invalid(&queue.post(SendRequest::send(exposed)).unwrap_err().error);
     let claim = Claim::from(SharedBuffer::new(memory()).try_write(..).unwrap());
     let mut queue = pair.left.send_queue();
-    // One piece is enough.
+    // One element of another context is sufficient for the error.
     let pieces = (pair.domain.allocate(8).unwrap(), claim);
     assert_invalid(&queue.post(SendRequest::send(pieces)).unwrap_err().error);
 }

@@ -1,4 +1,4 @@
-//! The ping-pong examples against the C programs of their names, in both roles, and against
+//! The ping-pong examples with the C programs of the same names, in both roles, and with
 //! themselves.
 
 #![allow(
@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::program::with_device;
-use rdma_core::CompletionFields;
+use rdma_core::completion::CompletionFields;
 
 #[path = "../examples/rc_pingpong.rs"]
 #[allow(dead_code, reason = "its main is not called")]
@@ -28,16 +28,16 @@ mod srq_pingpong;
 #[allow(dead_code, reason = "its main is not called")]
 mod ud_pingpong;
 
-/// Maximum duration of a game: enough for an emulated machine under load.
+/// Maximum duration of a game, enough for an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Result of a game: numbers of messages that were sent, received, and wrong.
+/// The result of a game: the numbers of sent, received and wrong messages.
 type Score = (u64, u64, u64);
 
-/// One of the three examples.
+/// One of the three examples, with its C program.
 #[derive(Clone, Copy)]
 struct Game {
-    /// The C program.
+    /// The name of the C program.
     c: &'static str,
     ours: fn(Vec<String>) -> Result<Score, String>,
 }
@@ -61,7 +61,8 @@ const RC: Game = game!("ibv_rc_pingpong", rc_pingpong);
 const UD: Game = game!("ibv_ud_pingpong", ud_pingpong);
 const SRQ: Game = game!("ibv_srq_pingpong", srq_pingpong);
 
-/// The options that both ends have: the device, its GID, and those of the test.
+/// Returns the options that both sides have in common: the device, its GID, and the options of the
+/// test.
 fn arguments(port: u16, words: &str) -> Vec<String> {
     let context = common::context();
     let address = context.address(Default::default()).unwrap();
@@ -73,13 +74,13 @@ fn arguments(port: u16, words: &str) -> Vec<String> {
     arguments
 }
 
-/// A TCP port that nothing listens at.
+/// Returns a TCP port at which no program listens.
 fn free_port() -> u16 {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().port()
 }
 
-/// Our end of a game, on a thread of its own.
+/// The side of a game that this crate's example plays, on its own thread.
 struct Ours(mpsc::Receiver<Result<Score, String>>);
 
 impl Ours {
@@ -88,7 +89,7 @@ impl Ours {
         let (tell, hear) = mpsc::channel();
         thread::spawn(move || {
             let mut score = (game.ours)(arguments.clone());
-            // A client may come before the server listens.
+            // The client may start before the server listens.
             let deadline = Instant::now() + LIMIT;
             while score.as_ref().is_err_and(|error| error.contains("refused"))
                 && Instant::now() < deadline
@@ -96,7 +97,7 @@ impl Ours {
                 thread::sleep(Duration::from_millis(20));
                 score = (game.ours)(arguments.clone());
             }
-            // Nobody listens any more once the test has failed.
+            // After a failure of the test, no receiver is left.
             let _ = tell.send(score);
         });
         Self(hear)
@@ -110,7 +111,7 @@ impl Ours {
         }
     }
 
-    /// The score of a game against this program, whose failure fails the test.
+    /// Returns the score of a game against the program `theirs`. Panics if that program fails.
     #[track_caller]
     fn score_against(&self, theirs: &mut Theirs) -> Score {
         let deadline = Instant::now() + LIMIT;
@@ -125,7 +126,7 @@ impl Ours {
     }
 }
 
-/// A C program that runs.
+/// A running C program.
 struct Theirs {
     child: Child,
     output: Option<JoinHandle<String>>,
@@ -145,7 +146,7 @@ impl Theirs {
         };
         let output = thread::spawn(move || {
             let mut text = String::new();
-            // What came before an error is still worth having.
+            // The output before an error is still useful.
             let _ = reader.read_to_string(&mut text);
             text
         });
@@ -166,8 +167,8 @@ impl Theirs {
         output.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Waits until the program has ended, and returns its success and its output. Returns `None` if it
-    /// did not end in time.
+    /// Waits until the program has ended. Returns whether it succeeded, and its output; `None` if
+    /// the program did not end in time.
     fn end(mut self) -> Option<(bool, String)> {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
@@ -191,18 +192,18 @@ impl Theirs {
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        // Fails where it has ended, which is the rule.
+        // Fails if the program has already ended, which is the usual case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Plays a game of each pairing: C serves, ours serves, and both are ours.
+/// Plays a game of each kind: with a C server, with a C client, and without C programs.
 #[track_caller]
 fn play(game: Game, words: &str, messages: u64) {
     let expected = (messages, messages, 0);
     let within = |score: Score| {
-        // On several queue pairs the C programs send some more than they must.
+        // On several queue pairs the C programs send more messages than required.
         assert!(
             score.0 == expected.0 && score.1 >= expected.1 && score.2 == 0,
             "{score:?}"
@@ -227,7 +228,8 @@ fn play(game: Game, words: &str, messages: u64) {
             assert!(output.contains("usec/iter"), "{output}");
             break;
         }
-        // Ours may not listen yet; and it must not have begun, since it plays one game.
+        // The server of this crate may not listen yet. The C program must not have begun a game,
+        // because the server plays only one.
         let begun = output.contains("remote address");
         assert!(!begun && Instant::now() < deadline, "the C program failed");
         thread::sleep(Duration::from_millis(20));
@@ -237,7 +239,7 @@ fn play(game: Game, words: &str, messages: u64) {
     play_ourselves(game, words, within);
 }
 
-/// Plays a game where both are ours.
+/// Plays a game between two examples of this crate.
 #[track_caller]
 fn play_ourselves(game: Game, words: &str, within: impl Fn(Score)) {
     println!("-- ours connects to ours: {words}");
@@ -275,7 +277,7 @@ fn reliable_connections_with_timestamps() {
     }
 }
 
-/// The C program registers memory of 0 bytes then, which not every device does.
+/// The C program then registers memory of 0 bytes, which not every device allows.
 #[test]
 fn reliable_connections_with_empty_messages() {
     play_ourselves(RC, "-c -n 100 -s 0", |score| {

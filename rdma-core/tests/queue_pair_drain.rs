@@ -1,4 +1,4 @@
-//! Draining a queue pair that is given up.
+//! Draining of queue pairs that will not be used any more.
 
 mod common;
 
@@ -7,15 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use common::{context, nobody, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    Buffer, CompletionFields, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer,
-    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue,
-    SendRequest, Transport, WorkCompletion, WorkStatus,
+    Buffer, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer, ProtectionDomain,
+    QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue, SendRequest, Transport,
+    WorkCompletion, WorkStatus,
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// A queue pair with requests in flight that nobody answers.
+/// A queue pair whose requests in flight are never answered.
 struct Stuck {
     pair: QueuePair,
     sends: SendQueue<FrozenBuffer>,
@@ -67,7 +68,7 @@ impl Stuck {
     }
 }
 
-/// Everything that is in the queue, without waiting.
+/// Polls all available completions, without waiting.
 fn poll_all(queue: &CompletionQueue) -> Vec<WorkCompletion> {
     let mut all = Vec::new();
     let mut room = [WorkCompletion::default(); 8];
@@ -80,7 +81,7 @@ fn poll_all(queue: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 #[test]
-fn after_a_drain_every_completion_is_there() {
+fn after_a_drain_every_request_has_completed() {
     let domain = context().protection_domain().unwrap();
     for kind in [
         Transport::ReliableConnected,
@@ -96,14 +97,14 @@ fn after_a_drain_every_completion_is_there() {
         }
         let (sends, receives) = (stuck.sends.in_flight(), stuck.receives.in_flight());
         assert_eq!((sends, receives), (0, 0), "{kind}");
-        // And again, with nothing in flight.
+        // A second drain, with no request in flight.
         stuck.pair.drain(MAX_WAIT).unwrap();
         assert!(poll_all(stuck.pair.send_completions()).is_empty());
     }
 }
 
-/// Drains a queue pair while another thread polls its completions without pause, which so gets
-/// most of them first; returns what that thread and the next poll found.
+/// Drains a queue pair while another thread polls its completions without pause, and so gets most
+/// of them first. Returns the completions that this thread and a poll after the drain returned.
 fn drain_while_polled(
     pair: &QueuePair,
     poll: impl Fn() -> Vec<WorkCompletion> + Sync,
@@ -126,7 +127,8 @@ fn drain_while_polled(
     seen
 }
 
-/// Every request has completed, and at most a few markers came by.
+/// Checks that every request has completed, and that at most a few completions of markers were
+/// seen.
 fn check_flushed(stuck: &mut Stuck, seen: &[WorkCompletion]) {
     for completion in seen {
         assert_eq!(completion.status(), WorkStatus::Flushed);

@@ -1,4 +1,5 @@
-//! The completions of many queue pairs, each of which finds the queues of its own.
+//! Polls one completion queue for many queue pairs, and finds the queues of each completion by a
+//! map.
 
 mod common;
 
@@ -7,7 +8,7 @@ use rdma_core::{
     Buffer, ConnectOptions, QueuePairMap, ReceiveQueue, SendQueue, SendRequest, WorkCompletion,
 };
 
-/// The two queues of a queue pair, and how many messages it has received.
+/// The two queues of a queue pair, and the number of messages that it has received.
 struct Queues {
     sends: SendQueue<Buffer>,
     receives: ReceiveQueue<Buffer>,
@@ -50,7 +51,7 @@ fn completions_of_many_queue_pairs_find_their_queues() {
         for completion in completions.poll(&mut room).unwrap() {
             completion.result().unwrap();
             let (seed, queues) = map.get_mut(completion.queue_pair()).unwrap();
-            // Each completion is of one of the two queues.
+            // A completion belongs to one of the two queues.
             match queues.receives.complete(completion) {
                 Some(message) => {
                     assert_eq!(message[..], bytes(8, *seed));
@@ -69,7 +70,8 @@ fn completions_of_many_queue_pairs_find_their_queues() {
     }
 }
 
-/// Checks a number that the device gives out again, with a completion that was kept from before.
+/// Checks a queue pair number that the device reuses: passes a completion of the earlier queue pair
+/// to the later one.
 #[test]
 fn a_completion_of_an_earlier_queue_pair_ends_no_request_of_a_later_one() {
     let (earlier, later) = (Pair::new(), Pair::new());
@@ -86,7 +88,7 @@ fn a_completion_of_an_earlier_queue_pair_ends_no_request_of_a_later_one() {
         common::succeed(pair.left.send_completions())
     };
     let old = send(&earlier, map.get_mut(number).unwrap());
-    // Acts as if the later queue pair had got the number of the earlier one.
+    // Simulates that the later queue pair has got the number of the earlier one.
     drop(map.insert(number, later.left.send_queue()));
     drop(earlier);
     let queue = map.get_mut(number).unwrap();

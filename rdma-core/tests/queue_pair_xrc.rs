@@ -1,4 +1,4 @@
-//! The queue pairs of extended reliable connections.
+//! Queue pairs of extended reliable connections (XRC).
 
 mod common;
 
@@ -7,13 +7,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{context, nobody, pattern};
+use rdma_core::queue_pair::{AttributeMask, Modification, ModificationFlaw};
+use rdma_core::receive::{XrcDomain, XrcDomainOpening};
 use rdma_core::{
-    AttributeMask, Context, Error, Modification, ModificationFlaw, QueuePairState, SendRequest,
-    Transport, WorkCompletion, WorkStatus, XrcDomain, XrcDomainOpening,
+    Context, Error, QueuePairState, SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
-/// A domain of this process; `None` where the device has no extended reliable connections, which
-/// its queue pairs say too.
+/// Creates an XRC domain that belongs to this process. Returns `None` if the device does not
+/// support XRC, and checks that creating an XRC queue pair then fails, too.
 fn anonymous(context: &Context) -> Option<XrcDomain> {
     let Some(xrc) = common::where_supported(XrcDomain::anonymous(context)) else {
         let domain = context.protection_domain().unwrap();
@@ -54,7 +55,7 @@ fn an_initiator_has_no_receives_and_a_target_nothing_to_post_to() {
     let mut sends = target.send_queue();
     let request = SendRequest::send(pattern(&domain, 8, 1)).remote_shared_queue(1);
     assert!(sends.post(request).is_err());
-    // There is nothing of it to drain but its state.
+    // An XRC target has no requests to drain, so only its state changes.
     target.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(target.state(), Ok(QueuePairState::Error));
 }
@@ -86,7 +87,7 @@ fn an_initiator_is_drained() {
 }
 
 #[test]
-fn a_target_is_opened_by_its_number_by_whoever_shares_its_domain() {
+fn a_target_is_opened_by_number_in_a_shared_domain() {
     let (context, other) = (context(), context());
     if anonymous(&context).is_none() {
         return;
@@ -120,7 +121,7 @@ fn a_target_is_opened_by_its_number_by_whoever_shares_its_domain() {
 }
 
 #[test]
-fn what_means_nothing_to_one_half_is_let_pass() {
+fn attributes_of_the_other_half_are_accepted() {
     let context = context();
     let Some(xrc) = anonymous(&context) else {
         return;

@@ -1,16 +1,18 @@
-//! The kinds of queue pair: made, brought up, used.
+//! Creates, connects and uses queue pairs of all types.
 
 mod common;
 
 use common::{Pair, bytes, completion, context, exposed, pattern, receive, succeed};
 use ibverbs_sys as sys;
+use rdma_core::queue_pair::{
+    Arrival, DataOrder, EnhancedEstablishment, QueuePairCreateFlags, RateLimit, SendOperations,
+};
 use rdma_core::{
-    AccessFlags, Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions,
-    EnhancedEstablishment, Error, ProtectionDomain, QueuePairCreateFlags, QueuePairState,
-    RateLimit, SendOperations, SendRequest, Transport,
+    AccessFlags, CompletionQueue, ConnectOptions, DatagramOptions, Error, ProtectionDomain,
+    QueuePairState, SendRequest, Transport,
 };
 
-/// The options of pairs of this test.
+/// Returns the connection options of these tests.
 fn options() -> ConnectOptions {
     ConnectOptions::default()
 }
@@ -56,7 +58,7 @@ fn datagrams_are_received_after_activation() {
 }
 
 #[test]
-fn each_kind_has_its_own_way_up() {
+fn each_type_has_its_own_transitions() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let refused = prepared.activate(&DatagramOptions::default()).unwrap_err();
@@ -93,9 +95,9 @@ fn a_queue_pair_that_signals_all_completes_unsignaled_requests() {
     }
 }
 
-/// Makes a queue pair without this crate's builder.
+/// Creates a queue pair in C, without the builder of this crate.
 fn made_in_c(domain: &ProtectionDomain, completions: &CompletionQueue) -> *mut sys::ibv_qp {
-    // SAFETY: a plain C struct that all-zero bytes are a value of.
+    // SAFETY: a struct of zero bytes is a valid value of this C struct.
     let mut attributes: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
     attributes.send_cq = completions.as_raw();
     attributes.recv_cq = completions.as_raw();
@@ -104,7 +106,8 @@ fn made_in_c(domain: &ProtectionDomain, completions: &CompletionQueue) -> *mut s
     attributes.cap.max_recv_wr = 8;
     attributes.cap.max_send_sge = 1;
     attributes.cap.max_recv_sge = 1;
-    // SAFETY: domain and completion queue outlive the queue pair, which is taken over with them.
+    // SAFETY: the domain and the completion queue outlive the queue pair, because the crate takes
+    // ownership of it together with them.
     let raw = unsafe { sys::ibv_create_qp(domain.as_raw(), &mut attributes) };
     assert!(!raw.is_null());
     raw
@@ -116,7 +119,7 @@ fn a_queue_pair_made_elsewhere_is_taken_over_in_its_state() {
     let completions = domain.context().completion_queue(64).build().unwrap();
     let take = |raw| {
         let builder = domain.queue_pair().send_completions(&completions);
-        // SAFETY: it was made of these two objects, and nobody else has it.
+        // SAFETY: the queue pair was created from these two objects, and no other code uses it.
         unsafe { builder.from_raw(raw) }.unwrap()
     };
     let left = take(made_in_c(&domain, &completions));
@@ -152,7 +155,7 @@ fn a_queue_pair_is_not_taken_over_without_its_completion_queues() {
     let domain = context().protection_domain().unwrap();
     let completions = domain.context().completion_queue(64).build().unwrap();
     let raw = made_in_c(&domain, &completions);
-    // SAFETY: nobody else has it; what is missing of its objects is seen.
+    // SAFETY: no other code uses the queue pair; the function must detect the missing objects.
     let refused = unsafe { domain.queue_pair().from_raw(raw) }.unwrap_err();
     assert!(
         matches!(refused, Error::InvalidArgument { .. }),
@@ -179,7 +182,7 @@ fn a_raw_packet_queue_pair_works_or_is_unsupported() {
 }
 
 #[test]
-fn what_is_special_about_a_queue_pair_is_there_or_unsupported() {
+fn optional_properties_work_or_are_unsupported() {
     let domain = context().protection_domain().unwrap();
     let flags = QueuePairCreateFlags::BLOCK_MULTICAST_LOOPBACK;
     let special = [
@@ -197,7 +200,7 @@ fn what_is_special_about_a_queue_pair_is_there_or_unsupported() {
 }
 
 #[test]
-fn more_than_the_device_holds_is_refused_with_what_was_asked_for() {
+fn sizes_above_the_limits_are_refused_with_the_request() {
     let context = context();
     let domain = context.protection_domain().unwrap();
     let most = context.attributes().unwrap().max_work_requests();
@@ -244,11 +247,11 @@ fn the_rate_is_limited_or_that_is_unsupported() {
 }
 
 #[test]
-fn the_order_of_data_is_told_for_each_way_that_it_comes() {
+fn the_order_of_data_is_known_for_each_arrival() {
     let pair = Pair::new();
     for arrival in [Arrival::Send, Arrival::Write, Arrival::Read] {
         let order = pair.left.data_order(arrival);
-        // The promises of only one device are known.
+        // The guarantees are known for one device only.
         if pair.domain.context().device().is_emulated() && cfg!(target_arch = "x86_64") {
             assert_eq!(
                 order,
@@ -282,7 +285,7 @@ fn an_unreliable_connection_writes_and_does_not_read() {
     let room = pair.domain.allocate(8).unwrap();
     let refused = match sends.post(SendRequest::read(room, remote)) {
         Err(refused) => refused.memory.len() == 8,
-        // A device may take it, and fail it.
+        // A device may accept the request and complete it with an error.
         Ok(()) => completion(pair.left.send_completions()).result().is_err(),
     };
     assert!(refused);

@@ -1,4 +1,4 @@
-//! Raw posting: lists of C requests, and the functions `ibv_wr_*`.
+//! Raw posting: lists of C structs, and the functions `ibv_wr_*`.
 
 mod common;
 
@@ -6,9 +6,8 @@ use std::io::IoSlice;
 
 use common::{Pair, bytes, completion, exposed, pattern, succeed};
 use ibverbs_sys::ibv_send_flags;
-use rdma_core::{
-    AccessFlags, ConnectOptions, Errno, RawElements, RawSendRequest, raw_receive_request,
-};
+use rdma_core::queue_pair::{RawElements, RawSendRequest, raw_receive_request};
+use rdma_core::{AccessFlags, ConnectOptions, Errno};
 
 fn pair() -> Pair {
     Pair::with(
@@ -38,7 +37,7 @@ fn a_list_of_raw_requests_is_posted_in_one_call() {
         second = second.id(round * 3 + 1).next(&mut third);
         let mut first = RawSendRequest::write(&elements[0], place(0));
         first = first.id(round * 3).next(&mut second);
-        // SAFETY: the list and the elements are there, and the buffers outlive the completion.
+        // SAFETY: the list and the elements are valid, and the buffers outlive the completion.
         unsafe { pair.left.post_send_raw(first.as_raw()) }.unwrap();
         let done = succeed(pair.left.send_completions());
         assert_eq!(done.id(), round * 3 + 2);
@@ -51,7 +50,7 @@ fn a_list_of_raw_requests_is_posted_in_one_call() {
 }
 
 #[test]
-fn an_empty_raw_list_is_posted_without_a_word() {
+fn posting_an_empty_raw_list_has_no_effect() {
     let pair = pair();
     // SAFETY: a null list is empty.
     unsafe {
@@ -70,11 +69,12 @@ fn raw_receives_take_raw_sends() {
     let from = RawElements::of(&(source.slice(..4).unwrap(), source.slice(4..).unwrap())).unwrap();
     assert_eq!((to.len(), from.len()), (1, 2));
     let mut receive = raw_receive_request(7, &to);
-    // SAFETY: the request and its element are there; nobody touches the buffer before it completed.
+    // SAFETY: the request and its element are valid; no code uses the buffer until the request has
+    // completed.
     unsafe { pair.right.post_receive_raw(&mut receive) }.unwrap();
     let mut send = RawSendRequest::send(&from).immediate(0xdead).id(8);
     send = send.signaled().solicited();
-    // SAFETY: the request and its elements are there, and the buffer outlives the completion.
+    // SAFETY: the request and its elements are valid, and the buffer outlives the completion.
     unsafe { pair.left.post_send_raw(send.as_raw()) }.unwrap();
     assert_eq!(succeed(pair.left.send_completions()).id(), 8);
     let received = succeed(pair.right.receive_completions());
@@ -84,7 +84,7 @@ fn raw_receives_take_raw_sends() {
 }
 
 #[test]
-fn raw_atomics_and_reads_bring_what_was_there() {
+fn raw_atomics_and_reads_return_the_memory() {
     let pair = pair();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     there.store_u64(0, 40).unwrap();
@@ -104,8 +104,8 @@ fn raw_atomics_and_reads_bring_what_was_there() {
     ];
     for (request, brought) in requests {
         let mut request = request.signaled().fence();
-        // SAFETY: the request and its element are there; nobody has a reference to the buffer's
-        // bytes before the request completed.
+        // SAFETY: the request and its element are valid; no reference to the bytes of the buffer
+        // exists until the request has completed.
         unsafe { pair.left.post_send_raw(request.as_raw()) }.unwrap();
         succeed(pair.left.send_completions());
         assert_eq!(number(), brought);
@@ -113,7 +113,7 @@ fn raw_atomics_and_reads_bring_what_was_there() {
 }
 
 #[test]
-fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
+fn a_raw_list_that_does_not_fit_reports_the_first_refused_request() {
     let pair = Pair::with(
         |builder| builder.send_requests(4),
         &ConnectOptions::default(),
@@ -121,7 +121,8 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);
     let element = RawElements::of(&source).unwrap();
-    // A device may have more room than was asked for, and than it says, but not so much.
+    // A device may have more room than was requested, and more than it reports, but not for so
+    // many.
     let count = 4096;
     let request = |id| {
         RawSendRequest::write(&element, there.remote())
@@ -133,10 +134,10 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
         let next: *mut _ = requests[index + 1].as_raw();
         requests[index].as_raw().next = next;
     }
-    // SAFETY: the list and its element are there, and the buffer outlives the completions.
+    // SAFETY: the list and its element are valid, and the buffer outlives the completions.
     let refused = unsafe { pair.left.post_send_raw(requests[0].as_raw()) }.unwrap_err();
     assert_eq!(refused.errno, Errno(libc::ENOMEM));
-    // SAFETY: it is one of the list, or null.
+    // SAFETY: the pointer is null or points to a request of the list.
     let refused = unsafe { refused.refused.as_ref() }.expect("one of the list");
     assert!(refused.wr_id > 0 && refused.wr_id < count);
     for id in 0..refused.wr_id {
@@ -145,15 +146,15 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
 }
 
 #[test]
-fn a_raw_session_posts_what_it_was_told() {
+fn a_raw_session_posts_its_requests() {
     let pair = extended();
     let there = exposed(&pair.domain, 24, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let element = RawElements::of(&source).unwrap()[0];
     let remote = there.remote();
     let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
-    // SAFETY: it is completed below, and the queue pair was made for writes; what is named is
-    // there until the requests have completed.
+    // SAFETY: the session is completed below, and the queue pair was created for writes. The memory
+    // and the keys stay valid until the requests have completed.
     unsafe {
         let mut session = pair.left.start_raw().expect("it was made for it");
         session.set(1, ibv_send_flags(0));
@@ -180,8 +181,8 @@ fn a_raw_session_posts_what_it_was_told() {
     assert_eq!(content[16..], bytes(8, 9));
 }
 
-/// The driver of Linux's Soft-RoCE sends nothing of an inline list, and as many times the first
-/// element as there are, in releases before 2026.
+/// Before 2026, the driver of Linux's Soft-RoCE sends nothing for a list of inline data, and for a
+/// list of elements sends the first element several times.
 #[test]
 fn a_raw_session_takes_lists() {
     let pair = extended();
@@ -190,8 +191,8 @@ fn a_raw_session_takes_lists() {
     let (left, right) = pattern(&pair.domain, 16, 3).split_at(8);
     let elements = RawElements::of(&(&left, &right)).unwrap();
     let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
-    // SAFETY: it is completed below, and the queue pair was made for writes; what is named is
-    // there until the requests have completed.
+    // SAFETY: the session is completed below, and the queue pair was created for writes. The memory
+    // and the keys stay valid until the requests have completed.
     unsafe {
         let mut session = pair.left.start_raw().expect("it was made for it");
         session.set(1, signaled);
@@ -203,7 +204,7 @@ fn a_raw_session_takes_lists() {
     let mut content = [0; 16];
     there.read_at(0, &mut content).unwrap();
     assert_eq!(content[..], bytes(16, 3));
-    // SAFETY: as above.
+    // SAFETY: as for the session above.
     unsafe {
         let mut session = pair.left.start_raw().expect("it was made for it");
         session.set(
@@ -230,14 +231,14 @@ fn a_raw_session_that_is_dropped_posts_nothing() {
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let element = RawElements::of(&source).unwrap()[0];
-    // SAFETY: it is dropped here; what is named is there.
+    // SAFETY: the session is dropped here, and the memory and the keys are valid.
     unsafe {
         let mut session = pair.left.start_raw().unwrap();
         session.set(1, ibv_send_flags::IBV_SEND_SIGNALED);
         session.write(there.remote().rkey, there.remote().address);
         session.element(element.lkey, element.addr, element.length);
     }
-    // The driver's lock is free, and nothing was posted before this.
+    // The driver's lock is free, and the dropped session has posted nothing.
     pair.check();
     assert_eq!(there.load_u64(0).unwrap(), 0);
 }
@@ -245,13 +246,14 @@ fn a_raw_session_that_is_dropped_posts_nothing() {
 #[test]
 fn a_queue_pair_that_was_not_made_for_it_has_no_raw_session() {
     let pair = pair();
-    // SAFETY: there is none.
+    // SAFETY: no session is created.
     assert!(unsafe { pair.left.start_raw() }.is_none());
 }
 
-/// Ids below 2^24 are none of the crate's queues, so both can use one queue pair.
+/// The queues of this crate never use ids below 2^24, so raw requests and a queue can use one queue
+/// pair.
 #[test]
-fn raw_requests_and_those_of_a_queue_are_told_apart() {
+fn raw_requests_and_requests_of_a_queue_are_distinguished() {
     let pair = pair();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
@@ -262,7 +264,7 @@ fn raw_requests_and_those_of_a_queue_are_told_apart() {
     for id in [0, 1, (1 << 24) - 1, 1 << 63, u64::MAX] {
         let mut raw = RawSendRequest::write(&element, there.remote()).id(id);
         raw = raw.signaled();
-        // SAFETY: the request and its element are there, and the buffer outlives the completion.
+        // SAFETY: the request and its element are valid, and the buffer outlives the completion.
         unsafe { pair.left.post_send_raw(raw.as_raw()) }.unwrap();
     }
     let own = completion(pair.left.send_completions());

@@ -1,4 +1,4 @@
-//! Accesses that a peer may not do, and a peer that does not exist.
+//! Forbidden accesses of a peer, and a peer that does not exist.
 
 mod common;
 
@@ -8,7 +8,8 @@ use rdma_core::{
     WorkStatus,
 };
 
-/// The middle 64 of 192 bytes, exposed; the bytes before and after are of the same region.
+/// The middle 64 of 192 bytes, exposed to peers. The bytes before and after belong to the same
+/// registration.
 struct Guarded {
     before: Buffer,
     exposed: ExposedMemory,
@@ -35,7 +36,7 @@ impl Guarded {
     }
 }
 
-/// Carries out a request that the peer must refuse.
+/// Posts a request, and checks that the peer refuses it.
 fn refused(pair: &Pair, request: SendRequest<Buffer>) {
     let mut sends = pair.left.send_queue();
     sends.post(request).unwrap();
@@ -47,7 +48,7 @@ fn refused(pair: &Pair, request: SendRequest<Buffer>) {
     until_failed(&pair.left);
 }
 
-/// Memory at `offset` from the start of what `remote` grants.
+/// Returns a descriptor of memory at `offset` from the start of the memory that `remote` describes.
 fn moved(remote: RemoteMemory, offset: i64) -> RemoteMemory {
     RemoteMemory {
         address: remote.address.wrapping_add_signed(offset),
@@ -55,8 +56,8 @@ fn moved(remote: RemoteMemory, offset: i64) -> RemoteMemory {
     }
 }
 
-/// Lets a fresh pair do what it may not, with memory of 16 bytes, and sees that nothing happened to
-/// the memory and to other queue pairs.
+/// Posts, on a new pair, a request that exceeds the rights `access` to 16 bytes of memory. Checks
+/// that neither the memory nor another queue pair is affected.
 fn forbid(access: AccessFlags, request: impl Fn(Buffer, RemoteMemory) -> SendRequest<Buffer>) {
     let bystander = Pair::new();
     let pair = Pair::in_domain(
@@ -101,7 +102,7 @@ fn atomics_outside_of_the_grant() {
 }
 
 #[test]
-fn a_key_that_nobody_has() {
+fn an_unused_key() {
     forbid(AccessFlags::REMOTE, |memory, remote| {
         let rkey = remote.rkey ^ 0x00ff_ff00;
         SendRequest::write(memory, RemoteMemory { rkey, ..remote })
@@ -112,7 +113,7 @@ fn a_key_that_nobody_has() {
 fn the_local_key_of_memory_that_is_not_exposed() {
     let pair = Pair::new();
     let guarded = Guarded::new(&pair, AccessFlags::REMOTE);
-    // Keys are guessable: those around a granted one are tried, and grant nothing.
+    // Keys can be guessed. The test tries the keys next to a granted one, which must grant nothing.
     for guess in 1..=4 {
         let pair = Pair::in_domain(&pair.domain, |builder| builder, &ConnectOptions::default());
         let remote = guarded.exposed.remote();
@@ -178,7 +179,7 @@ fn what_the_queue_pair_does_not_allow() {
     let request = SendRequest::write(pattern(&pair.domain, 16, 1), guarded.exposed.remote());
     sends.post(request).unwrap();
     let refused = completion(pair.left.send_completions());
-    // An invalid request by the specification; devices also say that access was refused.
+    // The specification requires an invalid request error; some devices report an access error.
     assert!(
         matches!(
             refused.status(),
@@ -212,7 +213,7 @@ fn requests_behind_a_refused_one_are_flushed() {
 }
 
 #[test]
-fn a_peer_that_is_not_there() {
+fn a_missing_peer() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
@@ -228,7 +229,7 @@ fn a_peer_that_is_not_there() {
 }
 
 #[test]
-fn a_peer_that_went_away() {
+fn a_vanished_peer() {
     let Pair {
         domain,
         left,

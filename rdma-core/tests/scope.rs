@@ -1,4 +1,4 @@
-//! Scopes: requests with borrowed memory, and that none of them outlives the borrow.
+//! Scopes: requests with borrowed memory, none of which outlives the borrow.
 
 mod common;
 
@@ -9,23 +9,24 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, context, exposed, nobody, pattern, receive, succeed};
+use rdma_core::memory::AtomicResult;
 use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, Error, PostError, QueuePair, QueuePairState,
-    Result, Scope, SendRequest, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, PostError, QueuePair, QueuePairState, Result,
+    Scope, SendRequest, WorkCompletion, WorkStatus,
 };
 
-/// Ample for what happens.
+/// Maximum wait for an event that must happen.
 const LONG: Duration = Duration::from_secs(60);
 
-/// For what does not.
+/// Timeout of a scope in which no request completes.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A queue pair whose peer never answers and that never gives up by itself.
+/// Returns a queue pair whose peer never answers and that never gives up, with its domain.
 fn lonely() -> (rdma_core::ProtectionDomain, QueuePair) {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let peer = nobody(prepared.endpoint());
-    // An acknowledgement timeout of 0 waits for ever.
+    // An exponent of 0 means that an unacknowledged request never fails.
     let options = ConnectOptions::default().ack_timeout_exponent(0);
     let queue_pair = prepared.connect(&peer, &options).unwrap();
     (domain, queue_pair)
@@ -50,7 +51,8 @@ fn borrowed_memory_is_written_read_and_sent() {
     receives.post(pair.domain.allocate(64).unwrap()).unwrap();
     pair.right
         .scope(LONG, |right| {
-            // The queue's receive comes first.
+            // The receive of the queue was posted before that of the scope, so it gets the first
+            // message.
             let receiving = right.post_receive(received.as_slice_mut()).unwrap();
             let outcome = pair.left.scope(LONG, |left| {
                 let write = left.post(SendRequest::write(source.as_slice(), there.remote()))?;
@@ -206,7 +208,7 @@ fn handles_that_are_dropped_or_forgotten_are_waited_for() {
 }
 
 #[test]
-fn a_failure_that_nobody_asked_for_is_the_scopes() {
+fn a_scope_returns_an_unreported_failure() {
     for ask in [true, false] {
         let pair = Pair::new();
         let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
@@ -249,7 +251,8 @@ fn completions_of_other_queues_that_come_meanwhile_are_not_lost() {
     let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), there.remote());
     let source = pattern(&pair.domain, 8, 7);
     for seed in 0..20 {
-        // Some before, of the same queue pair and of another on the same completion queue.
+        // Earlier requests of the same queue pair, and of another queue pair with the same
+        // completion queue.
         left.post(write(seed)).unwrap();
         right.post(write(seed)).unwrap();
         pair.left
@@ -302,7 +305,8 @@ fn scopes_of_one_queue_pair_can_be_nested() {
     assert_eq!(outer[..], bytes(16, 4));
 }
 
-/// Runs a scope whose peer never answers, with a send that would otherwise wait without a limit.
+/// Runs a scope with a send to a peer that never answers. Without a timeout, the scope would wait
+/// for ever.
 fn hopeless<R>(
     queue_pair: &QueuePair,
     source: &Buffer,
@@ -328,7 +332,7 @@ fn a_peer_that_never_answers_cannot_hang_a_scope() {
         matches!(state, QueuePairState::Error | QueuePairState::Reset),
         "{state}"
     );
-    // The memory is this program's again.
+    // After the scope, the program can use the memory again.
     let mut source = source;
     source.fill(3);
 }
@@ -360,7 +364,7 @@ fn a_wait_that_takes_too_long_gives_the_memory_back() {
                 "{error:?}"
             );
         }
-        // What is posted to a queue pair that has failed does not get away either.
+        // A request that is posted to the failed queue pair does not outlive the scope either.
         match scope.post(SendRequest::write(&source, nowhere())) {
             Ok(write) => drop(write.wait().unwrap_err()),
             Err(PostError { error, .. }) => assert!(error.errno().is_some(), "{error}"),
@@ -371,7 +375,7 @@ fn a_wait_that_takes_too_long_gives_the_memory_back() {
 }
 
 #[test]
-fn a_receive_that_nothing_comes_for_is_given_up() {
+fn a_receive_without_a_message_times_out() {
     let pair = Pair::new();
     let mut received = pair.domain.allocate(8).unwrap();
     let outcome = pair.left.scope(SHORT, |scope| {
@@ -454,9 +458,10 @@ fn a_handle_that_is_kept_is_not_in_the_way_of_others() {
     pair.check();
 }
 
-/// Checks that a thread which arms, polls once more and sleeps finds completions that a scope took meanwhile.
+/// Checks that a thread that requests a notification, polls once more and sleeps gets all
+/// completions of its requests while a scope polls the same completion queue.
 #[test]
-fn who_sleeps_until_an_announcement_misses_nothing_that_a_scope_took() {
+fn a_sleeping_thread_misses_no_completion_that_a_scope_polled() {
     let context = context();
     let channel = context.completion_channel().unwrap();
     let queue = context.completion_queue(256).channel(&channel);
@@ -497,7 +502,7 @@ fn who_sleeps_until_an_announcement_misses_nothing_that_a_scope_took() {
                         completion.result().unwrap();
                         break;
                     }
-                    // One of the scope's.
+                    // The completion belongs to a request of the scope.
                     queue.put_back(&[*completion]);
                     thread::yield_now();
                 }

@@ -1,5 +1,5 @@
-//! Scopes beside other threads, and other code of the same thread, that poll the same completion
-//! queue: a scope's completions are its own, whoever finds them.
+//! Scopes while other threads, and other code of the same thread, poll the same completion queue.
+//! The scope must get the completions of its requests, whichever code polls them.
 
 mod common;
 
@@ -8,17 +8,20 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, context, eventually, exposed, pattern};
+use rdma_core::completion::CompletionFields;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, CompletionQueue, ConnectOptions, Context, Error,
-    ExposedMemory, QueuePairState, Result, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, Error, ExposedMemory,
+    QueuePairState, Result, SendRequest, WorkCompletion,
 };
 
-/// Longest wait of a scope: ample, and short enough to see that it fails.
+/// Timeout of a scope: long enough for the requests, and short enough for a quick failure of the
+/// test.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 const ROUNDS: u8 = 50;
 
-/// Two connected queue pairs whose left end completes to `queue`, sends and receives.
+/// Returns two connected queue pairs, of which the left one uses `queue` for the completions of
+/// sends and receives.
 fn pair_on(context: &Context, queue: &CompletionQueue) -> Pair {
     let domain = context.protection_domain().unwrap();
     let left = domain.queue_pair().send_completions(queue);
@@ -33,8 +36,8 @@ fn pair_on(context: &Context, queue: &CompletionQueue) -> Pair {
     }
 }
 
-/// Writes, reads and receives in scopes while other threads call `poll`, which returns how many
-/// completions it was given.
+/// Writes, reads and receives in scopes, while other threads call `poll`, which returns the number
+/// of completions that it got.
 #[track_caller]
 fn scopes_beside(pair: &Pair, poll: &(impl Fn() -> usize + Sync)) {
     const POLLERS: usize = 2;
@@ -55,7 +58,7 @@ fn scopes_beside(pair: &Pair, poll: &(impl Fn() -> usize + Sync)) {
                 })
             })
             .collect();
-        // Others have polled several times before the scope does.
+        // Waits until the other threads have polled several times before the scope polls.
         let meanwhile = || {
             let before = polls.load(Ordering::Relaxed);
             eventually("polls of others", || {
@@ -80,7 +83,7 @@ fn round_of(pair: &Pair, there: &ExposedMemory, round: u8, meanwhile: &impl Fn()
         let place = there.remote().slice(..8)?;
         let received = scope.post_receive(message.as_slice_mut())?;
         sends.post(SendRequest::send(pattern(&pair.domain, 8, round ^ 0x55)))?;
-        // Nobody waits for it by its handle.
+        // The handle of this request is dropped, so only the end of the scope waits for it.
         drop(scope.post(SendRequest::write(source.as_slice(), place))?);
         let read = scope.post(SendRequest::read(target.as_slice_mut(), place))?;
         meanwhile();
@@ -122,7 +125,7 @@ fn a_scope_works_beside_threads_that_go_through_an_extended_queue() {
     let queue = queue.extended(CompletionFields::STANDARD).build().unwrap();
     scopes_beside(&pair_on(&context, queue.queue()), &|| {
         let mut found = 0;
-        // Another thread may be going through the entries.
+        // The poll fails if another thread is iterating over the entries.
         let _ = queue.poll(|completions| {
             while completions.next().is_some() {
                 found += 1;
@@ -132,8 +135,8 @@ fn a_scope_works_beside_threads_that_go_through_an_extended_queue() {
     });
 }
 
-/// A loop that serves all queue pairs of a completion queue gets what is its own while a scope of
-/// another thread goes on.
+/// Checks that a loop that polls for all queue pairs of a completion queue gets the completions of
+/// its own requests while a scope of another thread exists.
 #[test]
 fn pollers_get_their_own_completions_beside_a_scope() {
     let context = context();
@@ -164,9 +167,9 @@ fn pollers_get_their_own_completions_beside_a_scope() {
     assert_eq!(poll(&queue), 0);
 }
 
-/// Code of the same thread, too: a callback that polls.
+/// Checks code of the same thread that polls during the scope, such as a callback.
 #[test]
-fn a_completion_that_is_polled_within_the_scope_is_noted_for_it() {
+fn a_completion_polled_within_the_scope_is_delivered_to_it() {
     let pair = Pair::new();
     let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);
@@ -177,7 +180,7 @@ fn a_completion_that_is_polled_within_the_scope_is_noted_for_it() {
             eventually("the completion", || {
                 let found = poll(pair.left.send_completions());
                 assert_eq!(found, 0, "it is the scope's");
-                // The request is over for the scope without a poll of its own.
+                // The scope learns that the request has completed without polling.
                 write.is_over().unwrap().then_some(())
             });
             write.wait().unwrap();

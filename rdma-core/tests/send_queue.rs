@@ -1,11 +1,11 @@
-//! The order of a send queue: signaling, fences, inline data, and a queue that is full.
+//! The order of a send queue: signaling, fences, inline data, and a full queue.
 
 mod common;
 
 use common::{Pair, bytes, carry_out, completion, exposed, pattern, receive, succeed};
 use rdma_core::{AccessFlags, ConnectOptions, Error, SendRequest, WorkOpcode};
 
-/// A pair that can send 64 bytes inline.
+/// Returns a pair that can send 64 bytes inline.
 fn inlining() -> Pair {
     Pair::with(
         |builder| builder.inline_data(64),
@@ -240,7 +240,7 @@ fn inline_data_whose_lengths_overflow_is_refused() {
         |builder| builder.inline_data(64).elements(16),
         &ConnectOptions::default(),
     );
-    // Sixteen times 256 MiB are 4 GiB: nothing, in the 32 bits that providers count with.
+    // Sixteen times 256 MiB are 4 GiB, which is 0 in the 32 bits with which drivers count.
     let frozen = pair.domain.allocate(256 << 20).unwrap().freeze();
     let mut sends = pair.left.send_queue();
     let pieces = [(); 16].map(|()| frozen.clone());
@@ -257,8 +257,8 @@ fn a_read_cannot_be_inline() {
     let source = exposed(&pair.domain, 16, AccessFlags::REMOTE);
     let mut victim = pair.domain.allocate(16).unwrap();
     victim.fill(0xaa);
-    // A provider that copied these bytes into the request would have the device take them for the
-    // request's scatter/gather element.
+    // If a driver copied these bytes into the request, the device would interpret them as the
+    // scatter/gather element of the request.
     let mut forged = pair.domain.allocate(16).unwrap();
     forged[..8].copy_from_slice(&(victim.as_ptr() as u64).to_ne_bytes());
     forged[8..12].copy_from_slice(&16_u32.to_ne_bytes());
@@ -279,7 +279,7 @@ fn a_read_cannot_be_inline() {
 }
 
 #[test]
-fn unsignaled_requests_that_fail_complete_all_the_same() {
+fn failed_unsignaled_requests_have_completions() {
     let pair = Pair::new();
     let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let gone = target.remote();

@@ -5,9 +5,8 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::{Pair, bytes, carry_out, context, pattern, where_supported};
-use rdma_core::{
-    AccessFlags, ConnectOptions, Context, DeviceMemory, ProtectionDomain, SendRequest,
-};
+use rdma_core::memory::DeviceMemory;
+use rdma_core::{AccessFlags, ConnectOptions, Context, ProtectionDomain, SendRequest};
 
 /// Returns a context and one that shares its objects, where the device has the verb.
 fn shared() -> Option<(Context, Context)> {

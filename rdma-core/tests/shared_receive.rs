@@ -1,4 +1,4 @@
-//! Receives shared by many queue pairs.
+//! Shared receive queues, which many queue pairs use.
 
 mod common;
 
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{bytes, carry_out, completion, eventually, pattern, succeed};
+use rdma_core::address::{AddressHandle, Counters, Destination, Flow, GroupMembership};
+use rdma_core::receive::{SharedReceiveBatch, XrcDomain};
 use rdma_core::{
     Buffer, CompletionQueue, ConnectOptions, Endpoint, Error, PreparedQueuePair, ProtectionDomain,
     QueuePair, SendRequest, SharedReceiveQueue, WorkCompletion,
@@ -16,7 +18,8 @@ use rdma_core::{
 
 const CLIENTS: usize = 5;
 
-/// Connected queue pairs: a client's, and the server's, which receives from `queue`.
+/// Returns connected queue pairs: the client's, and the server's, which takes its receives from
+/// `queue`.
 fn served(
     domain: &ProtectionDomain,
     queue: &SharedReceiveQueue<Buffer>,
@@ -113,14 +116,14 @@ fn its_attributes_are_what_was_asked_for_or_more() {
     assert_eq!(queue.capacity(), 5);
 }
 
-/// Tells the other end where this one is, and connects to it.
+/// Exchanges endpoints with the peer over the stream, and connects.
 fn connect(prepared: PreparedQueuePair, stream: &mut TcpStream) -> QueuePair {
     stream.write_all(&prepared.endpoint().to_bytes()).unwrap();
     let mut peer = [0; Endpoint::ENCODED_LEN];
     stream.read_exact(&mut peer).unwrap();
     let peer = Endpoint::from_bytes(&peer).unwrap();
     let connected = prepared.connect(&peer, &ConnectOptions::default()).unwrap();
-    // Neither sends before both are connected.
+    // Neither side sends before both are connected.
     stream.write_all(&[1]).unwrap();
     stream.read_exact(&mut [0]).unwrap();
     connected
@@ -259,7 +262,7 @@ fn a_shared_queue_is_resized_within_what_it_was_built_for() {
 }
 
 #[test]
-fn a_limit_above_the_capacity_is_refused_and_one_below_is_told() {
+fn a_limit_above_the_capacity_is_refused_and_one_below_is_stored() {
     let domain = common::context().protection_domain().unwrap();
     let queue = domain.shared_receive_queue(4).build::<Buffer>().unwrap();
     for _ in 0..4 {
@@ -347,7 +350,7 @@ fn a_queue_made_elsewhere_is_taken_over() {
             srq_limit: 0,
         },
     };
-    // SAFETY: the domain is valid, and so are the attributes; the queue is given away at once.
+    // SAFETY: the domain and the attributes are valid; ownership of the queue passes to the crate.
     let queue: SharedReceiveQueue<Buffer> = unsafe {
         let raw = ibverbs_sys::ibv_create_srq(domain.as_raw(), &mut attributes);
         assert!(!raw.is_null());
@@ -418,9 +421,9 @@ fn a_batch_is_posted_at_once_and_gives_back_what_was_not() {
 }
 
 #[test]
-fn of_a_batch_that_does_not_fit_the_rest_stays() {
+fn the_rest_of_a_batch_that_does_not_fit_stays() {
     let domain = common::context().protection_domain().unwrap();
-    // Devices hold more than was asked for and than they say, so there are very many more.
+    // Devices hold more receives than requested and than they report, so the test posts many more.
     const MANY: usize = 1 << 12;
     let queue = domain.shared_receive_queue(4).max_requests(MANY as u32);
     let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
@@ -443,15 +446,11 @@ fn of_a_batch_that_does_not_fit_the_rest_stays() {
 }
 
 #[test]
-fn its_types_go_from_thread_to_thread() {
+fn shared_receive_types_are_send_and_sync() {
     fn both<T: Send + Sync>() {}
     both::<SharedReceiveQueue<Buffer>>();
-    both::<rdma_core::SharedReceiveBatch<'_, Buffer>>();
-    both::<rdma_core::XrcDomain>();
-    both::<(rdma_core::AddressHandle, rdma_core::Destination)>();
-    both::<(
-        rdma_core::GroupMembership,
-        rdma_core::Flow,
-        rdma_core::Counters,
-    )>();
+    both::<SharedReceiveBatch<'_, Buffer>>();
+    both::<XrcDomain>();
+    both::<(AddressHandle, Destination)>();
+    both::<(GroupMembership, Flow, Counters)>();
 }

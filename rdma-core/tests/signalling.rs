@@ -1,11 +1,12 @@
-//! Queues whose requests are unsignaled, and that they go on.
+//! Unsignaled requests. Checks that a queue with many of them does not get stuck.
 
 mod common;
 
 use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use rdma_core::queue_pair::ConcurrentSendQueue;
 use rdma_core::{
-    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, ExposedMemory,
-    QueuePairBuilder, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, ConnectOptions, Error, ExposedMemory, QueuePairBuilder, SendQueue,
+    SendRequest, WorkCompletion,
 };
 
 fn pairs(requests: u32) -> [Pair; 2] {
@@ -23,7 +24,7 @@ fn unsignaled(pair: &Pair, there: &ExposedMemory, seed: u8) -> SendRequest<Buffe
     SendRequest::write(pattern(&pair.domain, 8, seed), there.remote()).unsignaled()
 }
 
-/// The memory of what completes with the next completion.
+/// Waits for the next completion, and returns the memory of all requests that it completes.
 fn retired(pair: &Pair, sends: &mut SendQueue<Buffer>) -> Vec<Buffer> {
     let completion = succeed(pair.left.send_completions());
     sends.complete(&completion).collect()
@@ -52,7 +53,8 @@ fn a_queue_that_never_signals_goes_on() {
                 }
                 let refused = sends.post(unsignaled(&pair, &there, 0)).unwrap_err();
                 assert!(matches!(refused.error, Error::QueueFull { .. }));
-                // The last one that fit was signaled, and completes those before it.
+                // The request that filled the queue was signaled, and its completion completes the
+                // requests before it.
                 let all = retired(&pair, &mut sends);
                 assert_eq!(all.len(), capacity as usize);
                 for (seed, memory) in (0..).zip(all) {
@@ -124,13 +126,14 @@ fn a_signaled_request_begins_the_count_anew() {
     }
 }
 
-/// Each queue alone would leave a place for a signaled request; together they would not.
+/// Each queue alone would keep a place for a signaled request, but together the queues would fill
+/// all places.
 #[test]
 fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
     for pair in pairs(8) {
         let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut queues = vec![pair.left.send_queue()];
-        // All places but one, before there is another queue.
+        // Fills all places except one, before another queue exists.
         for seed in 0..7 {
             queues[0].post(unsignaled(&pair, &there, seed)).unwrap();
         }
@@ -142,7 +145,7 @@ fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
             match queue.post(unsignaled(&pair, &there, 0)) {
                 Ok(()) => posted += 1,
                 Err(refused) => {
-                    // Full, by what this queue knows or by what the device does: something completes.
+                    // The queue or the device is full, so a signaled request must be outstanding.
                     assert!(
                         matches!(refused.error, Error::QueueFull { .. })
                             || refused.error.errno() == Some(rdma_core::Errno(libc::ENOMEM)),
@@ -159,7 +162,8 @@ fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
     }
 }
 
-/// Returns the slots that the next completion completes, and their memory.
+/// Waits for the next completion, and returns the slots and the memory of all requests that it
+/// completes.
 fn finished(pair: &Pair, queue: &ConcurrentSendQueue<Buffer>) -> Vec<(u32, Buffer)> {
     let completion = succeed(pair.left.send_completions());
     let all: Vec<_> = queue.complete(&completion).collect();
@@ -188,7 +192,7 @@ fn every_nth_request_of_a_concurrent_queue_has_a_completion() {
                 batch.push(slot, request).unwrap();
             }
             assert_eq!(batch.post().unwrap(), N.into());
-            // The latest request comes first.
+            // The iterator returns the latest request first.
             let all = finished(&pair, &queue);
             let seen: Vec<_> = all.iter().map(|(slot, _)| *slot).rev().collect();
             assert_eq!(seen, slots);

@@ -1,4 +1,4 @@
-//! Values of the program that travel with the memory of requests.
+//! Values of the program that accompany the memory of requests.
 
 mod common;
 
@@ -7,10 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, exposed, pattern, succeed};
-use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, Error, SendRequest, SharedBuffer, Tagged,
-    WorkStatus,
-};
+use rdma_core::memory::{AtomicResult, SharedBuffer, Tagged};
+use rdma_core::{AccessFlags, Buffer, ConnectOptions, Error, SendRequest, WorkStatus};
 
 #[test]
 fn a_completion_brings_back_memory_and_value() {
@@ -98,7 +96,8 @@ fn a_value_comes_back_from_failures_and_refusals() {
     assert_eq!(receives.complete(&flushed).unwrap().value, 1);
 }
 
-/// The value is dropped with the memory, and not before: it may keep something alive.
+/// The value is dropped together with the memory, and not before, because it may keep other objects
+/// alive.
 #[test]
 fn a_value_is_kept_as_long_as_the_memory() {
     let pair = Pair::new();
@@ -118,7 +117,7 @@ fn a_value_is_kept_as_long_as_the_memory() {
 fn a_claim_for_reading_stays_one_with_a_value() {
     let pair = Pair::new();
     let memory = SharedBuffer::new(pair.domain.allocate(8).unwrap());
-    let claim = rdma_core::Claim::Read(memory.try_read(..).unwrap());
+    let claim = rdma_core::memory::Claim::Read(memory.try_read(..).unwrap());
     let refused = pair.right.receive_queue().post(Tagged::new(claim, 1));
     assert_eq!(refused.unwrap_err().error, Error::NotWritable);
 }

@@ -1,4 +1,4 @@
-//! Memory windows, and leases that end at the device.
+//! Memory windows, and leases, which end at the device.
 
 mod common;
 
@@ -6,34 +6,35 @@ use common::{
     Pair, bytes, carry_out, completion, context, eventually, exposed, is_softroce, pattern,
     succeed, until_failed, where_supported,
 };
+use rdma_core::memory::{LeaseState, MemoryWindow, WindowLease, WindowType};
+use rdma_core::queue_pair::SendOperations;
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
-    QueuePair, QueuePairState, Refused, RemoteMemory, Result, SendOperations, SendRequest,
-    Transport, WindowLease, WindowType, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, Error, ProtectionDomain, QueuePair, QueuePairState,
+    Refused, RemoteMemory, Result, SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
 const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
 
-/// A window, where the device has the type; `None` if it says that it has not, which softroce never
-/// does.
+/// Allocates a memory window. Returns `None` if the device does not support the type and reports
+/// that; softroce supports both types.
 #[track_caller]
 fn window(domain: &ProtectionDomain, kind: WindowType) -> Option<MemoryWindow> {
     where_supported(domain.memory_window(kind))
 }
 
-/// A window whose key has this index, which was that of one that is freed by now, if the device gives
-/// it out soon. softroce takes all in turn, but a test that runs at the same time may keep it.
+/// Returns a window whose key has this index, which an earlier window had, if the device reuses the
+/// index soon. softroce uses all indexes in turn, but a concurrent test may be using this one.
 #[track_caller]
 fn window_with_index(domain: &ProtectionDomain, index: u32) -> Option<MemoryWindow> {
     (0..10_000).find_map(|_| {
         let window = window(domain, WindowType::Two)?;
-        // SAFETY: the window is there, and nobody changes it.
+        // SAFETY: the window is valid, and no other code changes it.
         let key = unsafe { (*window.as_raw()).rkey };
         (key >> 8 == index).then_some(window)
     })
 }
 
-/// A registration that takes windows.
+/// Registers memory to which windows can be bound.
 #[track_caller]
 fn memory(domain: &ProtectionDomain, len: usize) -> Buffer {
     let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
@@ -47,7 +48,7 @@ fn lease(domain: &ProtectionDomain, kind: WindowType, access: AccessFlags) -> Op
     Some(lease.unwrap())
 }
 
-/// Posts a request that has no memory, and waits for its success.
+/// Posts a request without memory, and waits for its success.
 #[track_caller]
 fn carry_out_bare(queue_pair: &QueuePair, request: Result<SendRequest<()>>) {
     let mut queue = queue_pair.send_queue::<()>();
@@ -57,7 +58,7 @@ fn carry_out_bare(queue_pair: &QueuePair, request: Result<SendRequest<()>>) {
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// A lease that the right end has bound.
+/// Returns a lease that the right side has bound.
 #[track_caller]
 fn bound(pair: &Pair, kind: WindowType, access: AccessFlags) -> Option<WindowLease> {
     let lease = lease(&pair.domain, kind, access)?;
@@ -65,8 +66,8 @@ fn bound(pair: &Pair, kind: WindowType, access: AccessFlags) -> Option<WindowLea
     Some(lease)
 }
 
-/// The left end gives a key back by its send. The completion of the receive, of which no queue was
-/// told yet.
+/// Sends a message from the left side that invalidates a key. Returns the completion of the
+/// receive, which was not passed to a queue yet.
 #[track_caller]
 fn give_back(pair: &Pair, key: u32) -> WorkCompletion {
     let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
@@ -74,7 +75,7 @@ fn give_back(pair: &Pair, key: u32) -> WorkCompletion {
     succeed(pair.right.receive_completions())
 }
 
-/// Writes to a peer's memory from the left end; how that ended.
+/// Writes to a peer's memory from the left side, and returns the status.
 #[track_caller]
 fn write(pair: &Pair, remote: RemoteMemory, seed: u8) -> WorkStatus {
     let mut sends = pair.left.send_queue();
@@ -173,8 +174,8 @@ fn a_peer_gives_back_by_its_send() {
             lease.finish().expect("the peer gave it back").0
         }
         None => {
-            // ibv_poll_cq(3) says otherwise; Soft-RoCE of Linux 6.1 tells nothing, and the window
-            // has to be freed.
+            // Contrary to ibv_poll_cq(3), Soft-RoCE of Linux 6.1 does not report the invalidated key,
+            // so the window must be freed.
             assert!(!is_softroce());
             lease.revoke().unwrap()
         }
@@ -186,7 +187,7 @@ fn a_peer_gives_back_by_its_send() {
 }
 
 #[test]
-fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
+fn an_invalidation_by_the_peer_is_reported_by_every_receive_queue() {
     let pair = Pair::new();
     let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -205,7 +206,7 @@ fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
 }
 
 #[test]
-fn a_completion_that_is_shown_again_ends_nothing() {
+fn a_completion_that_is_passed_twice_ends_nothing() {
     let pair = Pair::new();
     let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -219,7 +220,7 @@ fn a_completion_that_is_shown_again_ends_nothing() {
         return;
     }
     assert!(receives.complete(&arrived).is_some());
-    // The key comes again after 256 bindings.
+    // The key repeats after 256 bindings.
     for _ in 0..255 {
         carry_out_bare(&pair.right, lease.bind());
         carry_out_bare(&pair.right, lease.unbind());
@@ -229,7 +230,8 @@ fn a_completion_that_is_shown_again_ends_nothing() {
     assert!(receives.complete(&arrived).is_none(), "it is old");
     assert_eq!(lease.state(), LeaseState::Bound);
 
-    // A completion that was not shown before the window was freed, and its key given to another.
+    // A completion that is passed to the queue only after the window was freed and its key given to
+    // another window.
     drop(lease);
     let mut attempt = || {
         let lease = bound(&pair, WindowType::Two, AccessFlags::REMOTE).unwrap();
@@ -300,7 +302,8 @@ fn a_lease_ends_where_its_memory_does() {
         };
         let (before, rest) = memory(&pair.domain, 8192).split_at(1024);
         let (middle, after) = rest.split_at(1024);
-        // IBTA 10.6.7 wants it; Soft-RoCE of Linux 6.1 looks at the region's bounds.
+        // IBTA 10.6.7 requires the check; Soft-RoCE of Linux 6.1 only checks the bounds of the
+        // region.
         let lease = middle.lease(window, AccessFlags::REMOTE);
         let Some(lease) = where_supported(lease) else {
             continue;
@@ -534,7 +537,7 @@ fn memory_that_cannot_be_leased_is_given_back() {
 }
 
 #[test]
-fn a_binding_and_the_message_that_tells_of_it_go_in_one_batch() {
+fn a_binding_and_the_message_with_its_key_fit_into_one_batch() {
     let pair = Pair::new();
     let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
         return;
@@ -558,7 +561,7 @@ fn a_binding_and_the_message_that_tells_of_it_go_in_one_batch() {
     let status = write(&pair, token.slice(..64).unwrap(), 1);
     assert_eq!(status, WorkStatus::Success);
 
-    // A batch that is dropped posts nothing.
+    // Dropping a batch posts nothing.
     let mut batch = queue.batch();
     batch.push_inline(lease.unbind().unwrap()).unwrap();
     assert_eq!(lease.state(), LeaseState::Ending);
@@ -637,7 +640,7 @@ fn leases_go_through_the_extended_posting_functions() {
 #[test]
 fn a_window_of_c_becomes_one_of_this_crate() {
     let pair = Pair::new();
-    // SAFETY: the domain is there, and a window made here is nobody else's.
+    // SAFETY: the domain is valid, and no other code uses the window that is created here.
     let window = unsafe {
         let kind = ibverbs_sys::ibv_mw_type::IBV_MW_TYPE_2;
         let raw = ibverbs_sys::ibv_alloc_mw(pair.domain.as_raw(), kind);
@@ -653,10 +656,10 @@ fn a_window_of_c_becomes_one_of_this_crate() {
     assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
 }
 
-/// A request that was flushed, and whose completion nobody showed the queue, is no request that a
-/// later one's success tells of.
+/// Checks a request that was flushed and whose completion was not passed to the queue: the success
+/// of a later request must not count as the success of that request.
 #[test]
-fn what_was_flushed_and_not_told_did_not_end_a_lease() {
+fn a_flushed_request_without_its_completion_ends_no_lease() {
     let pair = Pair::with(
         |builder| builder.transport(Transport::UnreliableConnected),
         &ConnectOptions::default(),
@@ -666,7 +669,7 @@ fn what_was_flushed_and_not_told_did_not_end_a_lease() {
     };
     let token = part(&lease);
     let mut queue = pair.right.send_queue::<()>();
-    // No window has this key.
+    // No window has this key, so the request fails.
     queue
         .post_inline(SendRequest::invalidate(0xffff_ff00))
         .unwrap();

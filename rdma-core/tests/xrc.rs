@@ -1,4 +1,4 @@
-//! Extended reliable connections.
+//! Extended reliable connections (XRC).
 
 mod common;
 
@@ -6,12 +6,15 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use common::{bytes, carry_out, eventually, pattern, succeed, where_supported};
+use rdma_core::completion::CompletionFields;
+use rdma_core::receive::{XrcDomain, XrcDomainOpening};
 use rdma_core::{
-    Buffer, CompletionFields, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest,
-    SharedReceiveQueue, Transport, XrcDomain, XrcDomainOpening,
+    Buffer, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest, SharedReceiveQueue,
+    Transport,
 };
 
-/// A domain of this process, unless the device has none: it says so then.
+/// Creates an XRC domain that belongs to this process. Returns `None` if the device does not
+/// support XRC and reports that.
 fn anonymous(context: &Context) -> Option<XrcDomain> {
     let made = XrcDomain::anonymous(context);
     if let Err(error) = &made {
@@ -42,7 +45,7 @@ fn shared_queues_of_a_domain_have_numbers() {
 }
 
 #[test]
-fn a_domain_of_a_file_is_there_for_whoever_opens_it() {
+fn a_domain_of_a_file_can_be_opened_by_every_process() {
     let context = common::context();
     if anonymous(&context).is_none() {
         return;
@@ -62,7 +65,7 @@ fn a_domain_of_a_file_is_there_for_whoever_opens_it() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Connected queue pairs: an initiator, and a target in the domain.
+/// Returns connected queue pairs: an initiator, and a target in the domain.
 fn connected(domain: &ProtectionDomain, xrc: &XrcDomain) -> (QueuePair, QueuePair) {
     let initiator = domain.queue_pair().transport(Transport::XrcInitiator);
     let target = domain.queue_pair().transport(Transport::XrcTarget);
@@ -104,7 +107,7 @@ fn one_connection_delivers_to_every_shared_queue_of_its_domain() {
 }
 
 #[test]
-fn whoever_opens_the_file_takes_part_in_the_domain() {
+fn opening_the_file_joins_the_domain() {
     let (context, other) = (common::context(), common::context());
     if anonymous(&context).is_none() {
         return;
@@ -115,7 +118,8 @@ fn whoever_opens_the_file_takes_part_in_the_domain() {
     let (here, there) = (open(&context).unwrap(), open(&other).unwrap());
     std::fs::remove_file(path).unwrap();
 
-    // One made the connection, the other the shared queue that the messages are for.
+    // One process creates the connection, the other the shared receive queue to which the messages
+    // are directed.
     let domain = context.protection_domain().unwrap();
     let (initiator, _target) = connected(&domain, &here);
     let others = other.protection_domain().unwrap();
@@ -159,7 +163,7 @@ fn a_shared_queue_dropped_between_its_completions_is_destroyed_afterwards() {
         let polled = completions.poll(|completions| {
             while let Some(completion) = completions.next() {
                 completion.result().unwrap();
-                // The driver may hold the lock that it takes to destroy the queue.
+                // The driver may hold the lock that it needs to destroy the queue.
                 drop(queue.take());
                 seen += 1;
             }
@@ -167,7 +171,7 @@ fn a_shared_queue_dropped_between_its_completions_is_destroyed_afterwards() {
         polled.unwrap();
         (seen > 0).then_some(())
     });
-    // It is gone: nothing keeps its completion queue and its domain from going.
+    // The queue was destroyed, so its completion queue and its domain can be destroyed.
     drop((completions, xrc));
 }
 
@@ -199,7 +203,8 @@ fn a_domain_made_elsewhere_is_taken_over() {
         fd: -1,
         oflags: libc::O_CREAT,
     };
-    // SAFETY: the context is open and the attributes are valid; the domain is given away at once.
+    // SAFETY: the context is open and the attributes are valid; ownership of the domain passes to
+    // the crate.
     let xrc = unsafe {
         let raw = ibverbs_sys::ibv_open_xrcd(context.as_raw(), &mut attributes);
         assert!(!raw.is_null());

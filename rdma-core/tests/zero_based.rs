@@ -1,17 +1,14 @@
-//! Regions whose bytes requests count from 0: where the device takes a request to, and what the crate
-//! says of it, must be the same byte.
+//! Zero-based regions: the device and the crate must agree on the byte to which an address refers.
 
 mod common;
 
 use common::{Pair, bytes, carry_out, context, pattern, receive, succeed, where_supported};
-use rdma_core::{
-    AccessFlags, Buffer, Error, HostMemory, Left, ProtectionDomain, Refused, Reregistered,
-    Reregistration, SendRequest,
-};
+use rdma_core::memory::{HostMemory, Left, Reregistered, Reregistration};
+use rdma_core::{AccessFlags, Buffer, Error, ProtectionDomain, Refused, SendRequest};
 
 const PAGE: usize = 4096;
 
-/// Two pages that requests count from 0.
+/// Returns a buffer of two pages that requests address from 0.
 #[track_caller]
 fn zero_based(domain: &ProtectionDomain) -> Buffer {
     let registration = domain.registration().access(AccessFlags::ZERO_BASED);
@@ -19,7 +16,7 @@ fn zero_based(domain: &ProtectionDomain) -> Buffer {
     registration.register(memory).unwrap()
 }
 
-/// Receives a message into the right half of a buffer, and checks that this half alone changes.
+/// Receives a message into the right half of a buffer, and checks that only this half changes.
 #[track_caller]
 fn only_the_right_half_receives(pair: &Pair, buffer: Buffer) {
     let (left, right) = buffer.split_at(PAGE);
@@ -32,7 +29,7 @@ fn only_the_right_half_receives(pair: &Pair, buffer: Buffer) {
     assert_eq!(right[..64], bytes(64, 1));
 }
 
-/// The changed buffer; `None` where the device has no such verb, as softroce has.
+/// Returns the changed buffer; `None` if the device has no such verb, as softroce.
 #[track_caller]
 fn reregistered(buffer: Buffer, changes: Reregistration) -> Option<Reregistered> {
     where_supported(buffer.reregister(changes).map_err(Error::from))
@@ -54,7 +51,7 @@ fn a_first_byte_that_is_to_be_both_zero_and_another_address_is_refused() {
     let registration = pair.domain.registration().access(AccessFlags::ZERO_BASED);
     match registration.clone().at(second_page).register(memory) {
         Ok(buffer) => {
-            // The device may keep that address when the flag goes.
+            // The device may keep the address of the first byte when the flag is removed.
             let plain = Reregistration::new().access(AccessFlags::LOCAL_WRITE);
             if let Some(changed) = reregistered(buffer, plain) {
                 only_the_right_half_receives(&pair, changed.buffer);
@@ -79,7 +76,7 @@ fn a_first_byte_that_is_to_be_both_zero_and_another_address_is_refused() {
     assert!(buffer.expose_at(access, 0).is_ok(), "both are 0");
 }
 
-/// Devices map whole pages, so offsets in them cannot change: byte 0 begins a page.
+/// Devices map whole pages, so the address 0 must be at the beginning of a page.
 #[test]
 fn memory_that_begins_inside_of_a_page_cannot_count_from_zero() {
     let domain = context().protection_domain().unwrap();
@@ -162,7 +159,7 @@ fn a_change_of_addresses_that_the_verb_cannot_express_is_refused() {
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
 }
 
-/// The address of byte 0 is that which the device was given, not that which the crate says.
+/// The device must use the address 0 for the first byte, even if the crate reported another one.
 #[test]
 fn peers_count_from_zero() {
     let pair = Pair::new();

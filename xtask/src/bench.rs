@@ -16,46 +16,48 @@ use crate::{environment, packages, project, softroce};
 
 /// The name of the package that contains the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// The benchmark that prints one table with the results of all layers (rdma-core, rdma-async,
-/// rdma-rpc). The table has no goals.
+/// The benchmark that prints the results of all layers (rdma-core, rdma-async, rdma-rpc) as one
+/// table, without goals.
 const OVERVIEW: &str = "overview";
 /// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// The benchmark that compares softroce with what the machine does without it: copies, system calls,
-/// sockets and other programs.
+/// The benchmark that compares softroce with copies, system calls, sockets and other programs on
+/// the same machine, and judges the results by goals.
 const LIMITS: &str = "limits";
-/// The name of the kernel's Soft-RoCE device in the guest (the virtual machine).
-const KERNELS: &str = "rxe_0";
-/// The processor feature (an instruction) that the guest must not have. The kernel computes checksums
-/// by this instruction or by a table, and under emulation the instruction is slower than the table.
+/// The name of the kernel's Soft-RoCE device in the virtual machine.
+const KERNEL_DEVICE: &str = "rxe_0";
+/// A processor feature that the virtual machine must not offer. With it, the kernel computes
+/// checksums by an instruction, which is slower under emulation than the kernel's other method, a
+/// table.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
-/// The environment variable with the path of the program that sends forged packets, for the benchmark
-/// [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program `attacker`,
+/// which sends forged packets.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable with the path of the program that measures other RPC frameworks, for the
-/// benchmark [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
+/// measures other RPC frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
-/// The manifest of that program, which is in a workspace of its own.
+/// The manifest of the program that measures other RPC frameworks, which is in a workspace of its
+/// own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable with the path of rdma-async's example `rdma_cp`, for the benchmark
-/// [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of rdma-async's example
+/// `rdma_cp`.
 const COPIER: &str = "RDMA_BENCH_COPIER";
-/// The environment variable with the path of the program that measures web servers over streams of
-/// rdma-async, for the benchmark [`LIMITS`].
+/// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
+/// measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
-/// The manifest of that program, which is in a workspace of its own.
+/// The manifest of the program that measures web servers, which is in a workspace of its own.
 const WEB_MANIFEST: &str = "rdma-async/interop/Cargo.toml";
 
-/// Options for running the benchmarks.
+/// The options of `cargo xtask bench`.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Options {
     /// Set for short runs in which no goal is judged. Without `only`, only the overview runs.
     pub(crate) quick: bool,
-    /// The goal or the row (comparison) of the benchmark [`LIMITS`] to measure, or a text that the
-    /// names of the tests must contain.
+    /// The comparison, or goal with all its comparisons, of the benchmark [`LIMITS`] to measure; or
+    /// a text that the names of perftest's tests must contain.
     pub(crate) only: Option<String>,
     /// The device to measure.
     pub(crate) device: Target,
@@ -66,16 +68,16 @@ pub(crate) struct Choice {
     pub(crate) arguments: Vec<OsString>,
 }
 
-impl Choice {
-    /// Returns whether rows are selected that compare rdma-rpc with other frameworks: the rows of the
-    /// letter F, and J7.
+impl Options {
+    /// Returns whether the options select comparisons of rdma-rpc with other frameworks: those with
+    /// the letter F, and J7.
     fn compares_frameworks(&self) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         self.includes_rows(['F', 'f'])
             || ["J", "J7"].iter().any(|row| row.eq_ignore_ascii_case(only))
     }
 
-    /// Returns whether rows of rdma-async are selected: the rows of the letter E.
+    /// Returns whether the options select comparisons of rdma-async: those with the letter E.
     fn measures_streams(&self) -> bool {
         self.includes_rows(['E', 'e'])
     }
@@ -88,29 +90,30 @@ impl Choice {
     }
 }
 
-/// Builds the benchmarks, runs them on the machine that has the device (this machine or the guest),
-/// and leaves their results below the target directory. Returns the first exit status that is not 0.
-pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
+/// Builds the benchmarks, and runs them on the machine that has the device: this machine or the
+/// virtual machine. The results are written below the target directory. Returns the first exit
+/// status that is not 0.
+pub(crate) fn run(shell: &Shell, options: Options) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     if let Err(error) = packages::install(shell, packages::PERFTEST) {
         eprintln!("perftest is left out: {error:#}");
     }
     let mut build = vec!["bench", "--package", PACKAGE, "--no-run"];
     let mut preload = Vec::new();
-    if choice.device == Target::Softroce {
-        // All programs measure the same library of softroce, which is preloaded.
+    if options.device == Target::Softroce {
+        // All programs preload the same library of softroce, so that they measure the same code.
         build.push("--no-default-features");
         preload = softroce::environment(shell)?;
-        preload.push((ATTACKER.into(), attacker()?.into()));
-        if choice.compares_frameworks() {
-            match peers(shell) {
+        preload.push((ATTACKER.into(), build_attacker()?.into()));
+        if options.compares_frameworks() {
+            match build_peers(shell) {
                 Ok(path) => preload.push((PEERS.into(), path.into())),
                 Err(error) => eprintln!("other RPC frameworks are left out: {error:#}"),
             }
         }
-        if choice.measures_streams() {
-            preload.push((COPIER.into(), copier()?.into()));
-            match web() {
+        if options.measures_streams() {
+            preload.push((COPIER.into(), build_copier()?.into()));
+            match build_web() {
                 Ok(path) => preload.push((WEB.into(), path.into())),
                 Err(error) => eprintln!("web servers are left out: {error:#}"),
             }
@@ -123,26 +126,25 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         built: cargo::build(&build)?,
         preload,
         results,
-        choice: &choice,
+        options: &options,
     };
     let begin = SystemTime::now();
     let mut status = 0;
-    let parts = Part::wanted(&choice, |name| bench.parts_of_rows(name))?;
+    let parts = Part::selected(&options, |name| bench.parts_of_rows(name))?;
     for part in parts {
         let ended = match part {
             Part::Limits => bench.limits(),
             Part::LimitsInGuest => bench.limits_in_guest(),
-            // The goals of softroce are in the rows of [`LIMITS`], some of which are relative to
-            // perftest.
-            Part::Verbs if choice.device == Target::Softroce && choice.arguments.is_empty() => {
+            // The goals of softroce are those of the benchmark [`LIMITS`], some of which are
+            // relative to perftest.
+            Part::Verbs if options.device == Target::Softroce && options.arguments.is_empty() => {
                 bench.on_device(VERBS, vec!["--unjudged".into()])
             }
-            Part::Verbs => bench.on_device(VERBS, choice.arguments.clone()),
+            Part::Verbs => bench.on_device(VERBS, options.arguments.clone()),
             Part::Overview => bench.on_device(OVERVIEW, Vec::new()),
         };
         let ended = ended.unwrap_or_else(|error| {
-            // Continues, because the other parts of the benchmarks may succeed although this part
-            // failed.
+            // Continues after a failure, because the other benchmarks may succeed.
             eprintln!("{part:?}: {error:#}");
             1
         });
@@ -162,8 +164,8 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     Ok(status)
 }
 
-/// Builds the program that sends forged packets to softroce.
-fn attacker() -> anyhow::Result<PathBuf> {
+/// Builds the program `attacker`, which sends forged packets to softroce, and returns its path.
+fn build_attacker() -> anyhow::Result<PathBuf> {
     let build = [
         "build",
         "--release",
@@ -175,8 +177,8 @@ fn attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
-/// Builds rdma-async's example `rdma_cp`, which copies files.
-fn copier() -> anyhow::Result<PathBuf> {
+/// Builds rdma-async's example `rdma_cp`, which copies files, and returns its path.
+fn build_copier() -> anyhow::Result<PathBuf> {
     let build = [
         "build",
         "--release",
@@ -188,19 +190,20 @@ fn copier() -> anyhow::Result<PathBuf> {
     Ok(copier.context("cargo built no example `rdma_cp`")?.path)
 }
 
-/// Builds the program that measures other RPC frameworks.
-fn peers(shell: &Shell) -> anyhow::Result<PathBuf> {
+/// Builds the program that measures other RPC frameworks, and returns its path.
+fn build_peers(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::PEERS)?;
-    nested(PEERS_MANIFEST, "peers")
+    build_nested(PEERS_MANIFEST, "peers")
 }
 
-/// Builds the program that measures web servers over streams of rdma-async.
-fn web() -> anyhow::Result<PathBuf> {
-    nested(WEB_MANIFEST, "interop")
+/// Builds the program that measures web servers over streams of rdma-async, and returns its path.
+fn build_web() -> anyhow::Result<PathBuf> {
+    build_nested(WEB_MANIFEST, "interop")
 }
 
-/// Builds the program of a package that is in a workspace of its own.
-fn nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
+/// Builds a program from a package in a workspace of its own, and returns its path. `manifest` is
+/// the package's manifest; `directory` is the name of the build directory.
+fn build_nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     let directory = project::target().join(directory);
     let build = [
         "build",
@@ -212,7 +215,7 @@ fn nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
         "--target-dir",
         directory
             .to_str()
-            .context("a target directory that is no text")?,
+            .context("the target directory is not UTF-8")?,
     ];
     let built = cargo::build(&build)?;
     let program = built.into_iter().find(|built| built.kind == Kind::Program);
@@ -220,12 +223,12 @@ fn nested(manifest: &str, directory: &str) -> anyhow::Result<PathBuf> {
     Ok(program.path)
 }
 
-/// A part of the benchmarks that can run alone.
+/// A part of the benchmarks that can be run without the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The comparisons of the benchmark [`LIMITS`] that are measured on this machine.
     Limits,
-    /// The comparisons of the benchmark [`LIMITS`] that are measured in the guest (a virtual machine).
+    /// The comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine.
     LimitsInGuest,
     /// The comparison of rdma-core with perftest.
     Verbs,
@@ -234,18 +237,18 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the parts of the benchmarks that `choice` selects. The function `of_rows` returns the
-    /// parts that measure the rows (comparisons) selected by a name.
-    fn wanted(
-        choice: &Choice,
+    /// Returns the parts of the benchmarks that the options `options` select. The function `of_rows`
+    /// returns the parts that measure the comparisons with a given name.
+    fn selected(
+        options: &Options,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
     ) -> anyhow::Result<Vec<Self>> {
-        if !choice.arguments.is_empty() {
+        if !options.arguments.is_empty() {
             return Ok(vec![Self::Verbs]);
         }
-        let is_softroce = choice.device == Target::Softroce;
-        match choice.only.as_deref() {
-            None if choice.quick => Ok(vec![Self::Overview]),
+        let is_softroce = options.device == Target::Softroce;
+        match options.only.as_deref() {
+            None if options.quick => Ok(vec![Self::Overview]),
             Some(name) if is_row(name) => {
                 ensure!(
                     is_softroce,
@@ -258,16 +261,16 @@ impl Part {
         }
     }
 
-    /// Returns the parts of the benchmarks that measure the rows (comparisons) in `listing`. Each line
-    /// of `listing`, which the benchmark [`LIMITS`] printed, has the name of a row and the machine on
-    /// which it is measured.
-    fn of_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
+    /// Returns the parts of the benchmarks that measure the comparisons in `listing`, a list that
+    /// the benchmark [`LIMITS`] printed. Each line has the name of a comparison and the machine
+    /// that measures it.
+    fn from_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
         let mut parts = Vec::new();
         for line in listing.lines() {
             let part = match line.split_whitespace().nth(1) {
                 Some("host") => Self::Limits,
                 Some("guest") => Self::LimitsInGuest,
-                _ => bail!("a row without a place: {line}"),
+                _ => bail!("the list has a comparison without a machine: {line}"),
             };
             if !parts.contains(&part) {
                 parts.push(part);
@@ -277,8 +280,8 @@ impl Part {
     }
 }
 
-/// Returns whether `name` can select rows (comparisons) of the benchmark [`LIMITS`]: whether it has the
-/// form of a row (`G8a`), of a goal (`G8`) or of a letter (`G`).
+/// Returns whether `name` has the form of a name in the benchmark [`LIMITS`]: that of a comparison
+/// (`G8a`), a goal (`G8`) or a letter (`G`).
 fn is_row(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
         return false;
@@ -292,14 +295,14 @@ fn is_row(name: &str) -> bool {
 struct Bench<'b> {
     shell: &'b Shell,
     built: Vec<Executable>,
-    /// The environment variables with which programs use softroce, preloaded.
+    /// The environment variables that make a program preload softroce.
     preload: Vec<(OsString, OsString)>,
     results: PathBuf,
-    choice: &'b Choice,
+    options: &'b Options,
 }
 
 impl Bench<'_> {
-    /// Runs the benchmark [`LIMITS`] for the rows (comparisons) that are measured on this machine, with
+    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured on this machine, with
     /// softroce.
     fn limits(&self) -> anyhow::Result<u8> {
         if let Err(error) = packages::install(self.shell, packages::UCX) {
@@ -311,12 +314,12 @@ impl Bench<'_> {
         rxe::run_here(environment::SOFTROCE, &requirements, &command)
     }
 
-    /// Runs the benchmark [`LIMITS`] in the guest, for the rows (comparisons) that compare softroce
-    /// with the kernel's device.
+    /// Runs the comparisons of the benchmark [`LIMITS`] that are measured in the virtual machine:
+    /// those of softroce with the kernel's device.
     fn limits_in_guest(&self) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(LIMITS)?;
         let mut command = self.command(benchmark);
-        command.extend(["--kernel", KERNELS].map(OsString::from));
+        command.extend(["--kernel", KERNEL_DEVICE].map(OsString::from));
         let guest = Requirements {
             guest: true,
             without: vec![SLOW_WHEN_EMULATED],
@@ -325,12 +328,13 @@ impl Bench<'_> {
         rxe::run(self.shell, &self.requirements(benchmark, guest), command)
     }
 
-    /// Runs a benchmark on the machine that has the device: this machine or the guest.
+    /// Runs the benchmark `target` with `arguments` on the machine that has the device: this
+    /// machine or the virtual machine.
     fn on_device(&self, target: &str, arguments: Vec<OsString>) -> anyhow::Result<u8> {
         let benchmark = self.benchmark(target)?;
         let mut command = self.command(benchmark);
         command.extend(arguments);
-        match self.choice.device.requirements() {
+        match self.options.device.requirements() {
             Some(device) => {
                 let requirements = self.requirements(benchmark, device);
                 rxe::run(self.shell, &requirements, command)
@@ -342,8 +346,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Returns the parts of the benchmarks that measure the rows (comparisons) called `name`, as the
-    /// built benchmark [`LIMITS`] lists them.
+    /// Returns the parts of the benchmarks that measure the comparisons called `name`, according to
+    /// the list that the built benchmark [`LIMITS`] prints.
     fn parts_of_rows(&self, name: &str) -> anyhow::Result<Vec<Part>> {
         let benchmark = self.benchmark(LIMITS)?;
         let listed = Command::new(&benchmark.path)
@@ -354,7 +358,7 @@ impl Bench<'_> {
             .with_context(|| format!("starting {}", benchmark.path.display()))?;
         let complaint = String::from_utf8_lossy(&listed.stderr);
         ensure!(listed.status.success(), "{}", complaint.trim());
-        Part::of_listing(&String::from_utf8_lossy(&listed.stdout))
+        Part::from_listing(&String::from_utf8_lossy(&listed.stdout))
     }
 
     fn benchmark(&self, target: &str) -> anyhow::Result<&Executable> {
@@ -365,7 +369,7 @@ impl Bench<'_> {
     }
 
     fn command(&self, benchmark: &Executable) -> Vec<OsString> {
-        let effort = if self.choice.quick {
+        let effort = if self.options.quick {
             "--quick"
         } else {
             "--full"
@@ -373,19 +377,19 @@ impl Bench<'_> {
         let mut command: Vec<OsString> = vec![benchmark.path.clone().into()];
         command.extend(["--bench", effort, "--json"].map(OsString::from));
         command.push(self.results.clone().into());
-        if let Some(name) = &self.choice.only {
+        if let Some(name) = &self.options.only {
             command.extend(["--only".into(), name.into()]);
         }
         command
     }
 
-    /// Returns the requirements `device`, with the time limit, directories and environment variables
-    /// that `benchmark` needs.
+    /// Returns the requirements `device`, with the time limit, the directories and the environment
+    /// variables that `benchmark` needs in addition.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
         Requirements {
-            limit: self.choice.limit,
+            limit: self.options.limit,
             shares: vec![self.results.clone()],
             directory: Some(benchmark.package.clone()),
             environment,
@@ -394,7 +398,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns whether a file in `directory` was written at `begin` or later.
+/// Returns whether a file in `directory` was written at the time `begin` or later.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         // File systems store times with a coarser resolution than the clock's.
@@ -410,25 +414,25 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
 
-    use super::{Choice, Part, Target, has_written_since, is_row};
+    use super::{Options, Part, Target, has_written_since, is_row};
 
-    /// Returns the parts of the benchmarks that the name `only` selects, if the benchmark lists its
-    /// rows as `listing`.
+    /// Returns the parts of the benchmarks that the options select, with `listing` in place of the
+    /// benchmark's own list of comparisons.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),
         arguments: &[&str],
     ) -> anyhow::Result<Vec<Part>> {
-        let choice = Choice {
+        let options = Options {
             quick: false,
             only: only.map(str::to_owned),
             device,
             limit: None,
             arguments: arguments.iter().map(Into::into).collect(),
         };
-        Part::wanted(&choice, |name| {
+        Part::selected(&options, |name| {
             assert_eq!(Some(name), only);
-            Part::of_listing(listing)
+            Part::from_listing(listing)
         })
     }
 
@@ -444,14 +448,14 @@ mod tests {
     #[test]
     fn quick_is_one_table_unless_a_row_is_named() {
         let wanted = |only: Option<&str>| {
-            let choice = Choice {
+            let options = Options {
                 quick: true,
                 only: only.map(str::to_owned),
                 device: Target::Softroce,
                 limit: None,
                 arguments: Vec::new(),
             };
-            Part::wanted(&choice, |_| Ok(vec![Part::Limits])).unwrap()
+            Part::selected(&options, |_| Ok(vec![Part::Limits])).unwrap()
         };
         assert_eq!(wanted(None), [Part::Overview]);
         assert_eq!(wanted(Some("G3")), [Part::Limits]);
@@ -461,14 +465,14 @@ mod tests {
     #[test]
     fn other_frameworks_are_built_for_the_rows_that_need_them() {
         let compares = |quick, only: Option<&str>| {
-            let choice = Choice {
+            let options = Options {
                 quick,
                 only: only.map(str::to_owned),
                 device: Target::Softroce,
                 limit: None,
                 arguments: Vec::new(),
             };
-            choice.compares_frameworks()
+            options.compares_frameworks()
         };
         assert!(compares(false, None) && compares(true, Some("F2")) && compares(true, Some("f")));
         assert!(!compares(true, None) && !compares(false, Some("G7")));

@@ -14,7 +14,7 @@ use xshell::{Shell, cmd};
 use crate::packages::{self, Group};
 use crate::project;
 
-/// The files that the generator writes, relative to `ibverbs-sys`.
+/// The files that the generator writes, with paths relative to `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
     "src/bindings.rs",
     "shim/verbs.c",
@@ -52,7 +52,7 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
         let new = out.path().join(file);
         if !new.exists() {
             generated?;
-            bail!("the generator wrote no {file}");
+            bail!("the generator did not write {file}");
         }
         let new = shell.read_file(new)?;
         let checked_in = root.join("ibverbs-sys").join(file);
@@ -71,8 +71,9 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the build script of ibverbs-sys, which generates the files in the directory `out`. Cargo then
-/// checks the crate with the old bindings, which may fail although the new bindings have been written.
+/// Runs the build script of ibverbs-sys, which writes the generated files to the directory `out`.
+/// Cargo then checks the crate with the old bindings; that may fail although the new bindings have
+/// been written.
 fn generate(shell: &Shell, out: &Path) -> anyhow::Result<()> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let libclang = env::var("LIBCLANG_PATH").unwrap_or_else(|_| LIBCLANG.to_owned());

@@ -39,7 +39,8 @@ pub(crate) struct Executable {
     pub(crate) path: PathBuf,
 }
 
-/// Returns a command that calls cargo at the root of the workspace, in the caller's environment.
+/// Returns a command that runs cargo at the root of the workspace, in the environment of xtask's
+/// caller.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -52,20 +53,20 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// Returns the target triple of this machine.
-pub(crate) fn host(shell: &Shell) -> anyhow::Result<String> {
+pub(crate) fn host_triple(shell: &Shell) -> anyhow::Result<String> {
     let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.context("rustc does not say what machine this is")?;
+    let host = host.context("rustc did not print this machine's target triple")?;
     Ok(host.to_owned())
 }
 
-/// Builds by calling cargo with `arguments`, and returns the executables that were built.
+/// Runs a cargo build with `arguments`, and returns the executables that were built.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
     build_with(arguments, &[])
 }
 
-/// Builds by calling cargo with `arguments` and additional environment variables, and returns the
-/// executables that were built.
+/// Runs a cargo build with `arguments` and the additional environment variables `environment`.
+/// Returns the executables that were built.
 pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
@@ -73,7 +74,7 @@ pub(crate) fn build_with(
     executables(&build_messages(arguments, environment)?)
 }
 
-/// Builds by calling cargo with `arguments` and additional environment variables. Returns cargo's
+/// Runs a cargo build with `arguments` and additional environment variables. Returns cargo's
 /// messages, one JSON object per line.
 fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
@@ -87,7 +88,7 @@ fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::R
     String::from_utf8(output.stdout).context("the messages of cargo")
 }
 
-/// Builds by calling cargo with `arguments`, and returns the path of the shared library of `package`.
+/// Runs a cargo build with `arguments`, and returns the path of the shared library of `package`.
 pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
     let messages = build_messages(arguments, &[])?;
     shared_library(&messages, package)
@@ -103,14 +104,14 @@ fn shared_library(messages: &str, package: &str) -> anyhow::Result<PathBuf> {
             return Ok(path.to_owned());
         }
     }
-    bail!("the build gave no {file}")
+    bail!("the build did not write {file}")
 }
 
-/// Returns the messages of cargo that report a built artifact.
+/// Returns those of cargo's `messages` that report a built file.
 fn artifacts(messages: &str) -> impl Iterator<Item = anyhow::Result<Value>> {
     let lines = messages.lines().filter(|line| line.starts_with('{'));
     lines
-        .map(|line| serde_json::from_str::<Value>(line).context("a message of cargo"))
+        .map(|line| serde_json::from_str::<Value>(line).context("parsing a message of cargo"))
         .filter(|message| {
             message
                 .as_ref()
@@ -135,9 +136,7 @@ fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
             (_, false) => Kind::Program,
         };
         let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
-        let package = manifest
-            .parent()
-            .context("a manifest without a directory")?;
+        let package = manifest.parent().context("the manifest has no directory")?;
         found.push(Executable {
             kind,
             package_name: package_name(message["package_id"].as_str().unwrap_or_default(), package),
@@ -149,8 +148,9 @@ fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
     Ok(found)
 }
 
-/// Returns the name of the package with the id `id`, `path+file:///DIRECTORY#NAME@VERSION`. Cargo
-/// leaves out the name if the directory has the same name.
+/// Returns the name of the package with the ID `id`, which has the form
+/// `path+file:///DIRECTORY#NAME@VERSION`. Cargo leaves the name out if it is the name of the
+/// directory.
 fn package_name(id: &str, directory: &Path) -> String {
     let name = id
         .rsplit_once('#')
@@ -165,8 +165,9 @@ fn package_name(id: &str, directory: &Path) -> String {
     }
 }
 
-/// Returns the environment variables that cargo sets when it runs a test or a benchmark: the directory
-/// of its package, and the paths of the package's programs and of shared libraries.
+/// Returns the environment variables that cargo sets when it runs `executable`, a test or a
+/// benchmark: the directory of the package, and the paths of the package's programs and of shared
+/// libraries.
 pub(crate) fn environment_of(
     executable: &Executable,
     all: &[Executable],
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn executables_are_told_apart() {
+    fn executables_are_distinguished() {
         let library = artifact("lib", false, "l").replace("\"/w/target/debug/deps/l\"", "null");
         let messages = [
             library,

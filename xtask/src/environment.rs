@@ -1,15 +1,16 @@
-//! The environment of the commands that xtask starts: the environment of xtask's caller, without the
-//! variables that cargo set for xtask.
+//! The environment of the commands that xtask starts: that of xtask's caller, without the variables
+//! that cargo set for xtask.
 
 use std::env;
 use std::ffi::OsString;
 
-/// Variables that `cargo run` and rustup's proxies set for xtask. They are removed, because a cargo
-/// that xtask starts would treat them as settings of the user.
-const CARGOS: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
+/// Variables that `cargo run` and rustup's proxies set for xtask. xtask removes these variables,
+/// because a cargo process that xtask starts would take them for settings of the user.
+const CARGO_VARIABLES: &[&str] = &["CARGO", "RUST_RECURSION_COUNT", "OUT_DIR"];
 
-/// Prefixes of variables by which cargo describes the package `xtask`.
-const CARGOS_PREFIXES: &[&str] = &[
+/// The prefixes of the variables by which cargo describes the package `xtask`. These variables are
+/// removed, too.
+const CARGO_PREFIXES: &[&str] = &[
     "CARGO_PKG_",
     "CARGO_MANIFEST_",
     "CARGO_BIN_",
@@ -22,8 +23,8 @@ pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 /// The name of softroce's device.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
-/// The environment variable that selects the paths by which softroce sends messages to a peer.
-pub(crate) const PATH_OF_SOFTROCE: &str = "SOFTROCE_PATH";
+/// The environment variable that selects the path by which softroce sends messages to a peer.
+pub(crate) const SOFTROCE_PATH: &str = "SOFTROCE_PATH";
 
 /// Returns the environment of xtask's caller, without the variables that cargo set for xtask.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
@@ -43,10 +44,8 @@ pub(crate) fn with_device(device: &str) -> Vec<(OsString, OsString)> {
 }
 
 fn is_callers(name: &str) -> bool {
-    !CARGOS.contains(&name)
-        && !CARGOS_PREFIXES
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
+    !CARGO_VARIABLES.contains(&name)
+        && !CARGO_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command line of `cargo xtask`, from which the macro also makes the text of `--help`.
+//! The command line of `cargo xtask`. The macro also generates the text of `--help` from it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,41 +7,45 @@ xflags::xflags! {
     /// Automation of the workspace. Every command installs what it needs, prints what it runs,
     /// and can be run twice.
     cmd xtask {
-        /// Set up a device of the kernel's Soft-RoCE: on this machine if its kernel has the module,
-        /// else in a QEMU guest.
+        /// Set up a Soft-RoCE device of the kernel: on this machine if its kernel has the module,
+        /// else in a QEMU guest (a virtual machine).
         cmd softroce-setup {
-            /// Network device that the Soft-RoCE device uses [that of the default route, else a new
-            /// dummy device].
+            /// Network device that the Soft-RoCE device uses [default: the device of the default
+            /// route, else a new dummy device].
             optional --netdev interface: String
-            /// Name of the Soft-RoCE device [the first free of rxe_0, rxe_1, ...].
+            /// Name of the Soft-RoCE device [default: the first unused name of rxe_0, rxe_1, ...].
             optional --name name: String
-            /// Change nothing: report what is present, what is missing, and how to fix it. The exit
+            /// Change nothing. Report what is present, what is missing, and how to fix it. The exit
             /// status is 0 if a device can be used.
             optional --check
         }
         /// Run a command with an RDMA device: the kernel's Soft-RoCE or softroce.
         cmd on {
-            /// Run COMMAND on a machine with the kernel's Soft-RoCE device: this one, if it has such a
-            /// device, else a QEMU guest that is booted for the call and sees this machine's files.
+            /// Run COMMAND on a machine with the kernel's Soft-RoCE device: this machine if it has
+            /// such a device, else a QEMU guest that is booted for this call and sees this
+            /// machine's files.
             cmd rxe {
                 /// Boot the guest even if this machine has a device.
                 optional --guest
                 /// Create two devices in the guest, rxe_0 and rxe_1, on the ends of a veth pair.
                 optional --veth
-                /// Create no device in the guest, and load no module of Soft-RoCE.
+                /// Create no device in the guest, and load no kernel module of Soft-RoCE.
                 optional --no-link
                 /// Load this kernel module in the guest, with the modules that it depends on.
                 repeated --module name: String
-                /// MTU of the guest's network devices [4200].
+                /// MTU of the guest's network devices in bytes [default: 4200].
                 optional --mtu n: u32
-                /// End COMMAND after this time, with exit status 124; 0 is no limit [3600].
+                /// End COMMAND after this time, with exit status 124; 0 means no limit [default:
+                /// 3600].
                 optional --timeout seconds: u64
-                /// Number of the guest's processors [as many as here, but at least 2 and at most 8].
+                /// Number of the guest's processors [default: as many as this machine has, but 2 to
+                /// 8].
                 optional --cpu n: u32
-                /// Memory of the guest in MiB, half of which can hold written files [2048].
+                /// Memory of the guest in MiB, of which half can hold written files [default:
+                /// 2048].
                 optional --memory mib: u32
-                /// A directory of this machine that the guest may write to; writes to other directories
-                /// stay in the guest's memory.
+                /// A directory of this machine that the guest may write to. Writes to other
+                /// directories stay in the guest's memory.
                 repeated --share dir: PathBuf
                 /// The command and its arguments, after `--`.
                 repeated command: OsString
@@ -56,102 +60,109 @@ xflags::xflags! {
                 repeated command: OsString
             }
         }
-        /// Run the tests of the workspace. Tests that need a device run on softroce, and then on the
-        /// kernel's Soft-RoCE: on this machine if it has such a device, else in a QEMU guest. The
-        /// report at the end names each failed test with the command that repeats it. The exit
-        /// status is not 0 if a test failed or could not run for want of a device or a package.
+        /// Run the tests of the workspace. Tests that need a device run on softroce, and then on
+        /// the kernel's Soft-RoCE: on this machine if it has such a device, else in a QEMU guest.
+        /// The report at the end names each failed test with the command that repeats it. The exit
+        /// status is not 0 if a test failed, or could not run because a device or a package is
+        /// missing.
         cmd test {
-            /// Run only tests that together end within 3 minutes once everything is built: no guest,
-            /// no C programs, no programs of other projects over streams, no documentation examples, and
-            /// fewer repetitions of random tests. The report lists what was left out.
+            /// Run only tests that together take less than 3 minutes once everything is built: no
+            /// guest, no C programs, no programs of other projects over streams, no documentation
+            /// examples, and fewer repetitions of random tests. The report lists what was left out.
             optional --quick
-            /// Run only the tests of this package. May be repeated.
+            /// Run only the tests of this package. Can be given several times.
             repeated --package name: String
-            /// Run only the test programs of this name, such as `holes` for rdma-core/tests/holes.rs,
-            /// or `doc-tests` for the examples in the documentation. May be repeated.
+            /// Run only the test program of this name, such as `holes` for
+            /// rdma-core/tests/holes.rs, or `doc-tests` for the examples in the documentation. Can
+            /// be given several times.
             repeated --program name: String
-            /// Run only the tests whose names contain NAME. No guest is booted if it would run no
-            /// test.
+            /// Run only the tests whose names contain NAME. No guest is booted if no test would run
+            /// in it.
             optional --filter name: String
-            /// Run only the test whose whole name is the name given by --filter.
+            /// Run only the test whose full name is the name given by --filter.
             optional --exact
             /// Run only the tests that need no device.
             optional --host-only
             /// Run only the tests that need a device.
             optional --device-only
-            /// Test on this device only: `softroce`; `packets` or `shared` (softroce, with messages
-            /// within a process sent as packets, or as between two processes of one host); `rxe` (the
-            /// kernel's Soft-RoCE); `wire` (softroce and the kernel's Soft-RoCE on one network); or the
-            /// name of a device of this machine.
+            /// Test only this device: `softroce`; `packets` or `shared` (softroce, which sends
+            /// messages within a process as packets, or through shared memory as between two
+            /// processes); `rxe` (the kernel's Soft-RoCE); `wire` (softroce and the kernel's
+            /// Soft-RoCE on one network); or the name of a device of this machine.
             optional --device name: String
         }
-        /// Run the benchmarks on this machine's RDMA device, or on softroce if there is none. Without
-        /// --quick, compare rdma-core with perftest and, on softroce, judge the results by goals; the
-        /// exit status is not 0 if a goal is missed. Results go to target/rdma-bench.
+        /// Run the benchmarks on this machine's RDMA device, or on softroce if there is none.
+        /// Without --quick, compare rdma-core with perftest, and on softroce also judge the results
+        /// by goals. The exit status is not 0 if a goal is missed. Results are written to
+        /// target/rdma-bench.
         cmd bench {
-            /// Print one table of every layer's latency, message rate and bandwidth, within 3 minutes,
-            /// and judge nothing. With --only, measure the named rows or tests by short runs.
+            /// Print one table with the latency, message rate and bandwidth of every layer, within
+            /// 3 minutes, and judge no goal. With --only, measure the named comparisons or tests in
+            /// short runs.
             optional --quick
-            /// Measure only the row (comparison) of this name in the benchmark `limits` (G8a), or all
-            /// rows of a goal (G8) or of a letter (G); or else only the tests whose names contain NAME
-            /// (send_lat_8).
+            /// Measure only the comparison of this name in the benchmark `limits` (G8a), or all
+            /// comparisons of a goal (G8) or of a letter (G). Any other NAME selects the tests
+            /// whose names contain NAME (send_lat_8).
             optional --only name: String
             /// Measure this device: `softroce`, `rxe`, or the name of a device of this machine.
             optional --device name: String
-            /// End a program of the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
+            /// End a program of the benchmarks after this time; 0 means no limit [default: 7200,
+            /// with --quick 1800].
             optional --timeout seconds: u64
-            /// Run only the comparison with perftest, with these arguments, after `--`.
+            /// Run only the comparison with perftest, with these arguments, which follow `--`.
             repeated arguments: OsString
         }
-        /// Count the instructions that posting and polling take over rdma-core and in the same loop in
-        /// C, on softroce. Profiles go to target/callgrind. The exit status is 0 if the goals are met.
+        /// Count the instructions for posting and polling over rdma-core and for the same loop in
+        /// C, on softroce. Profiles are written to target/callgrind. The exit status is 0 if all
+        /// goals are met.
         cmd callgrind {}
-        /// Plant known bugs in softroce and rdma-core, one at a time in a copy of the workspace, and
-        /// check that the test named for each bug fails.
+        /// Apply known bugs to softroce and rdma-core, one at a time in a copy of the workspace,
+        /// and check that the test named for each bug fails.
         cmd plant {
-            /// Plant only this bug [all of ibverbs-sys/softroce/tests/planted and
+            /// Apply only this bug [default: all of ibverbs-sys/softroce/tests/planted and
             /// rdma-core/tests/planted].
             repeated --bug name: String
-            /// Number of random schedules of the simulated network that run before a bug counts as
-            /// missed [500].
+            /// Number of random schedules that the simulated network runs before a bug counts as
+            /// missed [default: 500].
             optional --schedules n: u64
         }
-        /// Fuzz softroce and rdma-rpc: search for input that makes them panic, answer wrongly or misuse
-        /// memory.
-        /// Findings and learned inputs go to target/fuzz.
+        /// Fuzz softroce and rdma-rpc: search for input that makes them panic, answer wrongly or
+        /// misuse memory. Failing inputs, and inputs that reach new code, are written to
+        /// target/fuzz.
         cmd fuzz {
-            /// Fuzz only this target [all of ibverbs-sys/softroce/fuzz and rdma-rpc/fuzz].
+            /// Fuzz only this target [default: all of ibverbs-sys/softroce/fuzz and rdma-rpc/fuzz].
             repeated --target name: String
-            /// Time to fuzz each target, in seconds [60].
+            /// Time to fuzz each target, in seconds [default: 60].
             optional --seconds n: u64
-            /// Do not fuzz: run the one chosen target on this input, which made it fail.
+            /// Do not fuzz. Run the one chosen target on this input, which made it fail.
             optional --replay input: PathBuf
-            /// Add the inputs that reach new code to the corpus in the tree.
+            /// Add the inputs that reach new code to the checked-in corpus.
             optional --keep
         }
-        /// Run tests that find more the longer they run: kills of processes in the middle of their
-        /// traffic, queue pairs destroyed in a storm of writes, random schedules of a simulated
+        /// Run tests that find more bugs the longer they run: killed processes in the middle of
+        /// their traffic, queue pairs destroyed during many writes, random schedules of a simulated
         /// network, random rounds of rdma-core's objects, futures of rdma-async dropped at random
         /// points, and fuzzing. A failure is printed with the command that repeats it.
         cmd soak {
-            /// Run only the soak (test) of this name [all soaks, which divide the time equally].
+            /// Run only the soak test of this name [default: all soak tests, which share the time
+            /// equally].
             optional name: String
-            /// Time of all soaks together, in minutes, without building [20].
+            /// Time for all soak tests together, in minutes, without building [default: 20].
             optional --minutes n: u64
-            /// List the soaks, and run none.
+            /// List the soak tests, and run none.
             optional --list
         }
-        /// Run the tests of rdma-core that create, fail and drop the most objects, and the test of
-        /// rdma-async that drops the most futures, on softroce, under AddressSanitizer.
+        /// Run tests on softroce under AddressSanitizer: those of rdma-core that create, fail and
+        /// drop the most objects, and that of rdma-async that drops the most futures.
         cmd sanitize {
-            /// Run this test program of rdma-core or rdma-async instead of the usual ones.
+            /// Run this test program of rdma-core or rdma-async instead of the default ones.
             repeated --test name: String
         }
-        /// Run the programs that PLAN lists; `test` calls this command in the guest.
+        /// Run the programs that PLAN lists. `cargo xtask test` runs this command in the guest.
         cmd run-plan {
             /// The file that lists the programs with their time limits.
             required plan: PathBuf
-            /// The file for the outcomes of the programs.
+            /// The file to which the outcomes of the programs are appended.
             required outcomes: PathBuf
         }
         /// Regenerate the checked-in bindings.

@@ -12,17 +12,18 @@ use anyhow::{Context, bail, ensure};
 use xshell::Shell;
 
 use crate::cargo::{self, Executable};
-use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
-/// The packages of the fuzz targets, below the workspace's root. No two targets have one name.
+/// The packages that contain fuzz targets, relative to the root of the workspace. Target names are
+/// unique across them.
 const PACKAGES: [&str; 2] = ["ibverbs-sys/softroce/fuzz", "rdma-rpc/fuzz"];
 
-/// Fuzz targets by name, each with its package.
+/// The fuzz targets: from the name of the target to its package.
 type Targets = BTreeMap<String, &'static str>;
 
-/// Compiler flags for coverage and comparison counters, which guide libFuzzer, and for checks of every
-/// memory access.
+/// The compiler flags for fuzzing: coverage and comparison counters, which guide libFuzzer, and
+/// checks of every memory access.
 const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Ccodegen-units=1",
@@ -35,45 +36,45 @@ const FLAGS: &[&str] = &[
     "-Zsanitizer=address",
 ];
 
-/// Time limit of a single input, in seconds.
+/// Maximum time that the target may take for a single input, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
-/// Time for which a fuzzer may run longer than requested, before it counts as hung. A fuzzer checks the
-/// clock only between inputs.
-const GRACE: Duration = Duration::from_secs(120);
+/// Time for which a fuzzer may run beyond the requested time before it counts as hung: a fuzzer
+/// checks the clock only between inputs.
+const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
-/// The fuzz targets to run, and the options of the run.
+/// The options of `cargo xtask fuzz`.
 #[derive(Debug)]
-pub(crate) struct Choice {
-    /// The names of the targets; all targets when empty.
+pub(crate) struct Options {
+    /// The names of the targets to run; empty for all targets.
     pub(crate) targets: Vec<String>,
     /// Time to fuzz each target.
     pub(crate) time: Duration,
-    /// An input on which the chosen target runs once, instead of being fuzzed.
+    /// An input on which the one chosen target runs once, instead of being fuzzed.
     pub(crate) replay: Option<PathBuf>,
     /// Set to add inputs that reach new code to the checked-in corpus.
     pub(crate) keep: bool,
 }
 
-/// Fuzzes all targets, which divide `time` equally. The time for building comes in
-/// addition. Returns the exit status of the first target that failed, else 0.
+/// Fuzzes all targets. Each gets an equal part of `time`; building takes additional time. Returns
+/// the exit status of the first target that failed, else 0.
 pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
     let count = targets()?.len();
-    let choice = Choice {
+    let options = Options {
         targets: Vec::new(),
         // libFuzzer takes whole seconds, and treats 0 as no limit.
         time: Duration::from_secs((time.as_secs() / count as u64).max(1)),
         replay: None,
         keep: false,
     };
-    run(shell, &choice)
+    run(shell, &options)
 }
 
-/// Builds the chosen fuzz targets and fuzzes all of them, one after the other. Returns the exit status
-/// of the first target that failed, else 0.
-pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
-    let targets = chosen(targets()?, &choice.targets)?;
-    if choice.replay.is_some() {
+/// Builds the chosen fuzz targets and runs them one after the other. Returns the exit status of the
+/// first target that failed, else 0.
+pub(crate) fn run(shell: &Shell, options: &Options) -> anyhow::Result<u8> {
+    let targets = chosen(targets()?, &options.targets)?;
+    if options.replay.is_some() {
         ensure!(targets.len() == 1, "--replay needs one --target");
     }
     packages::install(shell, packages::BUILD)?;
@@ -86,11 +87,11 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
             .find(|executable| executable.target == *target)
             .with_context(|| format!("{package}/Cargo.toml has no [[bin]] `{target}`"))?;
         let fuzzer = Fuzzer::new(target, &project::root().join(package), &executable.path)?;
-        let status = match &choice.replay {
+        let status = match &options.replay {
             Some(input) => fuzzer.replay(input)?,
-            None => fuzzer.fuzz(choice.time)?,
+            None => fuzzer.fuzz(options.time)?,
         };
-        if status == 0 && choice.keep && choice.replay.is_none() {
+        if status == 0 && options.keep && options.replay.is_none() {
             fuzzer.keep()?;
         }
         if failure == 0 {
@@ -100,7 +101,7 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns all fuzz targets.
+/// Returns all fuzz targets of the workspace.
 fn targets() -> anyhow::Result<Targets> {
     let mut targets = Targets::new();
     for package in PACKAGES {
@@ -116,18 +117,18 @@ fn targets() -> anyhow::Result<Targets> {
     Ok(targets)
 }
 
-/// Returns the fuzz targets in `wished`, or all targets if `wished` is empty. Fails if a name in
-/// `wished` is unknown.
-fn chosen(mut all: Targets, wished: &[String]) -> anyhow::Result<Targets> {
-    if let Some(unknown) = wished.iter().find(|name| !all.contains_key(*name)) {
+/// Returns the fuzz targets named by `names`, or all targets if `names` is empty. Fails if a name
+/// is unknown.
+fn chosen(mut all: Targets, names: &[String]) -> anyhow::Result<Targets> {
+    if let Some(unknown) = names.iter().find(|name| !all.contains_key(*name)) {
         let names: Vec<_> = all.keys().map(String::as_str).collect();
         bail!("no fuzz target `{unknown}`; there are: {}", names.join(" "));
     }
-    all.retain(|name, _| wished.is_empty() || wished.contains(name));
+    all.retain(|name, _| names.is_empty() || names.contains(name));
     Ok(all)
 }
 
-/// Builds the targets, package by package.
+/// Builds the targets, package by package, and returns their executables.
 fn build(shell: &Shell, targets: &Targets) -> anyhow::Result<Vec<Executable>> {
     let mut built = Vec::new();
     for package in PACKAGES {
@@ -144,11 +145,11 @@ fn build_package<'a>(
     package: &str,
     targets: impl Iterator<Item = &'a String>,
 ) -> anyhow::Result<Vec<Executable>> {
-    let host = cargo::host(shell)?;
+    let host = cargo::host_triple(shell)?;
     let manifest = project::root().join(package).join("Cargo.toml");
-    let manifest = manifest.to_str().context("a path that is not UTF-8")?;
+    let manifest = manifest.to_str().context("a path is not UTF-8")?;
     let directory = directory();
-    let directory = directory.to_str().context("a path that is not UTF-8")?;
+    let directory = directory.to_str().context("a path is not UTF-8")?;
     // The target triple is named, although it is this machine's, so that cargo builds build scripts
     // without these flags.
     let mut arguments = vec![
@@ -171,12 +172,12 @@ fn build_package<'a>(
     )
 }
 
-/// Returns the directory for files of the fuzzer that are not checked in.
+/// Returns the directory for the files of fuzzers that are not checked in.
 fn directory() -> PathBuf {
     project::target().join("fuzz")
 }
 
-/// A built fuzz target, with the directories of its inputs.
+/// A built fuzz target, with its directories for inputs.
 struct Fuzzer<'a> {
     target: &'a str,
     executable: &'a Path,
@@ -221,7 +222,7 @@ impl<'a> Fuzzer<'a> {
             self.corpus.clone().into(),
         ];
         let before = self.failing()?;
-        let status = self.call(&arguments, Some(time + GRACE))?;
+        let status = self.call(&arguments, Some(time + MAX_OVERRUN))?;
         for input in self.failing()?.difference(&before) {
             eprintln!(
                 "again: cargo xtask fuzz --target {} --replay {}",
@@ -233,8 +234,8 @@ impl<'a> Fuzzer<'a> {
     }
 
     fn replay(&self, input: &Path) -> anyhow::Result<u8> {
-        ensure!(input.is_file(), "{} is no file", input.display());
-        self.call(&[input.into()], Some(GRACE))
+        ensure!(input.is_file(), "{} is not a file", input.display());
+        self.call(&[input.into()], Some(MAX_OVERRUN))
     }
 
     fn keep(&self) -> anyhow::Result<()> {
@@ -243,7 +244,7 @@ impl<'a> Fuzzer<'a> {
             self.corpus.clone().into(),
             self.found.clone().into(),
         ];
-        let status = self.call(&arguments, Some(GRACE))?;
+        let status = self.call(&arguments, Some(MAX_OVERRUN))?;
         ensure!(
             status == 0,
             "the corpora of {} could not be merged",
@@ -267,7 +268,7 @@ impl<'a> Fuzzer<'a> {
             .envs(environment::inherited())
             .env("RUST_BACKTRACE", "1");
         eprintln!("$ {command:?}");
-        let ended = Group::spawn(&mut command)?.wait(limit)?;
+        let ended = ProcessGroup::spawn(&mut command)?.wait(limit)?;
         Ok(ended.map_or(TIMED_OUT, exit_code))
     }
 }

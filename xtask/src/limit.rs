@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
-/// Exit status of a command that was stopped at its time limit; the same as that of `timeout` in
+/// Exit status of a command that was killed at its time limit: the same as that of `timeout` in
 /// coreutils.
 pub(crate) const TIMED_OUT: u8 = 124;
 
-/// A child process in its own process group, so that it can be killed together with its own children.
+/// A child process in a process group of its own, so that it can be killed together with its own
+/// children.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     child: Child,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts `command`. The child is killed when the calling thread ends.
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
         command.process_group(0);
@@ -31,13 +32,13 @@ impl Group {
         })
     }
 
-    /// Returns the child process, whose pipes the caller may use.
+    /// Returns the child process, for example to use its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Waits until the child has ended, for at most `limit` if there is a limit. If the child is still
-    /// running then, kills it and its children, and returns `None`.
+    /// Waits until the child has ended, for at most `limit`. If the child still runs then, kills it
+    /// and its children, and returns `None`. Waits without limit if `limit` is `None`.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
         let Some(limit) = limit else {
             return self.child.wait().map(Some);
@@ -57,10 +58,10 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // Fails if no process of the group is left, which is the desired state.
+            // Fails if the group has no process left, which is the desired state.
             let _ = kill_process_group(group, Signal::KILL);
         }
         // Fails only if the child has already been waited for.
@@ -68,7 +69,8 @@ impl Drop for Group {
     }
 }
 
-/// Returns the exit status of a process as one number, as a shell does: 128 + n for death by signal n.
+/// Returns the exit status of a process as a shell shows it: one number, 128 + n for death by
+/// signal n.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()
@@ -82,10 +84,10 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use super::{Group, exit_code};
+    use super::{ProcessGroup, exit_code};
 
-    fn shell(script: &str) -> Group {
-        Group::spawn(Command::new("sh").args(["-c", script])).unwrap()
+    fn shell(script: &str) -> ProcessGroup {
+        ProcessGroup::spawn(Command::new("sh").args(["-c", script])).unwrap()
     }
 
     #[test]

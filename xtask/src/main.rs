@@ -1,7 +1,7 @@
 //! Automation of the workspace.
 //!
-//! xtask depends on no other crate of the workspace. So it builds on a machine that has only cargo and
-//! a C compiler, and it installs what the other crates need.
+//! xtask depends on no other crate of the workspace. Therefore it builds on a machine that has only
+//! cargo and a C compiler, and can install what the other crates need.
 
 mod bench;
 mod bindgen;
@@ -30,15 +30,15 @@ use anyhow::ensure;
 use xshell::Shell;
 
 use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, Soak, SoftroceSetup, Test, Xtask, XtaskCmd};
-use crate::guest::job::Links;
+use crate::guest::job::GuestDevices;
 use crate::rxe::Requirements;
-use crate::soft_roce::Wish;
+use crate::soft_roce::Request;
 use crate::test::Target;
 
 fn main() -> ExitCode {
     let command = match Xtask::from_env() {
         Ok(command) => command,
-        // A reader such as `head` may close standard output before the help ends.
+        // A reader such as `head` may close standard output before all of the help is written.
         Err(help) if help.is_help() => {
             drop(writeln!(io::stdout(), "{help}"));
             return ExitCode::SUCCESS;
@@ -63,19 +63,19 @@ impl Xtask {
         match self.subcommand {
             XtaskCmd::SoftroceSetup(flags) if flags.check => soft_roce::check(&shell),
             XtaskCmd::SoftroceSetup(SoftroceSetup { netdev, name, .. }) => {
-                soft_roce::setup(&shell, &Wish { netdev, name }).map(|()| 0)
+                soft_roce::setup(&shell, &Request { netdev, name }).map(|()| 0)
             }
             XtaskCmd::On(on) => match on.subcommand {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
                 OnCmd::Softroce(flags) => softroce::run(&shell, flags.as_library, &flags.command),
             },
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()?),
-            XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
+            XtaskCmd::Bench(flags) => bench::run(&shell, flags.options()),
             XtaskCmd::Callgrind(_) => callgrind::run(&shell),
-            XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
-            XtaskCmd::Soak(flags) => soak::run(&shell, &flags.choice()?),
+            XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.options()?),
+            XtaskCmd::Soak(flags) => soak::run(&shell, &flags.options()?),
             XtaskCmd::Sanitize(flags) => sanitize::run(&shell, &flags.test),
-            XtaskCmd::Plant(flags) => plant::run(&shell, &flags.choice()),
+            XtaskCmd::Plant(flags) => plant::run(&shell, &flags.options()),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
             XtaskCmd::Bindgen(flags) => bindgen::run(&shell, flags.check).map(|()| 0),
         }
@@ -85,15 +85,15 @@ impl Xtask {
 impl Rxe {
     fn requirements(&self) -> Requirements {
         let usual = Requirements::default();
-        let links = match (self.no_link, self.veth) {
-            (true, _) => Links::None,
-            (false, true) => Links::Veth,
-            (false, false) => usual.links,
+        let guest_devices = match (self.no_link, self.veth) {
+            (true, _) => GuestDevices::None,
+            (false, true) => GuestDevices::Veth,
+            (false, false) => usual.guest_devices,
         };
         let limit = self.timeout.map_or(usual.limit, limit_of);
         Requirements {
             guest: self.guest,
-            links,
+            guest_devices,
             modules: self.module.clone(),
             mtu: self.mtu.unwrap_or(usual.mtu),
             limit,
@@ -136,8 +136,8 @@ impl Test {
 }
 
 impl Bench {
-    fn choice(self) -> bench::Choice {
-        bench::Choice {
+    fn options(self) -> bench::Options {
+        bench::Options {
             quick: self.quick,
             only: self.only,
             device: Target::measured(self.device),
@@ -148,8 +148,8 @@ impl Bench {
 }
 
 impl Plant {
-    fn choice(self) -> plant::Choice {
-        plant::Choice {
+    fn options(self) -> plant::Options {
+        plant::Options {
             bugs: self.bug,
             schedules: self.schedules.unwrap_or(500),
         }
@@ -157,8 +157,8 @@ impl Plant {
 }
 
 impl Fuzz {
-    fn choice(self) -> anyhow::Result<fuzz::Choice> {
-        Ok(fuzz::Choice {
+    fn options(self) -> anyhow::Result<fuzz::Options> {
+        Ok(fuzz::Options {
             targets: self.target,
             time: Duration::from_secs(self.seconds.unwrap_or(60)),
             replay: self.replay.map(std::path::absolute).transpose()?,
@@ -168,10 +168,10 @@ impl Fuzz {
 }
 
 impl Soak {
-    fn choice(self) -> anyhow::Result<soak::Choice> {
+    fn options(self) -> anyhow::Result<soak::Options> {
         let minutes = self.minutes.unwrap_or(20);
         ensure!(minutes > 0, "--minutes must be at least 1");
-        Ok(soak::Choice {
+        Ok(soak::Options {
             name: self.name,
             time: Duration::from_secs(minutes.saturating_mul(60)),
             list: self.list,
@@ -179,7 +179,7 @@ impl Soak {
     }
 }
 
-/// Returns the time limit of `seconds` seconds, where 0 means no limit.
+/// Returns the time limit `seconds`, or `None` for 0, which means no limit.
 fn limit_of(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }

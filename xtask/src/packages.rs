@@ -1,4 +1,4 @@
-//! Groups of Debian packages, each for one purpose, and functions that install them.
+//! Groups of Debian packages, and functions that install them.
 
 use std::env;
 use std::path::Path;
@@ -7,22 +7,24 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-/// A group of Debian packages that serve one purpose.
+/// Debian packages that are installed together, for one purpose.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Names of the packages.
     pub(crate) names: &'static [&'static str],
-    /// Purpose of the packages, worded to follow "to", as in "build against libibverbs".
+    /// The purpose of the packages, worded to follow "to", such as "build against libibverbs".
     pub(crate) purpose: &'static str,
 }
 
-/// Packages to build the workspace: headers of the verbs libraries, and the tool that finds them.
+/// The packages to build the workspace: the headers of the verbs libraries, and the tool that finds
+/// them.
 pub(crate) const BUILD: &Group = &Group {
     names: &["libibverbs-dev", "librdmacm-dev", "pkg-config"],
     purpose: "build against libibverbs and librdmacm",
 };
 
-/// Packages to load the kernel module, create the Soft-RoCE device on this machine, and inspect it.
+/// The packages to load the kernel module, create the Soft-RoCE device on this machine, and inspect
+/// the device.
 pub(crate) const DEVICE: &Group = &Group {
     names: &[
         "kmod",
@@ -34,8 +36,8 @@ pub(crate) const DEVICE: &Group = &Group {
     purpose: "set up and inspect the kernel's Soft-RoCE device",
 };
 
-/// Packages to boot the guest (a virtual machine): the emulator, the guest's user space, tools to
-/// unpack a kernel package, and the programs of this machine that the guest runs.
+/// The packages to boot the guest: the emulator, the guest's user space, tools to unpack a kernel
+/// package, and those programs of this machine that the guest runs.
 pub(crate) const GUEST: &Group = &Group {
     names: &[
         "qemu-system-x86",
@@ -51,57 +53,57 @@ pub(crate) const GUEST: &Group = &Group {
     purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
 };
 
-/// Package of the compiler for the schema of the Cap'n Proto service, which a benchmark compares with
-/// rdma-rpc.
+/// The package with the compiler for the schema of the Cap'n Proto service, which a benchmark
+/// compares with rdma-rpc.
 pub(crate) const PEERS: &Group = &Group {
     names: &["capnproto"],
     purpose: "build the RPC frameworks that rdma-rpc is compared with",
 };
 
-/// Package of the program that dissects the packets captured by tests. Without this program, the tests
-/// check the bytes of the packets themselves.
+/// The package with the program that dissects the packets captured by tests. Without it, the tests
+/// themselves check the bytes of the packets.
 pub(crate) const DISSECTOR: &Group = &Group {
     names: &["tshark"],
     purpose: "dissect the packets that tests capture",
 };
 
-/// Packages of the C programs that the tests run on softroce.
+/// The packages with the C programs that the tests run on softroce.
 pub(crate) const PROGRAMS: &Group = &Group {
     names: &["ibverbs-utils", "perftest"],
     purpose: "run the usual C programs on softroce",
 };
 
-/// Package of the C programs that the benchmarks compare with.
+/// The package with the C programs that the benchmarks compare rdma-core and softroce with.
 pub(crate) const PERFTEST: &Group = &Group {
     names: &["perftest"],
     purpose: "compare the benchmarks with perftest",
 };
 
-/// Package of UCX, a library over shared memory that the benchmarks compare softroce with.
+/// The package of UCX, a communication library that the benchmarks compare softroce with.
 pub(crate) const UCX: &Group = &Group {
     names: &["ucx-utils"],
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// Packages of the programs of other projects that the tests run on softroce: UCX, Open MPI with its
-/// compiler, and uDAPL.
+/// The packages with the programs of other projects that the tests run on softroce: UCX, Open MPI with
+/// its compiler, and uDAPL.
 pub(crate) const FOREIGN: &Group = &Group {
     names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev", "dapl2-utils"],
     purpose: "run UCX, Open MPI and uDAPL on softroce",
 };
 
-/// Package of valgrind, whose tool callgrind counts instructions.
+/// The package of valgrind, whose tool callgrind counts instructions.
 pub(crate) const CALLGRIND: &Group = &Group {
     names: &["valgrind"],
     purpose: "count instructions",
 };
 
-/// Prefix of the names of packages that apt may remove in order to install another version of QEMU.
+/// The prefix of the packages that apt may remove to install another version of QEMU.
 const REPLACEABLE: &str = "qemu-";
 
-/// For each package, a program that is installed only if the contents of the package are, whether or
-/// not dpkg installed them.
-const PROGRAMS_OF: &[(&str, &str)] = &[
+/// For each package, a program that exists only if the contents of the package are installed, by
+/// dpkg or in another way.
+const PROGRAM_OF: &[(&str, &str)] = &[
     ("binutils", "ar"),
     ("dapl2-utils", "dtest"),
     ("ibverbs-utils", "ibv_devinfo"),
@@ -119,12 +121,12 @@ const PROGRAMS_OF: &[(&str, &str)] = &[
     ("xz-utils", "xz"),
 ];
 
-/// The environment variable that tells the build of ibverbs-sys where headers and libraries are if they
-/// are not in the usual places.
+/// The environment variable that tells the build of ibverbs-sys the directory of headers and
+/// libraries that are not in the usual places.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// Returns the packages of `wanted` whose contents are not installed, neither by dpkg nor in another
-/// way.
+/// Returns those packages of `wanted` whose contents are not installed, neither by dpkg nor in
+/// another way.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -134,27 +136,27 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
         .ignore_stderr()
         .read()
         .unwrap_or_default();
-    let mut absent = absent(&known, wanted);
-    absent.retain(|name| !is_provided(shell, name));
-    absent
+    let mut not_installed = not_installed(&known, wanted);
+    not_installed.retain(|name| !is_provided(shell, name));
+    not_installed
 }
 
-/// Returns whether the contents of a package are installed although dpkg does not have the package.
+/// Returns whether the contents of `package` are installed although dpkg does not list the package.
 fn is_provided(shell: &Shell, package: &str) -> bool {
     if let "libibverbs-dev" | "librdmacm-dev" = package {
         let library = package.trim_end_matches("-dev");
         let found = cmd!(shell, "pkg-config --exists {library}").quiet();
         return env::var_os(PREFIX).is_some() || found.ignore_stderr().run().is_ok();
     }
-    let program = PROGRAMS_OF.iter().find(|(name, _)| *name == package);
+    let program = PROGRAM_OF.iter().find(|(name, _)| *name == package);
     let paths = env::var_os("PATH").unwrap_or_default();
     program.is_some_and(|(_, program)| {
         env::split_paths(&paths).any(|directory| directory.join(program).is_file())
     })
 }
 
-/// Installs the missing packages of `group`, after printing their names and purpose. If this process
-/// may not install packages, fails with the command that a user can run.
+/// Installs the missing packages of `group`, after printing their names and their purpose. If this
+/// process may not install packages, fails with the command that a user can run.
 pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
     let missing = missing(shell, group.names);
     if missing.is_empty() {
@@ -164,8 +166,8 @@ pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
     install_missing(shell, group, &missing)
 }
 
-/// Installs the missing packages of all `groups`, after printing one list of their names and purposes.
-/// Returns the error of each group that could not be installed.
+/// Installs the missing packages of all `groups`, after printing a list of their names and
+/// purposes. Returns the groups that could not be installed, each with the error.
 pub(crate) fn install_all(
     shell: &Shell,
     groups: &[&'static Group],
@@ -186,7 +188,7 @@ pub(crate) fn install_all(
         .collect()
 }
 
-/// Prints the packages that will be installed, one line for each group.
+/// Prints which packages will be installed and why, one line for each group.
 fn announce(plan: &[(&Group, Vec<&str>)]) {
     for (group, missing) in plan {
         eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
@@ -226,7 +228,7 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     })
 }
 
-/// Returns the command with which a user installs the packages `names`.
+/// Returns the shell command with which a user installs the packages `names`.
 pub(crate) fn install_line(names: &[&str]) -> String {
     format!(
         "sudo apt-get install --no-install-recommends {}",
@@ -257,7 +259,7 @@ fn apt_install(shell: &Shell, privilege: Privilege, names: &[&str]) -> anyhow::R
     privilege.run(shell, &command)
 }
 
-/// The way in which this process can act as root.
+/// The way in which this process can run commands as root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
     /// The process is root.
@@ -267,8 +269,8 @@ pub(crate) enum Privilege {
 }
 
 impl Privilege {
-    /// Returns the way in which this process can act as root, if there is one. Never prompts for a
-    /// password.
+    /// Returns the way in which this process can run commands as root; `None` if there is none.
+    /// Never prompts for a password.
     pub(crate) fn acquire(shell: &Shell) -> Option<Self> {
         if rustix::process::geteuid().is_root() {
             return Some(Self::Root);
@@ -279,21 +281,21 @@ impl Privilege {
         sudo.ignore_stderr().run().is_ok().then_some(Self::Sudo)
     }
 
-    /// Prints `command` and runs it as root.
+    /// Prints `command`, and runs it as root.
     pub(crate) fn run(self, shell: &Shell, command: &[&str]) -> anyhow::Result<()> {
         let sudo: &[&str] = match self {
             Self::Root => &[],
             Self::Sudo => &["sudo", "--non-interactive"],
         };
         let mut words = sudo.iter().chain(command);
-        let program = words.next().context("an empty command")?;
-        chatter(cmd!(shell, "{program} {words...}"))
+        let program = words.next().context("the command is empty")?;
+        run_quietly(cmd!(shell, "{program} {words...}"))
     }
 }
 
-/// Prints `command` and runs it with all its output on standard error: standard output is for the
-/// command that the user requested.
-pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
+/// Prints `command`, and runs it with all its output on standard error. Standard output is reserved
+/// for the output of the command that the user requested.
+pub(crate) fn run_quietly(command: Cmd<'_>) -> anyhow::Result<()> {
     let line = command.to_string();
     eprintln!("$ {line}");
     let status = Command::from(command).stdout(std::io::stderr()).status();
@@ -302,9 +304,9 @@ pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the packages of `wanted` that are not installed according to `known`, which has lines of the
-/// form `package[:arch] want flag status`.
-fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
+/// Returns those packages of `wanted` that are not installed. `known` is the output of dpkg-query,
+/// with lines of the form `package[:arch] want flag status`.
+fn not_installed(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
     let installed: Vec<&str> = known
         .lines()
         .filter_map(|line| line.strip_suffix(" ok installed"))
@@ -317,7 +319,8 @@ fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the packages that apt-get would remove, according to the output of a simulated run.
+/// Returns the packages that apt-get would remove, according to `plan`, the output of a simulated
+/// run.
 fn removals(plan: &str) -> Vec<&str> {
     let lines = plan.lines().filter_map(|line| line.strip_prefix("Remv "));
     lines
@@ -327,7 +330,7 @@ fn removals(plan: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{absent, removals};
+    use super::{not_installed, removals};
 
     #[test]
     fn only_fully_installed_packages_count() {
@@ -343,14 +346,14 @@ mod tests {
             "xz-utils",
         ];
         assert_eq!(
-            absent(known, &wanted),
+            not_installed(known, &wanted),
             ["perftest", "qemu-system-x86", "xz-utils"]
         );
     }
 
     #[test]
     fn without_dpkg_everything_is_absent() {
-        assert_eq!(absent("", &["kmod"]), ["kmod"]);
+        assert_eq!(not_installed("", &["kmod"]), ["kmod"]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Paths of the workspace's root, of cargo's target directory and of the cache directory.
+//! Paths: the root of the workspace, cargo's target directory and the cache directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The name of this project's directory in the user's cache directory.
+/// The name of this project's directory below the user's cache directory.
 const CACHE_NAME: &str = "rdma-softroce-guest";
 
 /// Returns the root of the workspace.
@@ -15,8 +15,9 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask is a member of the workspace")
 }
 
-/// Returns the directory for downloaded kernels, below `$XDG_CACHE_HOME` or `~/.cache`, so that neither
-/// `cargo clean` nor a second clone of the workspace causes another download.
+/// Returns the directory for downloaded kernels, below `$XDG_CACHE_HOME` or `~/.cache`. The directory
+/// is outside of the workspace, so that neither `cargo clean` nor a second clone causes another
+/// download.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)
@@ -25,7 +26,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     };
     let base = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .context("no place for the cache: neither XDG_CACHE_HOME nor HOME is an absolute path")?;
+        .context("no cache directory: neither XDG_CACHE_HOME nor HOME is an absolute path")?;
     Ok(base.join(CACHE_NAME))
 }
 

@@ -1,4 +1,4 @@
-//! Runs a command on a machine that has the kernel's Soft-RoCE device: this one or the guest.
+//! Runs a command on a machine that has the kernel's Soft-RoCE device: this machine or the guest.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,28 +11,29 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
-use crate::guest::job::{Job, Links};
+use crate::guest::job::{GuestDevices, Job};
 use crate::guest::kernel::Kernel;
-use crate::guest::{Ended, Guest};
-use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::guest::{CommandEnd, Guest};
+use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::soft_roce::device;
 use crate::{environment, packages};
 
-/// MTU of the guest's network devices: enough for RoCE's largest path MTU, 4096, and the headers.
+/// The MTU of the guest's network devices in bytes: RoCE's largest path MTU, 4096, and room for
+/// headers.
 const MTU: u32 = 4200;
 
-/// The requirements that the machine which runs a command must meet.
+/// The requirements of a command on the machine that runs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
-    /// An RDMA device of this machine, of any kind, on which the command must run.
+    /// The RDMA device of this machine, of any kind, that the command must use.
     pub(crate) device: Option<String>,
-    /// Set to run the command in the guest (a virtual machine) even if this machine has a device.
+    /// Set to run the command in the guest even if this machine has a device.
     pub(crate) guest: bool,
     /// Soft-RoCE devices that the guest creates.
-    pub(crate) links: Links,
+    pub(crate) guest_devices: GuestDevices,
     /// Kernel modules that the guest loads in addition to those of Soft-RoCE.
     pub(crate) modules: Vec<String>,
-    /// MTU of the guest's network devices.
+    /// MTU of the guest's network devices in bytes.
     pub(crate) mtu: u32,
     /// Time limit of the command; `None` for no limit.
     pub(crate) limit: Option<Duration>,
@@ -56,12 +57,12 @@ impl Default for Requirements {
         Self {
             device: None,
             guest: false,
-            links: Links::Dummy,
+            guest_devices: GuestDevices::Dummy,
             modules: Vec::new(),
             mtu: MTU,
             limit: Some(Duration::from_secs(3600)),
-            // At least two: client and server of a connection poll while the kernel needs a processor,
-            // too.
+            // At least two: client and server of a connection poll, and the kernel needs a
+            // processor, too.
             cpus: here.max(2),
             without: Vec::new(),
             memory: 2048,
@@ -72,14 +73,14 @@ impl Default for Requirements {
     }
 }
 
-/// Runs `command` on the machine that meets `requirements`, with the environment of xtask's caller, and
-/// returns the exit status of `command`.
+/// Runs `command` on a machine that meets `requirements`, in the environment of xtask's caller.
+/// Returns the exit status of `command`.
 pub(crate) fn run(
     shell: &Shell,
     requirements: &Requirements,
     command: Vec<OsString>,
 ) -> anyhow::Result<u8> {
-    ensure!(!command.is_empty(), "no command: put it behind `--`");
+    ensure!(!command.is_empty(), "no command: put it after `--`");
     match device_here(requirements)? {
         Some(device) => run_here(&device, requirements, &command),
         None => run_in_guest(shell, requirements, command),
@@ -87,11 +88,11 @@ pub(crate) fn run(
 }
 
 /// Returns whether a command with these requirements runs in the guest.
-pub(crate) fn takes_guest(requirements: &Requirements) -> bool {
+pub(crate) fn runs_in_guest(requirements: &Requirements) -> bool {
     matches!(device_here(requirements), Ok(None))
 }
 
-/// Returns the name of a device of this machine that meets `requirements`; `None` if the command must
+/// Returns the name of the device of this machine that the command uses; `None` if the command must
 /// run in the guest.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {
@@ -101,15 +102,17 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
         );
         return Ok(Some(name.clone()));
     }
-    // Only in the guest can xtask create other devices and load other modules.
-    let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
+    // xtask creates further devices and loads further modules only in the guest.
+    let ordinary =
+        requirements.guest_devices == GuestDevices::Dummy && requirements.modules.is_empty();
     if requirements.guest || !ordinary {
         return Ok(None);
     }
     Ok(device::list().into_iter().next().map(|device| device.name))
 }
 
-/// Runs `command` on this machine with `device` as its RDMA device, and returns its exit status.
+/// Runs `command` on this machine with `device` as the default RDMA device. Returns the exit status
+/// of `command`.
 pub(crate) fn run_here(
     device: &str,
     requirements: &Requirements,
@@ -123,7 +126,7 @@ pub(crate) fn run_here(
     if let Some(directory) = &requirements.directory {
         child.current_dir(directory);
     }
-    let group = match Group::spawn(&mut child) {
+    let group = match ProcessGroup::spawn(&mut child) {
         Ok(group) => group,
         Err(error) => {
             eprintln!("{}: {error}", words[0]);
@@ -159,7 +162,7 @@ fn run_in_guest(
         command,
         directory,
         environment: environment_of("rxe_0", requirements),
-        links: requirements.links,
+        guest_devices: requirements.guest_devices,
         mtu: requirements.mtu,
         shares,
     };
@@ -172,13 +175,14 @@ fn run_in_guest(
         limit: requirements.limit,
     };
     match guest.run(shell, &job)? {
-        Ended::Exit(status) => Ok(status),
-        Ended::TimedOut => Ok(timed_out(requirements.limit)),
+        CommandEnd::Exit(status) => Ok(status),
+        CommandEnd::TimedOut => Ok(timed_out(requirements.limit)),
     }
 }
 
-/// Returns the caller's environment, with the variables of `requirements` added. Sets `RDMA_DEVICE` to
-/// `device` if `requirements` names a device, or if the caller has not set the variable.
+/// Returns the environment of xtask's caller with the variables of `requirements` added. Sets
+/// `RDMA_DEVICE` to `device` if `requirements` names a device or the caller has not set the
+/// variable.
 fn environment_of(device: &str, requirements: &Requirements) -> Vec<(OsString, OsString)> {
     let mut environment = environment::with_device(device);
     if requirements.device.is_some() {

@@ -8,29 +8,29 @@ use anyhow::ensure;
 use xshell::Shell;
 
 use crate::cargo::{self, Executable};
-use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, packages, project};
 
 /// The test programs that run by default: those of rdma-core that create, fail and drop the most
-/// objects, and the one of rdma-async that drops the most futures.
+/// objects, and that of rdma-async that drops the most futures.
 const TESTS: &[&str] = &["random_rounds", "holes", "scope", "dropped_futures"];
 
-/// The test programs that are checked for memory leaks. The other programs forget values
-/// (`mem::forget`), to show that forgetting is safe.
-const FRUGAL: &[&str] = &["random_rounds", "dropped_futures"];
+/// The test programs that are checked for memory leaks. The other programs leak values on purpose
+/// (`mem::forget`), to show that forgetting them is safe.
+const LEAK_CHECKED: &[&str] = &["random_rounds", "dropped_futures"];
 
-/// Number of rounds that a test with random rounds runs: few, because each round is much slower under
-/// the sanitizer.
+/// Number of rounds of tests with random rounds: few, because each round is much slower under the
+/// sanitizer.
 const ROUNDS: &str = "100";
 
-/// Number of operations of the test that drops futures, on each runtime.
+/// Number of operations, on each runtime, of the test that drops futures.
 const OPERATIONS: &str = "10000";
 
 /// Time limit of a test program.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds the test programs with the sanitizer and runs all of them. Returns the exit status of the
-/// first program that failed, else 0.
+/// Builds the test programs `tests` (or the default ones) with the sanitizer, and runs all of them.
+/// Returns the exit status of the first program that failed, else 0.
 pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     let usual: Vec<String>;
@@ -54,7 +54,7 @@ pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
 }
 
 fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
-    let host = cargo::host(shell)?;
+    let host = cargo::host_triple(shell)?;
     let directory = project::target().join("sanitize");
     let directory = directory.display().to_string();
     // The target triple is named, although it is this machine's, so that cargo builds build scripts
@@ -75,7 +75,7 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
 }
 
 fn call(program: &Executable, all: &[Executable]) -> anyhow::Result<u8> {
-    let leaks = u8::from(FRUGAL.contains(&program.target.as_str()));
+    let leaks = u8::from(LEAK_CHECKED.contains(&program.target.as_str()));
     let options = format!("detect_leaks={leaks}");
     let mut command = Command::new(&program.path);
     command
@@ -89,6 +89,6 @@ fn call(program: &Executable, all: &[Executable]) -> anyhow::Result<u8> {
         .env("ASAN_OPTIONS", options)
         .env("RUST_BACKTRACE", "1");
     eprintln!("$ {}", program.path.display());
-    let ended = Group::spawn(&mut command)?.wait(Some(LIMIT))?;
+    let ended = ProcessGroup::spawn(&mut command)?.wait(Some(LIMIT))?;
     Ok(ended.map_or(TIMED_OUT, exit_code))
 }

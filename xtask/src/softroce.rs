@@ -1,4 +1,4 @@
-//! Builds softroce, the user-space device, and runs a command on it.
+//! Builds softroce, the user-space device, and runs commands with it.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,14 +14,14 @@ use xshell::Shell;
 
 use crate::{cargo, environment, packages, project};
 
-/// The environment variable that makes the dynamic linker load a library before all others.
+/// The environment variable by which the dynamic linker loads a library before all others.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Builds the library of softroce that C programs preload, and returns its path.
+/// Builds softroce as the shared library that C programs preload, and returns its path.
 ///
-/// The library is built in a target directory of its own. Cargo names shared libraries without a hash.
-/// In a common directory, each build of another package that enables other features of softroce's
-/// dependencies would replace the library, and this function would build it again.
+/// The library is built in a target directory of its own, because cargo names shared libraries
+/// without a hash: in a common directory, each build of another package that enables other features
+/// of softroce's dependencies would replace the library, and this function would rebuild it.
 pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::BUILD)?;
     let directory = project::target().join("preload");
@@ -37,17 +37,17 @@ pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     cargo::build_shared_library(&build, "softroce")
 }
 
-/// Name under which programs open libibverbs.
+/// The file name by which programs open libibverbs.
 const LIBIBVERBS: &str = "libibverbs.so.1";
 
 /// The environment variable with the directories that the dynamic linker searches first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Replaces this process by `command`, with softroce preloaded and, if `as_library` is set, with
-/// softroce as the first libibverbs of the search path. Returns only if `command` cannot be started, with
+/// Replaces this process by `command`, with softroce preloaded. If `as_library` is set, softroce is
+/// also the first libibverbs.so.1 in the search path. Returns only if `command` cannot be started:
 /// the exit status that a shell would return.
 pub(crate) fn run(shell: &Shell, as_library: bool, command: &[OsString]) -> anyhow::Result<u8> {
-    ensure!(!command.is_empty(), "no command: put it behind `--`");
+    ensure!(!command.is_empty(), "no command: put it after `--`");
     let library = library(shell)?;
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let directory = as_library.then(|| named_libibverbs(&library)).transpose()?;
@@ -74,7 +74,8 @@ pub(crate) fn run(shell: &Shell, as_library: bool, command: &[OsString]) -> anyh
     })
 }
 
-/// Builds the library of softroce, and returns the environment variables with which a program uses it.
+/// Builds the shared library of softroce, and returns the environment variables by which a program
+/// uses it.
 pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsString)>> {
     Ok(vec![
         (environment::DEVICE.into(), environment::SOFTROCE.into()),
@@ -82,7 +83,7 @@ pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsStri
     ])
 }
 
-/// Returns a directory beside `library` in which the library has the name of libibverbs.
+/// Returns a directory beside `library` that contains the library under the name of libibverbs.
 fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
     let directory = library.with_file_name("as-library");
     fs::create_dir_all(&directory)?;
@@ -95,7 +96,8 @@ fn named_libibverbs(library: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Returns the value of `variable` with `first` before the paths that the variable has now.
+/// Returns a value for the environment variable `variable`, a list of paths: `first` before its
+/// current paths.
 fn before_others(variable: &str, first: PathBuf) -> anyhow::Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

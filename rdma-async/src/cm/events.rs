@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use rdma_core::{ConnectionEvent, ConnectionEventKind, EventChannel};
+use rdma_core::cm::{ConnectionEvent, ConnectionEventKind, EventChannel};
 use tokio::io::unix::AsyncFd;
 
 use super::private;

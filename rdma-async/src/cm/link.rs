@@ -1,6 +1,6 @@
 //! The link of a connection that the connection manager has made.
 
-use rdma_core::{ConnectionEventKind, ConnectionId};
+use rdma_core::cm::{ConnectionEventKind, ConnectionId};
 
 use super::events::Events;
 

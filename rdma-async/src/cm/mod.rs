@@ -18,9 +18,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rdma_core::{
+use rdma_core::QueuePair;
+use rdma_core::cm::{
     ConnectionEventKind, ConnectionId, ConnectionParameters, ConnectionRequest, PortSpace,
-    QueuePair,
 };
 use tokio::time::timeout;
 

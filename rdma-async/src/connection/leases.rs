@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
+use rdma_core::memory::SharedBuffer;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory};
 
 use crate::device::RdmaDevice;
 use crate::error::Result;

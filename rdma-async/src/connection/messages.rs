@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_core::{Claim, ReadClaim};
+use rdma_core::memory::{Claim, ReadClaim};
 
 use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};

@@ -37,7 +37,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, ready};
 
 use crossbeam_queue::SegQueue;
-use rdma_core::{Claim, QueuePair, RemoteMemory, WorkError, WorkStatus};
+use rdma_core::memory::Claim;
+use rdma_core::{QueuePair, RemoteMemory, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;

@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use parking_lot::Mutex;
-use rdma_core::LentMemory;
+use rdma_core::memory::LentMemory;
 
 use super::Connection;
 use super::credits::Credit;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
+use rdma_core::memory::WriteClaim;
+use rdma_core::{WorkCompletion, WorkOpcode};
 
 use super::frame::{Credits, Frame, Kind, Refusal};
 use super::handler::Message;

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rdma_core::{LentMemory, ReadClaim, RemoteMemory};
+use rdma_core::RemoteMemory;
+use rdma_core::memory::{LentMemory, ReadClaim};
 
 use super::Connection;
 use super::frame::Kind;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rdma_core::LentMemory;
+use rdma_core::memory::LentMemory;
 use tokio::sync::oneshot;
 
 use super::frame::Refusal;

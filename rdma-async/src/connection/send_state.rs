@@ -7,7 +7,8 @@
 
 use std::task::Waker;
 
-use rdma_core::{Claim, PostError, SendQueue, SendRequest, WorkCompletion};
+use rdma_core::memory::Claim;
+use rdma_core::{PostError, SendQueue, SendRequest, WorkCompletion};
 
 use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};

@@ -1,6 +1,7 @@
 //! The kinds of operations, their arguments, and the memory that a request holds.
 
-use rdma_core::{Claim, RemoteMemory, SendRequest, WriteClaim};
+use rdma_core::memory::{Claim, WriteClaim};
+use rdma_core::{RemoteMemory, SendRequest};
 
 /// Memory that a request holds: first the header of a message or the result of an atomic, then
 /// the application's memory.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use rdma_core::{Destination, GroupMembership, multicast_gid};
+use rdma_core::address::{Destination, GroupMembership, multicast_gid};
 
 use super::{DatagramAddress, DatagramPeer, DatagramSocket};
 use crate::error::{Error, Result};

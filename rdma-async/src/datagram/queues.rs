@@ -5,9 +5,11 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdma_core::address::{DatagramHeader, Destination};
+use rdma_core::memory::{ReadClaim, WriteClaim};
 use rdma_core::{
-    CompletionChannel, CompletionQueue, DatagramHeader, Destination, Gid, ProtectionDomain,
-    ReadClaim, ReceiveQueue, SendQueue, SendRequest, WorkCompletion, WriteClaim,
+    CompletionChannel, CompletionQueue, Gid, ProtectionDomain, ReceiveQueue, SendQueue,
+    SendRequest, WorkCompletion,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;

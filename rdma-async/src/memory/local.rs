@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rdma_core::{Buffer, Error as VerbsError, ReadClaim, SharedBuffer, WriteClaim};
+use rdma_core::memory::{ReadClaim, SharedBuffer, WriteClaim};
+use rdma_core::{Buffer, Error as VerbsError};
 
 use super::PieceLender;
 use crate::error::{Error, Result};

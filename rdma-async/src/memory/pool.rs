@@ -5,7 +5,8 @@ use std::alloc::Layout;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core::{Buffer, HostMemory, HugePages, ProtectionDomain, SharedBuffer, WriteClaim};
+use rdma_core::memory::{HostMemory, HugePages, SharedBuffer, WriteClaim};
+use rdma_core::{Buffer, ProtectionDomain};
 
 use super::usage::{PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};

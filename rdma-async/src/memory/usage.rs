@@ -15,7 +15,7 @@ pub(super) const UNIT: usize = 64;
 #[must_use]
 pub struct PoolOptions {
     pub(crate) limit: Option<usize>,
-    pub(crate) huge_pages: rdma_core::HugePages,
+    pub(crate) huge_pages: rdma_core::memory::HugePages,
 }
 
 impl PoolOptions {
@@ -28,7 +28,7 @@ impl PoolOptions {
     }
 
     /// Sets whether the memory is in huge pages. The default is ordinary pages.
-    pub fn huge_pages(mut self, huge_pages: rdma_core::HugePages) -> Self {
+    pub fn huge_pages(mut self, huge_pages: rdma_core::memory::HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }

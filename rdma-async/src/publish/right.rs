@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rdma_core::{AccessFlags, ExposedGrant, RemoteMemory};
+use rdma_core::memory::ExposedGrant;
+use rdma_core::{AccessFlags, RemoteMemory};
 
 use super::Published;
 use crate::error::Result;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rdma_core::{
-    ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkCompletion, WriteClaim,
-};
+use rdma_core::memory::WriteClaim;
+use rdma_core::{ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkCompletion};
 
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;

@@ -1,11 +1,11 @@
-//! The two TCP connections between client and server: one that is measured, and one whose end ends the
-//! server.
+//! The two TCP connections between client and server: the connection that is measured, and a
+//! control connection. When the client closes the control connection, the server exits.
 
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Opens the connection whose end tells the server that the measurement is over.
+/// Opens the control connection, whose end tells the server that the measurement is over.
 pub(crate) async fn control(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     TcpStream::connect(target).await.context("connecting")
 }
@@ -17,8 +17,8 @@ pub(crate) async fn open(target: (&str, u16)) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Accepts the connections of a client, and serves the measured one by `serve` until the client has
-/// ended.
+/// Accepts both connections of a client on `port`. Serves the measured one with the function
+/// `serve` until the client closes the control connection.
 pub(crate) async fn serve<F>(port: u16, serve: impl FnOnce(TcpStream) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -30,7 +30,7 @@ where
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
     let ended = async {
-        // The client sends nothing; an error of the connection counts as its end.
+        // The client sends nothing on the control connection; an error counts as its end.
         let _ = control.read_u8().await;
     };
     tokio::select! {

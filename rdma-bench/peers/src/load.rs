@@ -1,4 +1,5 @@
-//! The load of a measurement: a number of loops of calls, for a time.
+//! The load of a measurement: the size of a message, the number of calls in flight, and the
+//! duration.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -7,33 +8,35 @@ use anyhow::ensure;
 use futures_util::TryStreamExt;
 use futures_util::stream::FuturesUnordered;
 
-/// Number of calls after which the clock is read again, when only the rate of calls is measured.
-const LOOK: usize = 16;
+/// Number of calls after which the clock is read again when only the rate of calls is measured:
+/// reading the clock takes a noticeable time.
+const CLOCK_EVERY: usize = 16;
 
-/// The calls of a measurement.
+/// The load that a measurement puts on the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Bytes in a request and in its response, or in a streamed item.
     pub(crate) size: usize,
-    /// Calls in flight.
+    /// Number of calls in flight.
     pub(crate) depth: usize,
-    /// Duration of the measurement. A fifth of it precedes the measurement, to warm up.
+    /// Duration of the measurement. A warm-up of a fifth of this duration precedes it.
     pub(crate) time: Duration,
 }
 
-/// The result of a measurement.
+/// The result of a measurement: numbers and rates of calls or stream items.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// Number of measured calls or items.
     pub(crate) count: usize,
     /// Calls or items per second.
     pub(crate) rate: f64,
-    /// Median time of a call, if one is in flight at a time.
+    /// Median duration of a call if one call is in flight at a time, else zero.
     pub(crate) median: Duration,
 }
 
 impl Load {
-    /// Makes calls, as many at once as [`Self::depth`] says, until the time is over.
+    /// Makes calls for the duration of the load, with [`Self::depth`] of them in flight. `call`
+    /// makes one call.
     pub(crate) async fn calls(
         &self,
         call: impl AsyncFnMut() -> anyhow::Result<()> + Clone,
@@ -58,7 +61,7 @@ impl Load {
         meter.measured()
     }
 
-    /// Makes one call after the other until the time is over.
+    /// Makes one call after the other for the duration of the load. `call` makes one call.
     pub(crate) async fn one_by_one(
         &self,
         mut call: impl AsyncFnMut() -> anyhow::Result<()>,
@@ -84,8 +87,8 @@ impl Load {
         })
     }
 
-    /// Takes the items of a stream until the time is over. The function `next` returns the length of
-    /// the next item.
+    /// Receives the items of a stream for the duration of the load. The function `next` returns the
+    /// length of the next item.
     pub(crate) async fn items(
         &self,
         mut next: impl AsyncFnMut() -> anyhow::Result<usize>,
@@ -93,18 +96,19 @@ impl Load {
         let meter = Meter::new(self);
         while meter.goes_on() {
             let length = next().await?;
-            ensure!(length == self.size, "an item of {length} bytes");
+            ensure!(length == self.size, "wrong item length: {length}");
             meter.complete();
         }
         meter.measured()
     }
 }
 
-/// The completed calls and the time of a measurement.
+/// The counter of completed calls, and the start of the measured time.
 struct Meter {
     time: Duration,
     done: Cell<usize>,
-    /// End of the time to warm up, with the number of calls until then, once the time is over.
+    /// End of the warm-up, and the number of calls that had completed by then; `None` during the
+    /// warm-up.
     begun: RefCell<Option<(Instant, usize)>>,
     first: Instant,
     last: Cell<Instant>,
@@ -122,7 +126,7 @@ impl Meter {
         }
     }
 
-    /// Returns whether the time is not over.
+    /// Returns whether the measurement continues: its duration is not over.
     fn goes_on(&self) -> bool {
         match *self.begun.borrow() {
             Some((begun, _)) => self.last.get() - begun < self.time,
@@ -134,7 +138,7 @@ impl Meter {
     fn complete(&self) {
         let done = self.done.get() + 1;
         self.done.set(done);
-        if !done.is_multiple_of(LOOK) {
+        if !done.is_multiple_of(CLOCK_EVERY) {
             return;
         }
         let now = Instant::now();
@@ -147,8 +151,8 @@ impl Meter {
 
     fn measured(&self) -> anyhow::Result<Measured> {
         let begun = *self.begun.borrow();
-        // The calls after the last look at the clock do not count.
-        let done = self.done.get() / LOOK * LOOK;
+        // Calls that completed after the clock was last read do not count.
+        let done = self.done.get() / CLOCK_EVERY * CLOCK_EVERY;
         let (begun, before) = begun.unwrap_or((self.first, 0));
         let (count, time) = (done - before, self.last.get() - begun);
         ensure!(count > 0 && !time.is_zero(), "no call completed");

@@ -1,9 +1,9 @@
 //! Measures other RPC frameworks, and a plain connection, over TCP.
 //!
-//! The measured program is the same as that of `rdma-bench`'s echo tests: two processes, each with a
-//! runtime of one thread, one connection, and a number of calls in flight that are loops of one task.
-//! Start the same command in two processes: without HOST as the server, with HOST as the client, which
-//! prints the result as a line of JSON.
+//! Client and server are built like those of the echo tests of `rdma-bench`: two processes, each
+//! with a single-threaded runtime; one connection; one task, in which as many loops make calls as
+//! calls are to be in flight. Start the same command in two processes: without HOST as the server,
+//! with HOST as the client, which prints the result as a line of JSON.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 
 use rdma_async::RemoteMr;
 
-use super::connection::Ends;
+use super::connection::Setup;
 use super::window::Window;
 use crate::error::Result;
 use crate::recorder::Recorder;
@@ -10,35 +10,35 @@ use crate::test::Verb;
 
 const SIZE: usize = size_of::<u64>();
 
-async fn operate(ends: &Ends, target: &mut RemoteMr) -> Result<u64> {
-    Ok(if ends.plan.test.verb == Verb::CompareAndSwap {
-        ends.rdma.compare_and_swap(target, 0, 0).await?
+async fn operate(setup: &Setup, target: &mut RemoteMr) -> Result<u64> {
+    Ok(if setup.plan.test.verb == Verb::CompareAndSwap {
+        setup.rdma.compare_and_swap(target, 0, 0).await?
     } else {
-        ends.rdma.fetch_and_add(target, 1).await?
+        setup.rdma.fetch_and_add(target, 1).await?
     })
 }
 
-/// Measures the latency of atomic operations, each posted when the previous one has completed.
-pub(super) async fn latency(ends: &Ends, recorder: &mut Recorder) -> Result<()> {
-    let mut target = ends.target(SIZE)?;
-    while recorder.more() {
-        recorder.stamp();
-        operate(ends, &mut target).await?;
-        ends.progress.step();
+/// Measures the latency of atomic operations. Each is posted when the previous one has completed.
+pub(super) async fn latency(setup: &Setup, recorder: &mut Recorder) -> Result<()> {
+    let mut target = setup.target(SIZE)?;
+    while recorder.needs_more() {
+        recorder.record();
+        operate(setup, &mut target).await?;
+        setup.progress.increment();
     }
     Ok(())
 }
 
-/// Measures the rate of concurrent atomic operations on one word of the peer's memory.
-pub(super) async fn bandwidth(ends: &Ends, window: &Window) -> Result<()> {
+/// Measures the rate of concurrent atomic operations, all on the same word of the peer's memory.
+pub(super) async fn bandwidth(setup: &Setup, window: &Window) -> Result<()> {
     let one = async || {
-        let mut target = ends.target(SIZE)?;
-        while window.take() {
-            operate(ends, &mut target).await?;
+        let mut target = setup.target(SIZE)?;
+        while window.claim() {
+            operate(setup, &mut target).await?;
             window.complete();
         }
         Ok(())
     };
     window.begin();
-    window.drive((0..ends.depth).map(|_| one())).await
+    window.run_all((0..setup.depth).map(|_| one())).await
 }

@@ -12,27 +12,28 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::{Length, Plan};
 use crate::recorder::Recorder;
-use crate::report::Facts;
+use crate::report::Properties;
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// Minimum number of outstanding operations for which a test prepares a connection: rdma-async's
-/// default.
+/// Minimum number of outstanding operations for which a connection is created: the default of
+/// rdma-async.
 const SEND_DEPTH: usize = 64;
 
 /// This process's side of the rdma-async connection that a test measures.
 #[derive(Debug)]
 pub struct Connection {
     // The first field, so that the connection is dropped before the runtime on which its task runs.
-    ends: Ends,
-    facts: Facts,
+    setup: Setup,
+    properties: Properties,
     runtime: Runtime,
 }
 
-/// The connection and the parameters that the test functions use.
+/// The connection under test, with the parameters of the test. Every test function receives this
+/// value.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct Setup {
     pub(super) rdma: Rdma,
     pub(super) role: Role,
     pub(super) plan: Plan,
@@ -45,8 +46,8 @@ pub(super) struct Ends {
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async, and gives the peer access to the memory that the test
-    /// needs.
+    /// Connects to the peer through rdma-async, and gives the peer access to the memory that the
+    /// test needs.
     ///
     /// # Errors
     ///
@@ -64,12 +65,12 @@ impl Connection {
             .send_depth(u32::try_from(depth.max(SEND_DEPTH)).unwrap_or(u32::MAX))
             .receive_depth(receives);
         let parameters = (plan, settings);
-        let (mut rdma, facts) = link::establish(role, parameters, builder, &runtime, control)?;
+        let (mut rdma, properties) = link::establish(role, parameters, builder, &runtime, control)?;
         let rdma = rdma.remove(0);
         let progress = Progress::default();
-        let lending = lend(&rdma, role, plan);
-        let remote = runtime::run(&runtime, control, false, &progress, lending)?.flatten();
-        let ends = Ends {
+        let exchange = exchange_memory(&rdma, role, plan);
+        let remote = runtime::run(&runtime, control, false, &progress, exchange)?.flatten();
+        let setup = Setup {
             rdma,
             role,
             plan: plan.clone(),
@@ -78,22 +79,22 @@ impl Connection {
             progress,
         };
         Ok(Self {
-            ends,
-            facts,
+            setup,
+            properties,
             runtime,
         })
     }
 }
 
 /// Gives the peer access to memory of this process, and receives access to memory of the peer, each
-/// only if the test needs it. Returns the peer's memory, if this process received access to it.
-async fn lend(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
+/// only if the test needs it. Returns the peer's memory; `None` if the test accesses none.
+async fn exchange_memory(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
     let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
     if plan.test.verb == Verb::Send {
         return Ok(None);
     }
     if both_ways || role == Role::Server {
-        let region = rdma.alloc_local_mr(layout(plan.largest())?)?;
+        let region = rdma.alloc_local_mr(layout(plan.max_size())?)?;
         rdma.send_local_mr(region).await?;
     }
     if both_ways || role == Role::Client {
@@ -107,14 +108,14 @@ fn layout(size: usize) -> Result<Layout> {
         .map_err(|_| Error::Unsupported(format!("a message of {size} bytes")))
 }
 
-impl Ends {
+impl Setup {
     /// Allocates memory for a message of `size` bytes.
     pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
         Ok(self.rdma.alloc_local_mr(layout(size)?)?)
     }
 
-    /// Returns the first `size` bytes of the peer's memory. Each operation in flight needs its own
-    /// handle, so the caller gets one for each.
+    /// Returns a handle to the first `size` bytes of the peer's memory. Each operation in flight
+    /// needs a handle of its own.
     pub(super) fn target(&self, size: usize) -> Result<RemoteMr> {
         match &self.remote {
             Some(remote) => Ok(RemoteMr::from_token(remote.token().slice(..size)?)),
@@ -131,25 +132,25 @@ impl Ends {
 
 impl Connection {
     fn latency(&self, size: usize, control: &mut Control) -> Result<Measured> {
-        let ends = &self.ends;
-        let mut recorder = Recorder::new(ends.plan.length);
+        let setup = &self.setup;
+        let mut recorder = Recorder::new(setup.plan.length);
         control.barrier()?;
         let work = async {
-            match ends.plan.test.verb {
-                Verb::Send => send::latency(ends, size, &mut recorder).await,
-                Verb::Write => write::latency(ends, size, &mut recorder).await,
-                Verb::Read => read::latency(ends, size, &mut recorder).await,
-                _ => atomic::latency(ends, &mut recorder).await,
+            match setup.plan.test.verb {
+                Verb::Send => send::latency(setup, size, &mut recorder).await,
+                Verb::Write => write::latency(setup, size, &mut recorder).await,
+                Verb::Read => read::latency(setup, size, &mut recorder).await,
+                _ => atomic::latency(setup, &mut recorder).await,
             }
         };
         runtime::run(
             &self.runtime,
             control,
-            ends.ends_with_peer(),
-            &ends.progress,
+            setup.ends_with_peer(),
+            &setup.progress,
             work,
         )?;
-        let parts = if ends.plan.test.is_half_round_trip() {
+        let parts = if setup.plan.test.is_half_round_trip() {
             2
         } else {
             1
@@ -158,46 +159,46 @@ impl Connection {
     }
 
     fn bandwidth(&self, size: usize, control: &mut Control) -> Result<Measured> {
-        let ends = &self.ends;
-        let receives = ends.role == Role::Server;
-        let mut window = Window::new(ends.plan.length, &ends.progress);
-        if ends.ends_with_peer() {
+        let setup = &self.setup;
+        let receives = setup.role == Role::Server;
+        let mut window = Window::new(setup.plan.length, &setup.progress);
+        if setup.ends_with_peer() {
             window = window.unlimited();
         }
         control.barrier()?;
         let work = async {
-            match ends.plan.test.verb {
-                Verb::Send if receives => send::receive_all(ends, size, &window).await,
-                Verb::Write if receives => write::receive_all(ends, &window).await,
-                Verb::Send => send::bandwidth(ends, size, &window).await,
-                Verb::Write => write::bandwidth(ends, size, &window).await,
-                Verb::Read => read::bandwidth(ends, size, &window).await,
-                _ => atomic::bandwidth(ends, &window).await,
+            match setup.plan.test.verb {
+                Verb::Send if receives => send::receive_all(setup, size, &window).await,
+                Verb::Write if receives => write::receive_all(setup, &window).await,
+                Verb::Send => send::bandwidth(setup, size, &window).await,
+                Verb::Write => write::bandwidth(setup, size, &window).await,
+                Verb::Read => read::bandwidth(setup, size, &window).await,
+                _ => atomic::bandwidth(setup, &window).await,
             }
         };
         runtime::run(
             &self.runtime,
             control,
-            ends.ends_with_peer(),
-            &ends.progress,
+            setup.ends_with_peer(),
+            &setup.progress,
             work,
         )?;
-        window.measured().map(Measured::Bandwidth)
+        window.bandwidth().map(Measured::Bandwidth)
     }
 }
 
 impl Measure for Connection {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
-        let test = self.ends.plan.test;
+        let test = self.setup.plan.test;
         let attends = match test.metric {
             Metric::Latency => !test.is_half_round_trip(),
-            Metric::Bandwidth => !self.ends.plan.receives_at(Role::Server),
+            Metric::Bandwidth => !self.setup.plan.receives_at(Role::Server),
         };
-        if attends && self.ends.role == Role::Server {
+        if attends && self.setup.role == Role::Server {
             // One-sided operations: this process's device answers them without the program.
             return control.barrier().map(|()| Measured::Nothing);
         }

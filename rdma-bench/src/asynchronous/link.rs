@@ -12,27 +12,27 @@ use super::runtime::{self, Progress};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::report::{Address, Facts};
+use crate::report::{Address, Properties};
 use crate::session::Role;
 use crate::settings::{Completion, Settings};
 
-/// The message that tells the peer the TCP port on which the server accepts rdma-async connections. The
-/// client's message has no port.
+/// The message that each process sends before connecting. The server's message has the TCP port on
+/// which the server accepts rdma-async connections; the client's has no port.
 #[derive(Debug, Serialize, Deserialize)]
 struct Offer {
     port: Option<u16>,
 }
 
-/// Connects to the peer through rdma-async, with the parameters of `plan` and `settings` added to those
-/// of `builder`. Returns as many connections as the plan has queue pairs, all on one device, and the
-/// properties of the first one for the report.
+/// Connects to the peer through rdma-async, with the parameters of `plan` and `settings` added to
+/// those of `builder`. Returns one connection for each queue pair of the plan, all on one device,
+/// and the properties of the first connection for the report.
 pub(crate) fn establish(
     role: Role,
     (plan, settings): (&Plan, &Settings),
     builder: RdmaBuilder,
     runtime: &Runtime,
     control: &mut Control,
-) -> Result<(Vec<Rdma>, Facts)> {
+) -> Result<(Vec<Rdma>, Properties)> {
     let context = match &settings.device {
         Some(name) => Context::open(name)?,
         None => Context::open_default()?,
@@ -57,7 +57,7 @@ pub(crate) fn establish(
             let offer = control.exchange(&Offer { port: None })?;
             let port = offer
                 .port
-                .ok_or_else(|| Error::Protocol("the server names no port".into()))?;
+                .ok_or_else(|| Error::Protocol("the server sent no port".into()))?;
             let address = SocketAddr::new(control.peer_ip()?, port);
             for _ in 0..plan.queue_pairs {
                 connections.push(runtime.block_on(builder.clone().connect(address))?);
@@ -70,7 +70,7 @@ pub(crate) fn establish(
         .remote()
         .ok_or_else(|| Error::Protocol("the queue pair has no peer".into()))?;
     let address = queue_pair.address();
-    let facts = Facts {
+    let properties = Properties {
         device: context.name().to_owned(),
         firmware: context.attributes()?.firmware_version(),
         mtu: plan.mtu.unwrap_or(local.mtu.min(remote.mtu)).bytes(),
@@ -79,7 +79,7 @@ pub(crate) fn establish(
         inline: 0,
         ends: [local, remote].map(|end| end_of(end, plan)),
     };
-    Ok((connections, facts))
+    Ok((connections, properties))
 }
 
 fn configure(mut builder: RdmaBuilder, plan: &Plan, settings: &Settings) -> RdmaBuilder {

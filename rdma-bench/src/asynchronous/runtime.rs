@@ -1,4 +1,4 @@
-//! The tokio runtime of a test, and regular checks, while the test runs, that the peer is alive.
+//! The tokio runtime of a test, and periodic checks during the test that the peer is alive.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::control::{Control, Watch};
 use crate::error::{Error, Result};
 
 /// Interval between two checks whether the peer has finished or exited.
-const PAUSE: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Builds a runtime with `threads` worker threads in addition to this thread; 0 or 1 means this thread
-/// alone.
+/// Builds a tokio runtime with `threads` worker threads in addition to this thread. With 0 or 1,
+/// all tasks run on this thread.
 pub(crate) fn build(threads: usize) -> Result<Runtime> {
     let mut builder = match threads {
         0 | 1 => Builder::new_current_thread(),
@@ -28,15 +28,15 @@ pub(crate) fn build(threads: usize) -> Result<Runtime> {
     built.map_err(Error::control("starting the runtime"))
 }
 
-/// The number of completed operations, by which a stalled test is detected.
+/// A counter of completed operations. If the counter stops changing, the test has stalled.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Counts a completed operation. A count of another thread at the same time can be lost, which does
-    /// not matter for detecting a stall.
+    /// Counts a completed operation. If two threads count at the same time, one of the counts may
+    /// be lost, which does not matter for detecting a stall.
     #[inline]
-    pub(crate) fn step(&self) {
+    pub(crate) fn increment(&self) {
         let count = self.0.load(Ordering::Relaxed);
         self.0.store(count.wrapping_add(1), Ordering::Relaxed);
     }
@@ -46,12 +46,12 @@ impl Progress {
     }
 }
 
-/// Runs `work` until it completes, and returns its result. Returns `None` if `ends_with_peer` is set
-/// and the peer finishes first.
+/// Runs the future `work` to completion, and returns its result. Returns `None` if `ends_with_peer`
+/// is set and the peer finishes first.
 ///
 /// # Errors
 ///
-/// The errors of `work`, and those of [`Watch::look`] if the peer has exited or no operation completes
+/// The errors of `work`; those of [`Watch::check`] if the peer has exited or no operation completes
 /// for too long.
 pub(crate) fn run<T>(
     runtime: &Runtime,
@@ -66,23 +66,23 @@ pub(crate) fn run<T>(
         tokio::select! {
             biased;
             result = work => result.map(Some),
-            ended = watched(watch, progress) => ended.map(|()| None),
+            ended = watch_peer(watch, progress) => ended.map(|()| None),
         }
     })
 }
 
-/// Waits until the peer has finished. Fails if the peer has exited or no operation completes for too
-/// long.
-async fn watched(mut watch: Watch, progress: &Progress) -> Result<()> {
+/// Waits until the peer has finished. Fails if the peer has exited or no operation completes for
+/// too long.
+async fn watch_peer(mut watch: Watch, progress: &Progress) -> Result<()> {
     let mut seen = progress.count();
     loop {
-        sleep(PAUSE).await;
+        sleep(CHECK_INTERVAL).await;
         let now = progress.count();
         if now != seen {
             watch.busy();
         }
         seen = now;
-        if watch.look()? {
+        if watch.check()? {
             return Ok(());
         }
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn work_ends_with_itself_the_peer_or_its_silence() {
+    fn a_run_ends_with_its_work_the_peer_or_a_timeout() {
         let runtime = build(1).unwrap();
         let progress = Progress::default();
         let (mut server, client) = pair(Duration::from_millis(200));

@@ -1,59 +1,60 @@
 //! Measures messages that are sent and received over rdma-async.
 
-use super::connection::Ends;
+use super::connection::Setup;
 use super::window::Window;
 use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// Size in bytes of the longest message that rdma-async by default sends whole. A longer message stays
-/// in the sender's memory, and the receiver reads it from there.
-const ONE_PIECE: usize = 4096;
-/// Number of long messages that the receiver reads concurrently.
-const READERS: usize = 16;
+/// Size in bytes of the longest message that rdma-async sends in one piece by default. A longer
+/// message stays in the sender's memory, from which the receiver reads it.
+const MAX_PIECE: usize = 4096;
+/// Maximum number of long messages that the receiver reads concurrently.
+const MAX_READERS: usize = 16;
 
-/// Measures half of the round trip of a message and its echo.
-pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
-    let rdma = &ends.rdma;
-    let message = ends.allocate(size)?;
-    let client = ends.role == Role::Client;
-    while ends.ends_with_peer() || recorder.more() {
+/// Measures half of the round trip of a message of `size` bytes and its echo.
+pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder) -> Result<()> {
+    let rdma = &setup.rdma;
+    let message = setup.allocate(size)?;
+    let client = setup.role == Role::Client;
+    while setup.ends_with_peer() || recorder.needs_more() {
         if !client {
             rdma.receive().await?;
         }
-        recorder.stamp();
+        recorder.record();
         rdma.send(&message).await?;
         if client {
             rdma.receive().await?;
         }
-        ends.progress.step();
+        setup.progress.increment();
     }
     Ok(())
 }
 
-/// Sends the messages of a bandwidth test, with as many sends at once as the test's depth.
-pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
-    let message = ends.allocate(size)?;
+/// Sends the messages of a bandwidth test. The number of concurrent sends is the depth of the test.
+pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
+    let message = setup.allocate(size)?;
     let send = async || {
-        while window.take() {
-            ends.rdma.send(&message).await?;
+        while window.claim() {
+            setup.rdma.send(&message).await?;
             window.complete();
         }
         Ok(())
     };
     window.begin();
-    window.drive((0..ends.depth).map(|_| send())).await
+    window.run_all((0..setup.depth).map(|_| send())).await
 }
 
-/// Receives the messages of a bandwidth test. The measured time is from the first message to the last.
-pub(super) async fn receive_all(ends: &Ends, size: usize, window: &Window) -> Result<()> {
+/// Receives the messages of a bandwidth test. The measured time is that from the first message to
+/// the last.
+pub(super) async fn receive_all(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let receive = async || {
-        while window.take() {
-            ends.rdma.receive().await?;
+        while window.claim() {
+            setup.rdma.receive().await?;
             window.complete();
         }
         Ok(())
     };
-    let receivers = if size > ONE_PIECE { READERS } else { 1 };
-    window.drive((0..receivers).map(|_| receive())).await
+    let receivers = if size > MAX_PIECE { MAX_READERS } else { 1 };
+    window.run_all((0..receivers).map(|_| receive())).await
 }

@@ -1,5 +1,5 @@
-//! The state that concurrent loops of a bandwidth test share: the number of operations left, and the
-//! measured time.
+//! The state that the concurrent loops of a bandwidth test share: the number of operations left to
+//! start, and the measured time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use crate::error::{Error, Result};
 use crate::plan::Length;
 use crate::statistics::Bandwidth;
 
-/// Number of operations after which the clock is read again: reading it takes a noticeable time.
-const LOOK: usize = 16;
+/// Number of operations after which the clock is read again: reading the clock takes a noticeable
+/// time.
+const PERIOD: usize = 16;
 
-/// The state that the loops of a bandwidth test share. Each loop runs one operation after the other, so
-/// as many operations are outstanding as there are loops.
+/// The shared state of the loops of a bandwidth test. Each loop runs one operation after the other,
+/// so the number of loops is the number of outstanding operations.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Number of operations that no loop has started yet.
@@ -29,8 +30,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates the state for a test of the given length. The measured time starts when [`Self::begin`]
-    /// is called, or else when the first operation completes.
+    /// Creates the state for a test of the given length. The measured time starts when
+    /// [`Self::begin`] is called, or otherwise when the first operation completes.
     pub(crate) fn new(length: Length, progress: &Progress) -> Self {
         let (left, limit) = match length {
             Length::Iterations(count) => (count, None),
@@ -46,8 +47,8 @@ impl Window {
         }
     }
 
-    /// Returns this state without a time limit, for a process that measures until the peer has
-    /// finished.
+    /// Returns this state without a limit of operations or time, for a process that measures until
+    /// the peer has finished.
     pub(crate) fn unlimited(self) -> Self {
         Self {
             limit: None,
@@ -61,10 +62,10 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Claims the next operation for the caller to start. Returns `false` if no operation is left or
-    /// the time limit is reached.
+    /// Claims the next operation, which the caller must then start. Returns `false` if no operation
+    /// is left or the time limit is reached.
     #[inline]
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn claim(&self) -> bool {
         let over = match (self.limit, self.begun.get()) {
             (Some(limit), Some(begun)) => self.last.get() - begun >= limit,
             _ => false,
@@ -78,16 +79,16 @@ impl Window {
         }
     }
 
-    /// Records that an operation has completed.
+    /// Records that an operation has completed, and reads the clock if necessary.
     #[inline]
     pub(crate) fn complete(&self) {
         let done = self.done.get() + 1;
         self.done.set(done);
-        self.progress.step();
+        self.progress.increment();
         // Reading the clock takes a noticeable part of an operation's time. If the number of
-        // operations is known, the clock is read after every [`LOOK`] operations, and after each of
+        // operations is known, the clock is read after every [`PERIOD`] operations, and after each of
         // the last operations.
-        if self.limit.is_none() && self.left.get() > 0 && !done.is_multiple_of(LOOK) && done > 1 {
+        if self.limit.is_none() && self.left.get() > 0 && !done.is_multiple_of(PERIOD) && done > 1 {
             return;
         }
         let now = Instant::now();
@@ -97,9 +98,9 @@ impl Window {
         self.last.set(now);
     }
 
-    /// Runs the futures `loops` concurrently until all have finished. Memory is allocated once for each
-    /// loop, not for each operation.
-    pub(crate) async fn drive<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>
+    /// Runs the futures `loops` concurrently until all have finished. Each future is a loop that
+    /// reuses its memory for every operation.
+    pub(crate) async fn run_all<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>
     where
         F: Future<Output = Result<()>>,
     {
@@ -108,9 +109,9 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the bandwidth from the start of the measured time to the last completion. Fails if no
-    /// operation has completed.
-    pub(crate) fn measured(&self) -> Result<Bandwidth> {
+    /// Returns the bandwidth over the time from the start of the measurement to the last
+    /// completion. Fails if no operation has completed.
+    pub(crate) fn bandwidth(&self) -> Result<Bandwidth> {
         match (self.done.get(), self.begun.get()) {
             (0, _) | (_, None) => Err(Error::Unsupported("nothing to measure".into())),
             (done, Some(begun)) => Ok(Bandwidth::over(done, self.last.get() - begun)),
@@ -123,11 +124,11 @@ mod tests {
     use super::*;
     use crate::asynchronous::runtime::build;
 
-    fn drive(window: &Window, depth: usize) -> usize {
+    fn run_all(window: &Window, depth: usize) -> usize {
         let most = Cell::new(0);
         let outstanding = Cell::new(0);
         let one = async || {
-            while window.take() {
+            while window.claim() {
                 outstanding.set(outstanding.get() + 1);
                 most.set(most.get().max(outstanding.get()));
                 tokio::task::yield_now().await;
@@ -137,7 +138,7 @@ mod tests {
             Ok(())
         };
         let loops = (0..depth).map(|_| one());
-        build(1).unwrap().block_on(window.drive(loops)).unwrap();
+        build(1).unwrap().block_on(window.run_all(loops)).unwrap();
         most.get()
     }
 
@@ -145,8 +146,8 @@ mod tests {
     fn as_many_as_asked_for_with_as_many_outstanding_as_loops() {
         let window = Window::new(Length::Iterations(100), &Progress::default());
         window.begin();
-        assert_eq!(drive(&window, 8), 8);
-        assert_eq!(window.measured().unwrap().iterations, 100);
+        assert_eq!(run_all(&window, 8), 8);
+        assert_eq!(window.bandwidth().unwrap().iterations, 100);
     }
 
     #[test]
@@ -154,18 +155,18 @@ mod tests {
         let length = Length::Duration(Duration::from_millis(2));
         let window = Window::new(length, &Progress::default());
         window.begin();
-        drive(&window, 4);
-        assert!(!window.take());
+        run_all(&window, 4);
+        assert!(!window.claim());
         let window = Window::new(length, &Progress::default()).unlimited();
         window.begin();
         std::thread::sleep(Duration::from_millis(3));
         window.complete();
-        assert!(window.take());
+        assert!(window.claim());
     }
 
     #[test]
     fn nothing_is_no_result() {
         let window = Window::new(Length::Iterations(5), &Progress::default());
-        assert!(window.measured().is_err());
+        assert!(window.bandwidth().is_err());
     }
 }

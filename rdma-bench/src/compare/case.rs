@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
-/// The number of message sizes that a comparison measures, and the length of its runs.
+/// The effort of a comparison: how many message sizes are measured, and how long each run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// A few sizes and short runs, which take minutes even on emulated processors.
@@ -21,7 +21,7 @@ pub enum Effort {
 impl Effort {
     /// Returns the numbers of pairs of runs after which the goal is evaluated. The measurement ends
     /// when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
-    pub(super) fn looks(self) -> &'static [usize] {
+    pub(super) fn checks(self) -> &'static [usize] {
         match self {
             Self::Quick => &[3],
             Self::Full => &[7, 11, 15],
@@ -35,7 +35,7 @@ impl Effort {
         }
     }
 
-    /// Returns the number of messages of `size` bytes to measure.
+    /// Returns the number of messages of `size` bytes that one run measures.
     fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
@@ -62,8 +62,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns all tests to compare, with the message sizes and the numbers of messages that `effort`
-    /// means.
+    /// Returns all tests to compare. `effort` determines their message sizes and numbers of
+    /// messages.
     pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
@@ -83,7 +83,8 @@ impl Case {
         cases
     }
 
-    /// Returns settings with the queue depth and the signaling interval that both programs use.
+    /// Returns the settings of a run, with the queue depth and the signaling interval that both
+    /// programs use.
     pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {
@@ -92,8 +93,8 @@ impl Case {
         }
     }
 
-    /// Returns a JSON document of the format `schema` that describes this case and contains the entries
-    /// of `findings`.
+    /// Returns a JSON document of the format `schema` that describes this case, the device and the
+    /// machine, and contains the entries of `findings`.
     pub(super) fn document(
         &self,
         schema: &str,

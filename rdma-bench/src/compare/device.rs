@@ -22,7 +22,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the device of `context`, with the port and the GID that rdma-core chooses by default.
+    /// Returns the device of `context`, with the port, the GID and the path MTU that rdma-core
+    /// chooses by default.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl Perftest {
         "ib_atomic_bw",
     ];
 
-    /// Returns perftest if it is installed and can use the device of `context`.
+    /// Returns perftest's version if perftest is installed and can use the device of `context`.
     ///
     /// # Errors
     ///
@@ -79,8 +80,7 @@ impl Perftest {
     }
 }
 
-/// Returns whether the environment preloads softroce into this process and the processes that it
-/// starts.
+/// Returns whether `LD_PRELOAD` loads softroce into this process and the processes that it starts.
 pub fn softroce_is_preloaded() -> bool {
     env::var_os("LD_PRELOAD")
         .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"))

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// Interval between two checks whether a process has ended: long, so that the checks do not disturb the
-/// process.
-const PAUSE: Duration = Duration::from_millis(10);
-/// Maximum wait until a server process listens on its port.
-const START: Duration = Duration::from_secs(30);
+/// Interval between two checks whether a process has ended: long, so that the checks do not disturb
+/// the measurement.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum time that a server process takes until it listens on its port.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A child process whose output is read while it runs. The process is killed when this value is
-/// dropped.
+/// A child process whose output is read while the process runs. The process is killed when this
+/// value is dropped.
 struct Process {
     child: Child,
     name: String,
@@ -70,17 +70,19 @@ impl Output {
 }
 
 impl Process {
-    /// Starts a process, on processor number `processor` if one is given and `taskset` is installed.
-    fn start(words: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
+    /// Starts a process with the given command line. Pins the process to the processor with the
+    /// number `processor`, if one is given and `taskset` is installed. `name` is the program's name
+    /// in errors.
+    fn start(argv: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
         let mut command = match processor {
             Some(processor) if in_path("taskset") => {
                 let mut command = Command::new("taskset");
-                command.args(["-c", &processor.to_string()]).args(words);
+                command.args(["-c", &processor.to_string()]).args(argv);
                 command
             }
             _ => {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]);
+                let mut command = Command::new(&argv[0]);
+                command.args(&argv[1..]);
                 command
             }
         };
@@ -103,13 +105,13 @@ impl Process {
     fn await_listening(&mut self, port: u16) -> Result<()> {
         let started = Instant::now();
         while !is_listening(self.child.id(), port) {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.exit_status()? {
                 return Err(self.failed(format!("ended with {status}")));
             }
-            if started.elapsed() > START {
+            if started.elapsed() > START_TIMEOUT {
                 return Err(self.failed(format!("does not listen on port {port}")));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(CHECK_INTERVAL);
         }
         Ok(())
     }
@@ -125,8 +127,8 @@ impl Process {
         }
     }
 
-    /// Returns the exit status of the process, if it has ended.
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    /// Returns the exit status of the process; `None` while it runs.
+    fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {
             program: name,
@@ -134,34 +136,36 @@ impl Process {
         })
     }
 
-    /// Starts a companion: a second program that runs at the same time as this process. Waits until the
-    /// function `companion` has derived the companion's command line from this process's output.
-    fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
+    /// Starts the companion of this process: a second program that runs at the same time. Waits
+    /// until the function `companion` can derive the companion's command line from this process's
+    /// output.
+    fn run_beside(&mut self, companion: Companion<'_>) -> Result<Self> {
         let started = Instant::now();
         loop {
-            if let Some(words) = companion(&self.output.text()) {
-                return Self::start(&words, Some(0), &format!("{} (beside it)", self.name));
+            if let Some(argv) = companion(&self.output.text()) {
+                return Self::start(&argv, Some(0), &format!("{} (companion)", self.name));
             }
-            if let Some(status) = self.ended()? {
-                return Err(self.failed(format!("ended early, with {status}")));
+            if let Some(status) = self.exit_status()? {
+                return Err(self.failed(format!("ended before the test, with {status}")));
             }
-            if started.elapsed() > START {
-                return Err(self.failed("does not say where it is".into()));
+            if started.elapsed() > START_TIMEOUT {
+                return Err(self.failed("did not print its addresses in time".into()));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    /// Waits until the process has ended successfully, and returns its output.
+    /// Waits until the process has ended successfully, and returns its output. Fails, with the end
+    /// of the output, if the process fails or runs beyond `deadline`.
     fn finish(&mut self, deadline: Instant) -> Result<String> {
         loop {
-            match self.ended()? {
+            match self.exit_status()? {
                 Some(status) if status.success() => return Ok(self.output.whole()),
                 Some(status) => return Err(self.failed(format!("ended with {status}"))),
                 None if Instant::now() > deadline => {
                     return Err(self.failed("did not end in time".into()));
                 }
-                None => thread::sleep(PAUSE),
+                None => thread::sleep(CHECK_INTERVAL),
             }
         }
     }
@@ -175,57 +179,58 @@ impl Drop for Process {
     }
 }
 
-/// Returns a TCP port that is free at the moment.
+/// Returns a TCP port that is free at the time of the call.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found
         .map(|address| address.port())
-        .map_err(Error::control("looking for a free port"))
+        .map_err(Error::control("finding a free TCP port"))
 }
 
-/// Runs a server and a client until both have ended, and returns the client's output. Both have the
-/// command line `words`; the client has `client_words` in addition.
+/// Runs a server and a client until both have ended, and returns the client's output. The server's
+/// command line is `argv`, the client's is `argv` followed by `client_args`. `name` is the program's
+/// name in errors.
 pub(super) fn run(
-    words: &[OsString],
-    client_words: &[OsString],
+    argv: &[OsString],
+    client_args: &[OsString],
     port: u16,
     name: &str,
     limit: Duration,
 ) -> Result<String> {
-    let client_words = [words, client_words].concat();
-    run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
+    let client_args = [argv, client_args].concat();
+    run_with_servers(&[(argv.to_vec(), port)], &client_args, name, limit, None)
 }
 
-/// A function that derives the command line of a companion, a program that runs beside a client, from
-/// the client's output so far. Returns `None` while that output is not sufficient.
+/// A function that derives the command line of a companion (a program that runs beside a client)
+/// from the client's output so far. Returns `None` while that output does not suffice.
 pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
 
-/// Runs servers, each given with the port on which it listens, and a client until all have ended.
-/// Returns the client's output. The servers share a processor. The `companion` program, if given, runs
-/// on that processor too, until the client ends.
+/// Runs servers and a client until all have ended, and returns the client's output. Each server is
+/// given with the port on which it listens. The servers share one processor, on which the
+/// `companion`, if given, runs too, until the client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
-    client_words: &[OsString],
+    client_args: &[OsString],
     name: &str,
     limit: Duration,
     companion: Option<Companion<'_>>,
 ) -> Result<String> {
     let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
     let mut started = Vec::new();
-    for (words, port) in servers {
-        let mut server = Process::start(words, Some(0), &format!("{name} (server)"))?;
+    for (argv, port) in servers {
+        let mut server = Process::start(argv, Some(0), &format!("{name} (server)"))?;
         server.await_listening(*port)?;
         started.push(server);
     }
     let deadline = Instant::now() + limit;
     let client_name = format!("{name} (client)");
-    let mut client = Process::start(client_words, Some(last.min(1)), &client_name)?;
-    let mut beside = companion.map(|words| client.accompany(words)).transpose()?;
+    let mut client = Process::start(client_args, Some(last.min(1)), &client_name)?;
+    let mut beside = companion.map(|line| client.run_beside(line)).transpose()?;
     let printed = client.finish(deadline)?;
     if let Some(beside) = &mut beside
-        && let Some(status) = beside.ended()?
+        && let Some(status) = beside.exit_status()?
     {
-        return Err(beside.failed(format!("ended early, with {status}")));
+        return Err(beside.failed(format!("ended before the test, with {status}")));
     }
     drop(beside);
     for mut server in started {
@@ -234,8 +239,8 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs servers and a client of each at the same time, until all have ended. Returns the outputs of the
-/// clients. The servers share a processor, and so do the clients.
+/// Runs several servers, each with a client, at the same time, until all have ended. Returns the
+/// outputs of the clients. The servers share one processor, and so do the clients.
 pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Result<Vec<String>> {
     let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
     let mut servers = Vec::new();
@@ -258,7 +263,8 @@ pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Resul
     printed
 }
 
-/// The command lines of a server and its client, and the port on which the server listens.
+/// A server and its client, with the messages between the two: the command lines of both programs,
+/// and the port on which the server listens.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) server: Vec<OsString>,
@@ -266,19 +272,20 @@ pub(crate) struct Flow {
     pub(crate) client: Vec<OsString>,
 }
 
-/// Runs one program until it ends, and returns its output. Binds the program to `processor` if given.
+/// Runs one program until it ends, and returns its output. Pins the program to `processor`, if one
+/// is given.
 pub(crate) fn run_alone(
-    words: &[OsString],
+    argv: &[OsString],
     processor: Option<usize>,
     name: &str,
     limit: Duration,
 ) -> Result<String> {
-    Process::start(words, processor, name)?.finish(Instant::now() + limit)
+    Process::start(argv, processor, name)?.finish(Instant::now() + limit)
 }
 
 /// Returns whether a process listens on the TCP port `port` in the network namespace of the process
-/// `process`. Reads the kernel's tables of connections, because a server would mistake a connection made
-/// for this check for the connection of its client.
+/// with the ID `process`. Reads the kernel's tables of connections instead of connecting, because
+/// the server would take a connection for that of its client.
 fn is_listening(process: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|name| {
         let table = fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();
@@ -301,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_is_told_from_connected() {
+    fn listening_and_connected_sockets_are_distinguished() {
         let table = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
    0: 00000000:4853 00000000:0000 0A 00000000:00000000 00:00000000 00000000
@@ -314,9 +321,9 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_is_not_waited_for() {
-        let words = ["sh", "-c", "echo no device >&2; exit 3"].map(OsString::from);
+        let argv = ["sh", "-c", "echo no device >&2; exit 3"].map(OsString::from);
         let port = free_port().unwrap();
-        let error = run(&words, &[], port, "sh", Duration::from_secs(5)).unwrap_err();
+        let error = run(&argv, &[], port, "sh", Duration::from_secs(5)).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("exit status: 3") && text.contains("no device"),

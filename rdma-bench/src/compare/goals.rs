@@ -1,4 +1,4 @@
-//! Goals for the ratio of this program's result to perftest's, on every device.
+//! The goals of the comparisons with perftest, which are the same for every device.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Case;
 use crate::test::Metric;
 
-/// The maximum or the minimum of a measured number, such as the ratio of two results.
+/// A bound of a measured number, such as the ratio of two results.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Goal {
     /// The maximum of the number: for latencies and their ratios, less is better.
@@ -20,9 +20,8 @@ impl Goal {
     /// The message sizes that have a goal, in bytes.
     pub(super) const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-    /// Returns the goal of a test: a result that is at most ten percent worse than perftest's. This
-    /// margin is sufficient on emulated processors, too. Returns `None` for a message size without a
-    /// goal.
+    /// Returns the goal of a test: at most ten percent worse than perftest. This margin suffices on
+    /// emulated processors, too. Returns `None` for a message size without a goal.
     pub fn of(case: &Case) -> Option<Self> {
         Self::SIZES
             .contains(&case.size)
@@ -32,7 +31,7 @@ impl Goal {
             })
     }
 
-    /// Returns whether `ratio` meets the goal.
+    /// Returns whether `ratio` (this program's result divided by perftest's) meets the goal.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(most) => ratio <= most,

@@ -1,9 +1,9 @@
 //! Comparison of this program with perftest; both run in turns on the same device.
 //!
-//! Each program runs as two processes, server and client, on two processors. Both programs measure with
-//! the same size, number of messages, queue depth, signaling, polling, MTU, GID index and inline data.
-//! Each pair of runs gives a ratio, and the median of the ratios decides. So changes of the machine
-//! between two pairs do not matter.
+//! Each program runs as two processes, server and client, on two processors. Both programs measure
+//! with the same message size, number of messages, queue depth, signaling, polling, MTU, GID index
+//! and inline data. Each pair of runs gives a ratio, and the median of the ratios decides: changes
+//! of the machine between two pairs then do not matter.
 
 mod case;
 mod device;

@@ -8,7 +8,7 @@ use crate::limits::{self, Interval, Verdict};
 use crate::machine::Machine;
 use crate::statistics::median;
 
-/// A pair of runs, one after the other: one of this program and one of perftest.
+/// The results of two runs, one after the other: one of this program and one of perftest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
     /// The result of this program: microseconds, or messages per second.
@@ -62,8 +62,8 @@ impl Comparison {
         Some((middle(ratios())?, least, most))
     }
 
-    /// Returns the median of the ratios with its 95 % confidence interval; `None` for fewer than six
-    /// pairs.
+    /// Returns the median of the ratios with its 95 % confidence interval; `None` for fewer than
+    /// six pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }

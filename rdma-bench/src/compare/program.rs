@@ -1,4 +1,4 @@
-//! The benchmark programs that are compared: their command lines, and how their results are read.
+//! The benchmark programs that are compared: command lines, and parsing of results.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// Returns whether a program of this name is in the `PATH`.
+/// Returns whether a program with this name is in the `PATH`.
 pub(crate) fn in_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
@@ -41,7 +41,7 @@ pub(crate) struct Reading {
 }
 
 impl Program {
-    /// Returns the name of the program that measures `case`, for error messages.
+    /// Returns the name of the program that measures `case`, as it appears in errors.
     pub(crate) fn name(&self, case: &Case) -> String {
         match self {
             Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
@@ -49,9 +49,10 @@ impl Program {
         }
     }
 
-    /// Returns the command line that server and client have in common, with the options of `case`.
-    pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
-        let mut words: Vec<OsString> = match self {
+    /// Returns the command line that server and client have in common: the program with the options
+    /// of `case`, and `port` for the control connection.
+    pub(crate) fn argv(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
             // Registers memory without relaxed ordering, as rdma-bench does.
             Self::Perftest => vec![
@@ -60,7 +61,7 @@ impl Program {
                 "--disable_pcie_relaxed".into(),
             ],
         };
-        let mut option = |name: &str, value: String| words.extend([name.into(), value.into()]);
+        let mut option = |name: &str, value: String| argv.extend([name.into(), value.into()]);
         option("-d", network.device.clone());
         option("-i", network.port.to_string());
         option("-x", network.gid_index.to_string());
@@ -72,7 +73,7 @@ impl Program {
         }
         if let Self::Ours(_, layer @ (Layer::Async | Layer::Rpc)) = self {
             option("--layer", layer.to_string());
-            return words;
+            return argv;
         }
         if matches!(case.test.verb, Verb::Send | Verb::Write) {
             option("-I", "0".into());
@@ -82,24 +83,24 @@ impl Program {
             option("-t", settings.tx_depth.to_string());
             option("-Q", settings.cq_moderation.unwrap_or(1).to_string());
             // No timestamp for each message: its cost would count against the device.
-            words.push("-N".into());
+            argv.push("-N".into());
         }
-        words
+        argv
     }
 
     /// Returns the additional arguments of the client: the server's host, and the path of the JSON
     /// document that the client writes.
-    pub(crate) fn client_words(&self, host: &str, document: &Path) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec![host.into()];
+    pub(crate) fn client_args(&self, host: &str, document: &Path) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = vec![host.into()];
         if let Self::Ours(..) = self {
-            words.extend(["--out_json", "--out_json_file"].map(OsString::from));
-            words.push(document.into());
+            argv.extend(["--out_json", "--out_json_file"].map(OsString::from));
+            argv.push(document.into());
         }
-        words
+        argv
     }
 
-    /// Returns the client's result, read from its output (perftest) or its JSON document
-    /// (`rdma-bench`).
+    /// Reads the client's result from the output that it printed (perftest) or from the JSON
+    /// document at the path `document` (`rdma-bench`).
     pub(crate) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
         let refuse = |reason: String| Error::Program {
             program: self.name(case),
@@ -108,7 +109,7 @@ impl Program {
         match self {
             Self::Perftest => {
                 let figure = figure(case, printed)
-                    .ok_or_else(|| refuse(format!("no result in what it printed:\n{printed}")))?;
+                    .ok_or_else(|| refuse(format!("no result in its output:\n{printed}")))?;
                 let percentile_99 = match case.test.metric {
                     Metric::Latency => columns(case, printed)
                         .and_then(|columns| Statistic::P99.in_columns(&columns)),
@@ -124,14 +125,15 @@ impl Program {
                 let text = fs::read_to_string(document)
                     .map_err(|error| refuse(format!("{}: {error}", document.display())))?;
                 let document: Value = serde_json::from_str(&text)
-                    .map_err(|error| refuse(format!("its document: {error}")))?;
+                    .map_err(|error| refuse(format!("reading its JSON document: {error}")))?;
                 let results = &document["results"];
                 let figure = match case.test.metric {
                     Metric::Latency => results["t_typical"].as_f64(),
                     Metric::Bandwidth => results["MsgRate"].as_f64().map(|rate| rate * 1e6),
                 };
                 Ok(Reading {
-                    figure: figure.ok_or_else(|| refuse("no result in its document".into()))?,
+                    figure: figure
+                        .ok_or_else(|| refuse("no result in its JSON document".into()))?,
                     percentile_99: Statistic::P99.in_document(&document),
                     document: Some(document),
                 })
@@ -140,9 +142,9 @@ impl Program {
     }
 }
 
-/// Returns the typical latency, or the average message rate, from the line that perftest printed for
-/// the size of `case`. Returns `None` if perftest printed no valid number, as when perftest cannot
-/// determine the processor's frequency.
+/// Returns the typical latency, or the average message rate, from the line that perftest printed
+/// for the size of `case`. Returns `None` if that line has no valid number, as when perftest could
+/// not determine the processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
     let columns = columns(case, printed)?;
     let figure = match case.test.metric {
@@ -156,7 +158,8 @@ fn figure(case: &Case, printed: &str) -> Option<f64> {
     (figure.is_finite() && figure > 0.0).then_some(figure)
 }
 
-/// Returns the numbers in the last line that perftest printed for the size of `case`.
+/// Returns the numbers in the last line that perftest printed for the size of `case`; `None` if
+/// there is no such line.
 pub(crate) fn columns(case: &Case, printed: &str) -> Option<Vec<f64>> {
     printed.lines().rev().find_map(|line| {
         let columns: Option<Vec<f64>> = line
@@ -204,15 +207,15 @@ mod tests {
             mtu: 4096,
         };
         let case = case(Verb::Write, Metric::Bandwidth, 8);
-        let words = |program: Program| {
-            let words = program.words(&case, &network, 20000);
-            let device = words.iter().position(|word| word == "-d").unwrap();
-            words[device..].to_vec()
+        let options = |program: Program| {
+            let argv = program.argv(&case, &network, 20000);
+            let device = argv.iter().position(|word| word == "-d").unwrap();
+            argv[device..].to_vec()
         };
-        let ours = words(Program::Ours("rdma-bench".into(), Layer::Core));
-        assert_eq!(ours, words(Program::Perftest));
+        let ours = options(Program::Ours("rdma-bench".into(), Layer::Core));
+        assert_eq!(ours, options(Program::Perftest));
         assert!(ours.contains(&"-Q".into()) && ours.contains(&"-I".into()));
-        let layered = words(Program::Ours("rdma-bench".into(), Layer::Async));
+        let layered = options(Program::Ours("rdma-bench".into(), Layer::Async));
         assert!(layered.ends_with(&["--layer".into(), "async".into()]));
         assert!(!layered.contains(&"-Q".into()) && !layered.contains(&"-I".into()));
     }

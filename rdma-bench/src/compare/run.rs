@@ -17,22 +17,22 @@ use crate::error::Result;
 use crate::limits::Verdict;
 
 /// Time limit of one run of a program.
-const LIMIT: Duration = Duration::from_secs(180);
-/// Maximum number of tries of a perftest run: sometimes perftest cannot determine the processor's
-/// frequency.
-const TRIES: usize = 3;
+const RUN_TIMEOUT: Duration = Duration::from_secs(180);
+/// Maximum number of attempts of a perftest run: sometimes perftest cannot determine the
+/// processor's frequency.
+const ATTEMPTS: usize = 3;
 
-/// The option with which `rdma-bench` uses memory that the program allocates, as perftest does by
+/// The option with which `rdma-bench` allocates the memory of messages itself, as perftest does by
 /// default.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Measures `case` with the program `ours` and, if given, the program `peer` in pairs of runs. The
-/// order within a pair alternates, so that neither program gains from the state in which the other
-/// program leaves the machine.
+/// Measures `case` in pairs of runs, with the program `ours` and, if given, the program `peer`. The
+/// order within a pair alternates, so that neither program profits from the state in which the
+/// other leaves the machine.
 ///
 /// # Errors
 ///
-/// [`crate::Error::Program`] if a run fails in every try.
+/// [`crate::Error::Program`] if a run fails in every attempt.
 pub fn compare(
     case: Case,
     network: &Network,
@@ -48,7 +48,7 @@ pub fn compare(
         let Some(peer) = peer else { return Ok(None) };
         Ok(Some(measure(peer, &case, network, &[])?.figure))
     };
-    for look in effort.looks() {
+    for look in effort.checks() {
         while comparison.pairs.len() < *look {
             let (own, theirs) = if comparison.pairs.len().is_multiple_of(2) {
                 let own = measure(ours, &case, network, MALLOC)?;
@@ -71,8 +71,8 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Runs the server and the client of `program` with the options of `case` and, in addition, `options`.
-/// Runs perftest again if it fails, up to [`TRIES`] times in all.
+/// Runs the server and the client of `program` with the options of `case` and the additional
+/// `options`. Repeats a run of perftest that fails, up to [`ATTEMPTS`] runs in total.
 pub(crate) fn measure(
     program: &Program,
     case: &Case,
@@ -80,7 +80,7 @@ pub(crate) fn measure(
     options: &[&str],
 ) -> Result<Reading> {
     let mut outcome = once(program, case, network, options);
-    for _ in 1..TRIES {
+    for _ in 1..ATTEMPTS {
         if matches!(program, Program::Ours(..)) || outcome.is_ok() {
             break;
         }
@@ -91,25 +91,25 @@ pub(crate) fn measure(
 
 fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> Result<Reading> {
     let port = free_port()?;
-    let file = Scratch::new(port);
-    let mut words = program.words(case, network, port);
-    words.extend(options.iter().map(OsString::from));
-    let client = program.client_words("127.0.0.1", &file.0);
-    let printed = run(&words, &client, port, &program.name(case), LIMIT)?;
+    let file = TemporaryFile::new(port);
+    let mut argv = program.argv(case, network, port);
+    argv.extend(options.iter().map(OsString::from));
+    let client = program.client_args("127.0.0.1", &file.0);
+    let printed = run(&argv, &client, port, &program.name(case), RUN_TIMEOUT)?;
     program.read(case, &printed, &file.0)
 }
 
 /// The path of a temporary file, which is removed when this value is dropped.
-pub(crate) struct Scratch(pub(crate) PathBuf);
+pub(crate) struct TemporaryFile(pub(crate) PathBuf);
 
-impl Scratch {
+impl TemporaryFile {
     pub(crate) fn new(number: u16) -> Self {
         let name = format!("rdma-bench-{}-{number}.json", process::id());
         Self(env::temp_dir().join(name))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // The file does not exist if the run failed.
         let _ = fs::remove_file(&self.0);

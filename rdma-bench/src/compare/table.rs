@@ -5,7 +5,7 @@ use crate::limits::Interval;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
-/// Returns the header line of the table of comparisons.
+/// Returns the header line of the comparison table.
 pub fn heading() -> String {
     format!(
         "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",
@@ -13,7 +13,8 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of a comparison.
+/// Returns the table line of a comparison: the test, both results, their ratio with its interval,
+/// and the verdict.
 pub fn line(comparison: &Comparison) -> String {
     let case = &comparison.case;
     let (unit, factor) = match case.test.metric {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_stand_under_the_heads() {
+    fn lines_are_aligned_with_the_heading() {
         let pairs = [(10.0, 10.0), (10.7, 10.0), (10.5, 10.0)];
         let few = line(&comparison(Metric::Latency, &pairs));
         let pairs = [&[(11.0, 10.0)], &[(10.5, 10.0); 6][..]].concat();

@@ -10,12 +10,13 @@ use super::{Control, Message};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
-/// Maximum time that a client retries to connect while the server does not listen yet.
-const SERVER_START: Duration = Duration::from_secs(5);
+/// Maximum time for which a client repeats connection attempts while the server does not listen
+/// yet.
+const CONNECT_RETRY_TIME: Duration = Duration::from_secs(5);
 /// Maximum wait for the first message on a new connection.
-const GREETING: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Listens on a port of all local addresses.
+/// Listens for control connections on `port`, on all local addresses.
 ///
 /// # Errors
 ///
@@ -25,12 +26,13 @@ pub fn listen(port: u16) -> Result<TcpListener> {
     let listener = TcpListener::bind(anywhere)
         .or_else(|_| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))));
     listener.map_err(Error::control(format!(
-        "listening on port {port} (`-p` names another)"
+        "listening on port {port} (`-p` selects another port)"
     )))
 }
 
-/// Waits for a client, and checks that its plan (the parameters of the test) equals `plan`. Reports
-/// other programs that connect on standard error, and closes their connections.
+/// Waits for a client whose plan (the parameters of the test) equals `plan`. A client with another
+/// plan is refused, which fails the call. Other programs that connect are reported on standard
+/// error, and their connections are closed.
 pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = "waiting for the client";
     listener
@@ -45,7 +47,7 @@ pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<
                     .map_err(Error::control(what))?;
                 match greet(stream, plan, timeout) {
                     Ok((mut control, theirs)) => {
-                        return match Plan::agree(plan, &theirs) {
+                        return match Plan::check_equal(plan, &theirs) {
                             Ok(()) => Ok(control),
                             Err(error) => {
                                 control.fail(&error);
@@ -53,7 +55,7 @@ pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<
                             }
                         };
                     }
-                    Err(error) => eprintln!("not a client, {address}: {error}"),
+                    Err(error) => eprintln!("closed a connection from {address}: {error}"),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -71,24 +73,24 @@ pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<
 }
 
 fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, Plan)> {
-    let mut control = Control::new(stream, GREETING.min(timeout))?;
+    let mut control = Control::new(stream, HELLO_TIMEOUT.min(timeout))?;
     let theirs = expect_greeting(&mut control)?;
     control.timeout = timeout;
     control.send(&greeting(plan))?;
     Ok((control, theirs))
 }
 
-/// Connects to a server and sends it `plan`, the parameters of the test. The server checks that they
-/// equal its own.
+/// Connects to the server on `host`, and sends it `plan`, the parameters of the test. The server
+/// checks that they equal its own.
 pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
     let what = format!("connecting to {host} port {port}");
     let addresses: Vec<_> = (host, port)
         .to_socket_addrs()
         .map_err(Error::control(&*what))?
         .collect();
-    let deadline = Instant::now() + SERVER_START.min(timeout);
+    let deadline = Instant::now() + CONNECT_RETRY_TIME.min(timeout);
     let stream = loop {
-        let mut failure = io::Error::other("the name has no address");
+        let mut failure = io::Error::other("the host name has no address");
         let connected = addresses.iter().find_map(|address| {
             TcpStream::connect_timeout(address, timeout)
                 .map_err(|error| failure = error)
@@ -121,7 +123,7 @@ fn expect_greeting(control: &mut Control) -> Result<Plan> {
     match control.receive()? {
         Message::Hello { version, plan } if version == Message::VERSION => Ok(plan),
         Message::Hello { version, .. } => Err(Error::Protocol(format!(
-            "version {version}, this is version {}",
+            "the peer has protocol version {version}, this process has version {}",
             Message::VERSION
         ))),
         other => Err(super::unexpected("a greeting", &other)),
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_hear_of_a_difference() {
+    fn both_sides_report_a_difference() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || accept(&listener, &plan(8), WAIT).map(drop));
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn no_client_ends_the_wait() {
+    fn waiting_without_a_client_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = accept(&listener, &plan(8), Duration::from_millis(50)).unwrap_err();
         assert!(error.to_string().starts_with("no client for 0.05 s"));

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::statistics::Bandwidth;
 
 /// Maximum length of a message in bytes.
-const LIMIT: usize = 1 << 16;
+const MAX_MESSAGE: usize = 1 << 16;
 
 /// This process's side of the control connection.
 #[derive(Debug)]
@@ -33,8 +33,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// Time to wait, after an error in this process, for a message that the peer failed first.
-    const LAST_WORDS: Duration = Duration::from_millis(200);
+    /// Maximum wait, after an error in this process, for a message from the peer that the peer
+    /// failed first.
+    const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
     /// Creates a control connection from a connected stream. `timeout` limits each wait for the peer.
     ///
@@ -126,7 +127,7 @@ impl Control {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length).map_err(lost)?;
         let length = u32::from_be_bytes(length) as usize;
-        if length > LIMIT {
+        if length > MAX_MESSAGE {
             let reason = format!("a message of {length} bytes; is the peer an rdma-bench?");
             return Err(Error::Protocol(reason));
         }
@@ -135,13 +136,13 @@ impl Control {
         serde_json::from_slice(&body).map_err(protocol)
     }
 
-    /// Returns the cause of `error`, which occurred in this process: the peer's failure or exit if the
-    /// peer failed or exited first, else `error` itself.
-    pub fn explain(&mut self, error: Error) -> Error {
+    /// Returns the root cause of `error`, which occurred in this process: the failure or exit of
+    /// the peer if that came first, else `error` itself.
+    pub fn root_cause(&mut self, error: Error) -> Error {
         if matches!(error, Error::Peer(_) | Error::PeerGone) {
             return error;
         }
-        match self.receive_within(Some(Self::LAST_WORDS)) {
+        match self.receive_within(Some(Self::PEER_FAILURE_WAIT)) {
             Err(cause @ (Error::Peer(_) | Error::PeerGone)) => cause,
             _ => error,
         }
@@ -193,13 +194,13 @@ impl Control {
         self.await_finish()
     }
 
-    /// Waits until the peer has finished measuring, and returns the peer's result. A process that
-    /// measures nothing itself calls this function instead of [`Self::finish`].
+    /// Waits until the peer has finished measuring, and returns the peer's result. Replaces
+    /// [`Self::finish`] in a process that measures nothing itself.
     ///
     /// # Errors
     ///
     /// The errors of [`Self::send`] and [`Self::receive`].
-    pub fn attend(&mut self) -> Result<Option<Bandwidth>> {
+    pub fn wait_for_result(&mut self) -> Result<Option<Bandwidth>> {
         let theirs = self.await_finish()?;
         self.send(&Message::Finished(None))?;
         Ok(theirs)
@@ -212,7 +213,7 @@ impl Control {
         }
     }
 
-    /// Returns a [`Watch`], which checks that the peer is alive while this process polls.
+    /// Returns a [`Watch`], with which this process checks while it polls that the peer is alive.
     /// `ends_with_peer` means that this process measures until the peer has finished.
     ///
     /// # Errors
@@ -228,7 +229,7 @@ fn protocol(error: impl std::fmt::Display) -> Error {
 }
 
 fn unexpected(wanted: &str, found: &Message) -> Error {
-    Error::Protocol(format!("{wanted} was due, {} came", found.name()))
+    Error::Protocol(format!("expected {wanted}, received {}", found.name()))
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told() {
+    fn a_failure_is_reported_to_the_peer() {
         let (mut server, mut client) = pair();
         server.fail(&Error::Unsupported("no such thing".into()));
         let error = client.receive().unwrap_err().to_string();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_connection_and_silence_are_told_apart() {
+    fn a_closed_connection_and_silence_are_distinguished() {
         let (server, mut client) = pair();
         assert!(matches!(client.receive(), Err(Error::TimedOut { .. })));
         drop(server);

@@ -1,4 +1,4 @@
-//! Detects, while polling, that the peer has exited or is silent.
+//! Detects, while this process polls, that the peer has exited or does not respond.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// A checker for a process that polls. After many empty polls (polls that returned no completion or
-/// message), it checks the clock and the control connection.
+/// A check that the peer is alive, for a process that polls. Reads the clock and the control
+/// connection only after many empty polls (polls without a completion or message).
 #[derive(Debug)]
 pub struct Watch {
     stream: TcpStream,
@@ -18,17 +18,17 @@ pub struct Watch {
     /// Time of the first check of the clock since the last message or completion.
     idle_since: Option<Instant>,
     /// Time of the last check of the control connection.
-    looked: Instant,
+    checked: Instant,
 }
 
 impl Watch {
     /// Number of empty polls between two checks of the clock.
-    const POLLS: u32 = 1 << 10;
+    const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
     /// Minimum time between two checks of the control connection.
-    const PAUSE: Duration = Duration::from_millis(20);
-    /// Maximum time without a message or completion after the peer has reported that it finished. The
-    /// last message of the peer may then still be in flight.
-    const GRACE: Duration = Duration::from_secs(2);
+    const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+    /// Maximum time without a message or completion after the peer has reported that it finished.
+    /// The peer's last message may still be in flight during this time.
+    const MAX_IDLE_AFTER_FINISH: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
         let what = "watching the control connection";
@@ -41,7 +41,7 @@ impl Watch {
             ends_with_peer,
             polls: 0,
             idle_since: None,
-            looked: Instant::now(),
+            checked: Instant::now(),
         })
     }
 
@@ -52,43 +52,43 @@ impl Watch {
         self.idle_since = None;
     }
 
-    /// Records a poll that returned no message or completion. Returns `true` if the peer has finished,
-    /// so that this process must stop, too.
+    /// Records an empty poll (without a message or completion). Returns `true` if the peer has
+    /// finished, so that this process must stop, too.
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`] if the peer has exited, [`Error::TimedOut`] if no message or completion came
-    /// for too long.
+    /// [`Error::PeerGone`] if the peer has exited, [`Error::TimedOut`] if no message or completion
+    /// arrived for too long.
     #[inline]
     pub fn idle(&mut self) -> Result<bool> {
         self.polls += 1;
-        if self.polls.is_multiple_of(Self::POLLS) {
-            self.look()
+        if self.polls.is_multiple_of(Self::POLLS_PER_CLOCK_READ) {
+            self.check()
         } else {
             Ok(false)
         }
     }
 
-    /// Checks the clock and the connection after a wait without a message or completion. Returns `true`
-    /// if the peer has finished, so that this process must stop, too.
+    /// Reads the clock and the control connection, after a wait without a message or completion.
+    /// Returns `true` if the peer has finished, so that this process must stop, too.
     ///
     /// # Errors
     ///
     /// The errors of [`Self::idle`].
     #[cold]
-    pub fn look(&mut self) -> Result<bool> {
+    pub fn check(&mut self) -> Result<bool> {
         let now = Instant::now();
         let idle = now - *self.idle_since.get_or_insert(now);
-        if now - self.looked >= Self::PAUSE {
-            self.looked = now;
+        if now - self.checked >= Self::CHECK_INTERVAL {
+            self.checked = now;
             if self.has_spoken()? {
                 if self.ends_with_peer {
                     return Ok(true);
                 }
-                if idle > Self::GRACE {
+                if idle > Self::MAX_IDLE_AFTER_FINISH {
                     return Err(Error::TimedOut {
                         what: "message or completion after the peer was done",
-                        limit: Self::GRACE,
+                        limit: Self::MAX_IDLE_AFTER_FINISH,
                     });
                 }
             }

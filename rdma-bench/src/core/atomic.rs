@@ -1,9 +1,10 @@
 //! Measures atomic operations over rdma-core: fetch-and-add and compare-and-swap of eight bytes.
 
-use rdma_core::{RemoteMemory, Scatter, SendRequest};
+use rdma_core::memory::Scatter;
+use rdma_core::{RemoteMemory, SendRequest};
 
 use super::Connection;
-use super::pump::{pump, turns};
+use super::posting::{run_bandwidth, run_latency};
 use crate::control::Control;
 use crate::error::Result;
 use crate::session::Measured;
@@ -20,21 +21,22 @@ fn request<T: Scatter>(verb: Verb, memory: T, remote: RemoteMemory) -> SendReque
     }
 }
 
-/// Measures the latency of atomic operations, each posted when the previous one has completed.
+/// Measures the latency of atomic operations. Each is posted when the previous one has completed.
 pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
-    let (_, remote) = connection.windows(SIZE)?;
-    turns(connection, SIZE, control, |memory| {
+    let (_, remote) = connection.first_peer_memory(SIZE)?;
+    run_latency(connection, SIZE, control, |memory| {
         request(verb, memory, remote)
     })
 }
 
-/// Measures the rate of atomic operations. Each queue pair uses its own word of the peer's memory.
+/// Measures the rate of atomic operations. Each queue pair uses its own eight bytes of the peer's
+/// memory.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
-    let parts = connection.scratches(SIZE)?.into_iter();
+    let parts = connection.allocate_scratch(SIZE)?.into_iter();
     let requests = parts
-        .zip(connection.targets(SIZE)?)
+        .zip(connection.peer_memories(SIZE)?)
         .map(|(memory, target)| move || request(verb, memory.clone(), target));
-    pump(connection, control, requests)
+    run_bandwidth(connection, control, requests)
 }

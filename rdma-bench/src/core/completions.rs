@@ -7,7 +7,8 @@ use rdma_core::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 use crate::control::Watch;
 use crate::error::{Error, Result};
 
-/// A completion queue, with its completion channel if this process waits for events instead of polling.
+/// A completion queue, with a completion channel if this process waits for completion events
+/// instead of polling.
 #[derive(Debug)]
 pub(super) struct Completions {
     pub(super) queue: CompletionQueue,
@@ -15,10 +16,10 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Maximum number of completions taken by one poll.
+    /// Maximum number of completions that one poll returns.
     pub(super) const BATCH: usize = 16;
     /// Maximum wait for a completion event, after which this process checks that the peer is alive.
-    const NAP: Duration = Duration::from_millis(100);
+    const EVENT_WAIT: Duration = Duration::from_millis(100);
 
     pub(super) fn new(context: &Context, entries: usize, events: bool) -> Result<Self> {
         let entries = super::connection::entries(entries)?;
@@ -38,8 +39,8 @@ impl Completions {
         })
     }
 
-    /// Waits until there are completions, writes them to `room` and returns their number. Returns 0 if
-    /// the peer has finished, so that this process must stop, too.
+    /// Waits until there are completions, writes them to `room`, and returns their number. Returns
+    /// 0 if the peer has finished, so that this process must stop, too.
     #[inline]
     pub(super) fn wait(&self, room: &mut [WorkCompletion], watch: &mut Watch) -> Result<usize> {
         loop {
@@ -57,9 +58,9 @@ impl Completions {
                         watch.busy();
                         return Ok(late);
                     }
-                    let came = channel.wait(Some(Self::NAP))?;
+                    let came = channel.wait(Some(Self::EVENT_WAIT))?;
                     channel.drain(|_| {})?;
-                    !came && watch.look()?
+                    !came && watch.check()?
                 }
             };
             if ended {
@@ -69,8 +70,8 @@ impl Completions {
         }
     }
 
-    /// Writes the available completions to `room` and returns their number. Fails if a completion has
-    /// an error status.
+    /// Writes the available completions to `room`, and returns their number, which may be 0. Fails
+    /// if a completion has an error status.
     #[inline]
     pub(super) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let taken = self.queue.poll(room)?;

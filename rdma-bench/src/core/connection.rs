@@ -5,20 +5,20 @@ use rdma_core::{
     QueuePair, QueuePairMap, RemoteMemory, SharedReceiveQueue,
 };
 
-use super::beside::{self, Beside};
 use super::completions::Completions;
 use super::peer::Peer;
+use super::second_queue_pair::{self, SecondQueuePair};
 use super::{atomic, memory, read, send, write};
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::plan::{Length, Plan};
-use crate::report::{Address, Facts};
+use crate::report::{Address, Properties};
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
-/// This process's side of a test: all its queue pairs, which share one completion queue for sends and
-/// one for receives.
+/// This process's side of a test: all its queue pairs. They share one completion queue for sends
+/// and one for receives.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) role: Role,
@@ -26,16 +26,17 @@ pub struct Connection {
     domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// Memory of this process that the peers may access, as large as the largest messages.
+    /// Memory of this process that the peers may access, as large as the largest messages; one
+    /// region unless the plan has several.
     pub(super) exposed: Vec<ExposedMemory>,
     /// The peers of this process, each with the queue pairs that are connected to it. A latency test
     /// uses the first queue pair of the first peer.
     pub(super) peers: Vec<Peer>,
     /// The second queue pair of a latency test, on which messages of another size are sent during the
     /// test.
-    beside: Option<Beside>,
+    second: Option<SecondQueuePair>,
     /// The control connections with all servers except the first.
-    further: Vec<Control>,
+    other_servers: Vec<Control>,
     /// Maximum outstanding requests of each queue pair.
     pub(super) depth: usize,
     /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
@@ -47,7 +48,7 @@ pub struct Connection {
     pub(super) list: usize,
     pub(super) inline: usize,
     pub(super) peak: bool,
-    facts: Facts,
+    properties: Properties,
 }
 
 impl Connection {
@@ -68,18 +69,18 @@ impl Connection {
         };
         let attributes = context.attributes()?;
         let domain = context.protection_domain()?;
-        let mut further = match role {
+        let mut other_servers = match role {
             Role::Server => Vec::new(),
-            Role::Client => further_servers(plan, settings, control)?,
+            Role::Client => other_servers(plan, settings, control)?,
         };
-        let queue_pairs = plan.queue_pairs * (1 + further.len());
+        let queue_pairs = plan.queue_pairs * (1 + other_servers.len());
         let depth = settings.depth(plan);
         let receive_depth = match plan.receives_at(role) {
             true => settings.receives(plan),
             false => 1,
         };
         let inline = settings.inline_size(plan.test, attributes.as_raw().vendor_id);
-        let (requests_beside, receives_beside) = Beside::depths(role, plan, settings);
+        let (requests_beside, receives_beside) = SecondQueuePair::depths(role, plan, settings);
         let send_entries = depth * queue_pairs + requests_beside;
         let sends = Completions::new(&context, send_entries, settings.events)?;
         let shared_receives = match plan.shared_receives && plan.receives_at(role) {
@@ -117,14 +118,14 @@ impl Connection {
             Some(access) => memory::expose(&domain, plan, access)?,
         };
         let mut peers = Vec::new();
-        for control in std::iter::once(&mut *control).chain(&mut further) {
+        for control in std::iter::once(&mut *control).chain(&mut other_servers) {
             let peer = Peer::connect(&builder, &exposed, (plan, settings), control)?;
             peers.push(peer);
         }
-        let beside = Beside::connect(role, &builder, (plan, settings), control)?;
+        let second = SecondQueuePair::connect(role, &builder, (plan, settings), control)?;
         let first = &peers[0];
         let inline = first.queue_pairs[0].inline_limit().min(inline as usize);
-        let facts = Facts {
+        let properties = Properties {
             device: context.name().to_owned(),
             firmware: attributes.firmware_version(),
             mtu: first.mtu,
@@ -141,16 +142,16 @@ impl Connection {
             receives,
             exposed,
             peers,
-            beside,
-            further,
+            second,
+            other_servers,
             depth,
             receive_depth,
             shared_receives,
             moderation: settings.moderation(plan),
             list: settings.post_list.min(depth),
             inline,
-            peak: settings.peak(plan),
-            facts,
+            peak: settings.measures_peak(plan),
+            properties,
         })
     }
 
@@ -159,66 +160,67 @@ impl Connection {
         &self.peers[0].queue_pairs[0]
     }
 
-    /// Returns the queue pairs of a bandwidth test, grouped by peer.
+    /// Returns the queue pairs of a bandwidth test, ordered by peer.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
-    /// Returns a map from the number of a queue pair, as in completions, to its index in
+    /// Returns a map from queue pair numbers, which completions contain, to indices in
     /// [`Self::queue_pairs`].
-    pub(super) fn positions(&self) -> QueuePairMap<usize> {
-        let mut positions = QueuePairMap::new();
+    pub(super) fn indices(&self) -> QueuePairMap<usize> {
+        let mut indices = QueuePairMap::new();
         for (position, queue_pair) in self.queue_pairs().enumerate() {
-            positions.insert(queue_pair.number(), position);
+            indices.insert(queue_pair.number(), position);
         }
-        positions
+        indices
     }
 
-    /// Returns the number of [queue pairs](Self::queue_pairs).
-    pub(super) fn width(&self) -> usize {
+    /// Returns the number of queue pairs in [`Self::queue_pairs`].
+    pub(super) fn queue_pair_count(&self) -> usize {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// Returns the first `size` bytes of two memories: the memory of this process that the first peer
-    /// may access, and the memory of this peer that this process may access.
-    pub(super) fn windows(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
+    /// Returns two memories of `size` bytes: memory of this process that the first peer may access,
+    /// and memory of the first peer that this process may access.
+    pub(super) fn first_peer_memory(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
             _ => Err(Error::Protocol("the test has no remote memory".into())),
         }
     }
 
-    /// Returns, for each queue pair, the memory of the peer that the queue pair accesses.
-    pub(super) fn targets(&self, size: usize) -> Result<Vec<RemoteMemory>> {
-        let stride = memory::stride(&self.plan, self.plan.largest());
+    /// Returns, for each queue pair, memory of `size` bytes of its peer, for the requests of the
+    /// queue pair.
+    pub(super) fn peer_memories(&self, size: usize) -> Result<Vec<RemoteMemory>> {
+        let stride = memory::stride(&self.plan, self.plan.max_size());
         let mut targets = Vec::new();
         for peer in &self.peers {
-            targets.extend(memory::remote_places(&peer.regions, stride, size)?);
+            targets.extend(memory::remote_messages(&peer.regions, stride, size)?);
         }
         Ok(targets)
     }
 
     /// Allocates and registers memory for a message of `size` bytes.
-    pub(super) fn message(&self, size: usize) -> Result<Buffer> {
+    pub(super) fn allocate_message(&self, size: usize) -> Result<Buffer> {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
 
-    /// Allocates, for each queue pair, the memory of the messages that it sends.
-    pub(super) fn messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
-        let (count, stride) = (self.width(), memory::stride(&self.plan, size));
-        let memory = self.message(count * stride)?.freeze();
+    /// Allocates, for each queue pair, the memory of the messages of `size` bytes that it sends.
+    pub(super) fn allocate_messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
+        let (count, stride) = (self.queue_pair_count(), memory::stride(&self.plan, size));
+        let memory = self.allocate_message(count * stride)?.freeze();
         let part = |number| memory.slice(number * stride..number * stride + size);
         Ok((0..count).map(part).collect::<Result<_, _>>()?)
     }
 
-    /// Allocates, for each queue pair, memory that many requests may write at once and that peers
-    /// cannot access.
-    pub(super) fn scratches(&self, size: usize) -> Result<Vec<ExposedMemory>> {
+    /// Allocates, for each queue pair, memory of `size` bytes that many requests may write to at
+    /// once, and that peers cannot access.
+    pub(super) fn allocate_scratch(&self, size: usize) -> Result<Vec<ExposedMemory>> {
         let stride = memory::stride(&self.plan, size);
-        let memory = self.message(self.width() * stride)?;
+        let memory = self.allocate_message(self.queue_pair_count() * stride)?;
         let local = AccessFlags::LOCAL_WRITE;
         let memory = memory.expose(local)?;
-        memory::places(&[memory], stride, size)
+        memory::messages(&[memory], stride, size)
     }
 
     /// Returns whether this process measures until the peer has finished.
@@ -226,21 +228,21 @@ impl Connection {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
 
-    /// Returns the number of messages of each queue pair; `usize::MAX` if the test has a duration
-    /// instead.
-    pub(super) fn count(&self) -> usize {
+    /// Returns the number of messages that each queue pair transfers; `usize::MAX` if the test has
+    /// a duration instead.
+    pub(super) fn message_count(&self) -> usize {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of messages of all queue pairs; `usize::MAX` if the test has a duration
-    /// instead.
-    pub(super) fn messages_in_all(&self) -> usize {
-        self.count().saturating_mul(self.width())
+    /// Returns the number of messages that all queue pairs together transfer; `usize::MAX` if the
+    /// test has a duration instead.
+    pub(super) fn total_messages(&self) -> usize {
+        self.message_count().saturating_mul(self.queue_pair_count())
     }
 
     fn run(&self, size: usize, control: &mut Control) -> Result<Measured> {
-        if let Some(beside) = &self.beside {
-            return beside::latency(self, beside, size, control);
+        if let Some(second) = &self.second {
+            return second_queue_pair::latency(self, second, size, control);
         }
         let test = self.plan.test;
         match (test.metric, test.verb, self.role) {
@@ -265,17 +267,17 @@ impl Connection {
 }
 
 impl Measure for Connection {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
-        for other in &mut self.further {
+        for other in &mut self.other_servers {
             other.barrier()?;
         }
         let measured = self.run(size, control)?;
         if let Measured::Bandwidth(bandwidth) = &measured {
-            for other in &mut self.further {
+            for other in &mut self.other_servers {
                 other.finish(Some(bandwidth.clone()))?;
             }
         }
@@ -291,15 +293,16 @@ fn shared_receive_queue(
     Ok(builder.build()?)
 }
 
-/// Connects to the control ports of all servers that the client writes to, except the first server.
-fn further_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
+/// Opens control connections to all servers that the client writes to, except the first server,
+/// whose connection is `first`.
+fn other_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
     let host = first.peer_ip()?.to_string();
     let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// Returns the addresses of both sides of the first queue pair, this process's and the peer's, for the
-/// report.
+/// Returns, for the report, the addresses of both ends of the first queue pair: this process's end
+/// and the peer's.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair
@@ -320,10 +323,10 @@ fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address;
 }
 
 pub(super) fn entries(depth: usize) -> Result<u32> {
-    u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a depth of {depth}")))
+    u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a queue depth of {depth}")))
 }
 
-/// Returns the access rights to memory of this process that a peer needs for the operation `verb`;
+/// Returns the access rights that a peer needs to memory of this process for the operation `verb`;
 /// `None` if the operation accesses no such memory.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {

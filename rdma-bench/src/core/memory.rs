@@ -1,16 +1,17 @@
 //! Allocates the memory of messages, and the memory that peers may access.
 
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain, RemoteMemory};
+use rdma_core::memory::HostMemory;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, ProtectionDomain, RemoteMemory};
 
 use crate::error::Result;
 use crate::plan::{Memory, Plan};
 
-/// Size of a cache line in bytes. Memory of different queue pairs begins at multiples of this size, so
-/// that no cache line belongs to two queue pairs.
-const LINE: usize = 64;
+/// Size of a cache line in bytes. Memory of different queue pairs begins at multiples of this size,
+/// so that no two queue pairs access the same cache line.
+const CACHE_LINE: usize = 64;
 
-/// Allocates and registers memory, and writes to all of it, as perftest does: otherwise all of its
-/// pages may be the kernel's one zero page, which is faster to read than other memory.
+/// Allocates and registers `size` bytes of memory, and writes to all of it, as perftest does.
+/// Unwritten pages could all be the kernel's zero page, which is faster to read than other memory.
 pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> Result<Buffer> {
     let mut memory = match kind {
         Memory::Device => domain.allocate(size)?,
@@ -30,24 +31,24 @@ pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
         // Adjacent messages share cache lines, so that the caches hold many messages.
         Some(_) => size,
-        None => size.next_multiple_of(LINE),
+        None => size.next_multiple_of(CACHE_LINE),
     }
 }
 
-/// Allocates the memory that peers may access. Without regions in `plan`, it has a place (memory for
-/// one message) for each queue pair. With regions, it has [`Plan::PLACES`] places, which are divided
-/// about equally among the regions.
+/// Allocates the memory that peers may access with the rights `access`. Without regions in `plan`,
+/// it has one region with room for one message of each queue pair. With regions, these together
+/// have room for [`Plan::REGION_MESSAGES`] messages, each region for about the same number.
 pub(super) fn expose(
     domain: &ProtectionDomain,
     plan: &Plan,
     access: AccessFlags,
 ) -> Result<Vec<ExposedMemory>> {
-    let (count, places) = match plan.regions {
-        Some(count) => (count, Plan::PLACES),
+    let (count, messages) = match plan.regions {
+        Some(count) => (count, Plan::REGION_MESSAGES),
         None => (1, plan.queue_pairs),
     };
-    let stride = stride(plan, plan.largest());
-    let mut rest = allocate(domain, plan.memory, places * stride)?;
+    let stride = stride(plan, plan.max_size());
+    let mut rest = allocate(domain, plan.memory, messages * stride)?;
     let mut regions = Vec::new();
     for left in (2..=count).rev() {
         let here = (rest.len() / stride).div_ceil(left);
@@ -59,34 +60,34 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// Returns the memory of every message in this process's regions: `size` bytes at each multiple of
+/// Splits this process's regions into the memory of messages: `size` bytes at each multiple of
 /// `stride`.
-pub(super) fn places(
+pub(super) fn messages(
     regions: &[ExposedMemory],
     stride: usize,
     size: usize,
 ) -> Result<Vec<ExposedMemory>> {
-    let mut places = Vec::new();
+    let mut messages = Vec::new();
     for region in regions {
         for place in 0..region.len() / stride {
-            places.push(region.slice(place * stride..place * stride + size)?);
+            messages.push(region.slice(place * stride..place * stride + size)?);
         }
     }
-    Ok(places)
+    Ok(messages)
 }
 
-/// Returns the memory of every message in a peer's regions: `size` bytes at each multiple of `stride`.
-pub(super) fn remote_places(
+/// Splits a peer's regions into the memory of messages: `size` bytes at each multiple of `stride`.
+pub(super) fn remote_messages(
     regions: &[RemoteMemory],
     stride: usize,
     size: usize,
 ) -> Result<Vec<RemoteMemory>> {
-    let mut places = Vec::new();
+    let mut messages = Vec::new();
     for region in regions {
         let count = usize::try_from(region.len).unwrap_or(0) / stride;
         for place in 0..count {
-            places.push(region.slice(place * stride..place * stride + size)?);
+            messages.push(region.slice(place * stride..place * stride + size)?);
         }
     }
-    Ok(places)
+    Ok(messages)
 }

@@ -1,14 +1,14 @@
 //! Tests of rdma-core, in which one thread posts requests and polls completion queues.
 
 mod atomic;
-mod beside;
 mod completions;
 mod connection;
 mod memory;
 mod peer;
-mod pump;
+mod posting;
 mod read;
 mod receives;
+mod second_queue_pair;
 mod send;
 mod write;
 

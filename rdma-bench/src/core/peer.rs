@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::settings::Settings;
 
-/// The hop limit of the packets that this process sends: the same as perftest's.
+/// The hop limit of the packets that this process sends. perftest sets the same value.
 const HOP_LIMIT: u8 = u8::MAX;
 
 /// A peer of this process in a test. A client has one or several servers as peers, a server has one
@@ -27,9 +27,9 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Creates as many queue pairs as `plan` says, and connects each to a queue pair of the peer. Tells
-    /// the peer which memory it may access (`exposed`), and learns which memory of the peer this
-    /// process may access.
+    /// Creates as many queue pairs as `plan` says, and connects each to a queue pair of the peer.
+    /// Sends the peer the keys and addresses of `exposed`, the memory that the peer may access, and
+    /// receives those of the peer's memory.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ impl Peer {
     }
 }
 
-/// Sends the list `own` to the peer and returns the peer's list. Splits both lists into messages of
-/// limited length.
+/// Sends the list `own` to the peer, and returns the peer's list. Splits both lists into messages
+/// of limited length.
 fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
     control: &mut Control,
     own: &[T],

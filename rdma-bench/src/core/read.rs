@@ -3,32 +3,34 @@
 use rdma_core::SendRequest;
 
 use super::Connection;
-use super::pump::{pump, turns};
+use super::posting::{run_bandwidth, run_latency};
 use crate::control::Control;
 use crate::error::Result;
 use crate::session::Measured;
 
-/// Measures the latency of reads, each posted when the previous one has completed.
+/// Measures the latency of reads of `size` bytes. Each is posted when the previous one has
+/// completed.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (_, remote) = connection.windows(size)?;
-    turns(connection, size, control, |memory| {
+    let (_, remote) = connection.first_peer_memory(size)?;
+    run_latency(connection, size, control, |memory| {
         SendRequest::read(memory, remote)
     })
 }
 
-/// Measures the bandwidth of reads. All reads of a queue pair write to the same memory.
+/// Measures the bandwidth of reads of `size` bytes. All reads of a queue pair write to the same
+/// memory.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let parts = connection.scratches(size)?.into_iter();
+    let parts = connection.allocate_scratch(size)?.into_iter();
     let requests = parts
-        .zip(connection.targets(size)?)
+        .zip(connection.peer_memories(size)?)
         .map(|(memory, target)| move || SendRequest::read(memory.clone(), target));
-    pump(connection, control, requests)
+    run_bandwidth(connection, control, requests)
 }

@@ -1,36 +1,36 @@
-//! Posts the receives of a test, and posts them again after they completed.
+//! Posts the receives of a test, and posts them again after they have completed.
 
 use rdma_core::{ExposedMemory, QueuePairMap, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
 
 use super::Connection;
-use super::send::foreign;
+use super::send::unposted;
 use crate::error::Result;
 
-/// The receives that this process has posted: as many as the test's depth allows, but not more than
-/// messages are still expected. A completed receive is posted again.
+/// The posted receives of a test: as many as the test's depth, but not more than the number of
+/// messages still expected. A completed receive is posted again.
 pub(super) enum Receives {
     /// The receives of queue pairs that have a receive queue each.
-    Own(QueuePairMap<Own>),
+    Own(QueuePairMap<QueueReceives>),
     /// The receives of queue pairs that share one receive queue.
     Shared {
         queue: SharedReceiveQueue<ExposedMemory>,
         /// The number of receives that this process has yet to post.
-        left: usize,
+        remaining: usize,
     },
 }
 
-/// The receives of one queue pair.
-pub(super) struct Own {
+/// The receives of one queue pair, for queue pairs that share no receive queue.
+pub(super) struct QueueReceives {
     queue: ReceiveQueue<ExposedMemory>,
     /// The number of receives that this process has yet to post on the queue pair.
-    left: usize,
+    remaining: usize,
 }
 
 impl Receives {
     /// Posts the first receives of a test. All receives of a queue pair use the same memory.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
         let depth = connection.receive_depth;
-        let memory = connection.scratches(size)?;
+        let memory = connection.allocate_scratch(size)?;
         if let Some(queue) = &connection.shared_receives {
             for memory in memory.iter().cycle().take(depth) {
                 let posted = queue.post(memory.clone());
@@ -38,7 +38,7 @@ impl Receives {
             }
             return Ok(Self::Shared {
                 queue: queue.clone(),
-                left: connection.messages_in_all() - depth,
+                remaining: connection.total_messages() - depth,
             });
         }
         let mut queues = QueuePairMap::new();
@@ -48,33 +48,33 @@ impl Receives {
                 let posted = queue.post(memory.clone());
                 posted.map_err(rdma_core::Error::from)?;
             }
-            let left = connection.count() - depth;
-            queues.insert(queue_pair.number(), Own { queue, left });
+            let remaining = connection.message_count() - depth;
+            queues.insert(queue_pair.number(), QueueReceives { queue, remaining });
         }
         Ok(Self::Own(queues))
     }
 
-    /// Completes a receive, and posts its memory again if more messages are expected than receives are
-    /// posted.
+    /// Completes a receive. Posts its memory again if fewer receives are posted than messages are
+    /// expected.
     #[inline]
-    pub(super) fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
+    pub(super) fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {
             Self::Own(queues) => {
                 let own = queues.get_mut(completion.queue_pair());
-                let Own { queue, left } = own.ok_or_else(foreign)?;
+                let QueueReceives { queue, remaining } = own.ok_or_else(unposted)?;
                 let memory = queue.complete(completion);
-                if *left > 0 {
-                    let posted = queue.post(memory.ok_or_else(foreign)?);
+                if *remaining > 0 {
+                    let posted = queue.post(memory.ok_or_else(unposted)?);
                     posted.map_err(rdma_core::Error::from)?;
-                    *left -= 1;
+                    *remaining -= 1;
                 }
             }
-            Self::Shared { queue, left } => {
+            Self::Shared { queue, remaining } => {
                 let memory = queue.complete(completion);
-                if *left > 0 {
-                    let posted = queue.post(memory.ok_or_else(foreign)?);
+                if *remaining > 0 {
+                    let posted = queue.post(memory.ok_or_else(unposted)?);
                     posted.map_err(rdma_core::Error::from)?;
-                    *left -= 1;
+                    *remaining -= 1;
                 }
             }
         }

@@ -6,7 +6,7 @@ use rdma_core::{Buffer, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
-use super::pump::pump;
+use super::posting::run_bandwidth;
 use super::receives::Receives;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -15,22 +15,23 @@ use crate::session::{Measured, Role};
 use crate::statistics::Bandwidth;
 
 #[cold]
-pub(super) fn foreign() -> Error {
+pub(super) fn unposted() -> Error {
     Error::Protocol("a completion of a request that was not posted".into())
 }
 
-/// Measures half of the round trip of a message and its echo.
+/// Measures half of the round trip of a message of `size` bytes and its echo.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    exchange(connection, size, control, SendRequest::send)
+    ping_pong(connection, size, control, SendRequest::send)
 }
 
-/// Measures half of the round trip of two requests, one from each process. A process notices the peer's
-/// request by the completion of a receive. The function `request` creates a request from the message.
-pub(super) fn exchange(
+/// Measures half of the round trip of two requests, one from each process. Each process detects the
+/// peer's request by the completion of a receive. The function `request` creates this process's
+/// request from the message.
+pub(super) fn ping_pong(
     connection: &Connection,
     size: usize,
     control: &mut Control,
@@ -38,54 +39,55 @@ pub(super) fn exchange(
 ) -> Result<Measured> {
     let mut receives = Receives::post(connection, size)?;
     let mut sends = connection.queue_pair().send_queue();
-    let mut message = connection.message(size)?;
+    let mut message = connection.allocate_message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
     control.barrier()?;
     let mut watch = control.watch(connection.ends_with_peer())?;
     let client = connection.role == Role::Client;
-    while connection.ends_with_peer() || recorder.more() {
+    while connection.ends_with_peer() || recorder.needs_more() {
         if !client {
             if connection.receives.wait(&mut room, &mut watch)? == 0 {
                 break;
             }
-            receives.turn(&room[0])?;
+            receives.repost(&room[0])?;
         }
-        recorder.stamp();
+        recorder.record();
         let request = request(message);
         let request = if inline { request.inline() } else { request };
         sends.post(request).map_err(rdma_core::Error::from)?;
         if connection.sends.wait(&mut room, &mut watch)? == 0 {
             break;
         }
-        message = sends.complete(&room[0]).next().ok_or_else(foreign)?;
+        message = sends.complete(&room[0]).next().ok_or_else(unposted)?;
         if client {
             connection.receives.wait(&mut room, &mut watch)?;
-            receives.turn(&room[0])?;
+            receives.repost(&room[0])?;
         }
     }
     Measured::latency(&recorder, 2)
 }
 
-/// Sends the messages of a bandwidth test, and returns the bandwidth.
+/// Sends the messages of a bandwidth test, each of `size` bytes, and returns the bandwidth.
 pub(super) fn send_all(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
     let inline = size <= connection.inline;
-    let requests = connection.messages(size)?.into_iter().map(|message| {
+    let messages = connection.allocate_messages(size)?;
+    let requests = messages.into_iter().map(|message| {
         move || {
             let request = SendRequest::send(message.clone());
             if inline { request.inline() } else { request }
         }
     });
-    pump(connection, control, requests)
+    run_bandwidth(connection, control, requests)
 }
 
-/// Receives the messages of a bandwidth test, and returns the bandwidth. The measured time is from the
-/// first message to the last.
+/// Receives the messages of a bandwidth test, each of `size` bytes, and returns the bandwidth. The
+/// measured time is that from the first message to the last.
 pub(super) fn receive_all(
     connection: &Connection,
     size: usize,
@@ -95,7 +97,7 @@ pub(super) fn receive_all(
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut first = None;
     let mut last = Instant::now();
-    let (goal, mut received) = (connection.messages_in_all(), 0);
+    let (goal, mut received) = (connection.total_messages(), 0);
     control.barrier()?;
     let mut watch = control.watch(connection.ends_with_peer())?;
     while received < goal {
@@ -106,7 +108,7 @@ pub(super) fn receive_all(
         last = Instant::now();
         first.get_or_insert(last);
         for completion in &room[..count] {
-            receives.turn(completion)?;
+            receives.repost(completion)?;
         }
         received += count;
     }

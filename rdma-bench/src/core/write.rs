@@ -6,8 +6,8 @@ use rdma_core::{ExposedMemory, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::memory;
-use super::pump::pump;
-use super::send::{exchange, foreign};
+use super::posting::run_bandwidth;
+use super::send::{ping_pong, unposted};
 use crate::control::{Control, Watch};
 use crate::error::Result;
 use crate::recorder::Recorder;
@@ -16,45 +16,45 @@ use crate::session::{Measured, Role};
 /// The immediate data of all writes. The receiver ignores the value.
 const IMMEDIATE: u32 = 0;
 
-/// Measures half of the round trip of writes with immediate data: each process writes, and waits for
-/// the receive completion of the peer's write.
+/// Measures half of the round trip of writes with immediate data: each process writes to the other,
+/// and waits for the receive completion of the peer's write.
 pub(super) fn latency_with_immediate(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (_, remote) = connection.windows(size)?;
-    exchange(connection, size, control, |message| {
+    let (_, remote) = connection.first_peer_memory(size)?;
+    ping_pong(connection, size, control, |message| {
         SendRequest::write_with_immediate(message, remote, IMMEDIATE)
     })
 }
 
-/// Measures half of the round trip of writes: the last byte of each message is a counter, and each
-/// process polls its memory for the counter of the peer.
+/// Measures half of the round trip of writes. The last byte of each message is a counter, and each
+/// process polls its memory for the peer's counter.
 pub(super) fn latency(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (target, remote) = connection.windows(size)?;
+    let (target, remote) = connection.first_peer_memory(size)?;
     let last = size - 1;
-    // The byte can be reset: no write is in flight between two sizes.
+    // The byte can be reset: no write is in flight between the tests of two sizes.
     target.store_u8(last, 0)?;
     let mut sends = connection.queue_pair().send_queue();
-    let mut message = connection.message(size)?;
+    let mut message = connection.allocate_message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
     control.barrier()?;
     let mut watch = control.watch(connection.ends_with_peer())?;
     let client = connection.role == Role::Client;
-    while connection.ends_with_peer() || recorder.more() {
-        // Starts with 1, and always differs from the previous value of the byte.
-        let count = (recorder.taken() + 1) as u8;
+    while connection.ends_with_peer() || recorder.needs_more() {
+        // The counter starts with 1 and always differs from the previous value of the byte.
+        let count = (recorder.count() + 1) as u8;
         if !client && !arrived(&target, last, count, &mut watch)? {
             break;
         }
-        recorder.stamp();
+        recorder.record();
         message[last] = count;
         let request = SendRequest::write(message, remote);
         let request = if inline { request.inline() } else { request };
@@ -62,7 +62,7 @@ pub(super) fn latency(
         if connection.sends.wait(&mut room, &mut watch)? == 0 {
             break;
         }
-        message = sends.complete(&room[0]).next().ok_or_else(foreign)?;
+        message = sends.complete(&room[0]).next().ok_or_else(unposted)?;
         if client {
             arrived(&target, last, count, &mut watch)?;
         }
@@ -70,8 +70,9 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Polls until the byte at offset `place` is `count`, without a pause between two loads, as perftest
-/// does. Returns `false` if the peer finished first, so that this process must stop, too.
+/// Polls until the byte at the offset `place` of `target` is `count`. Loads the byte without a
+/// pause, as perftest does. Returns `false` if the peer finished first, so that this process must
+/// stop, too.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -83,7 +84,8 @@ fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -
     Ok(true)
 }
 
-/// Measures the bandwidth of writes. Each queue pair has its own memory in both processes.
+/// Measures the bandwidth of writes of `size` bytes. Each queue pair has its own memory in both
+/// processes.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
@@ -92,8 +94,8 @@ pub(super) fn bandwidth(
     if connection.plan.regions.is_some() {
         return scattered(connection, size, control);
     }
-    let parts = connection.messages(size)?.into_iter();
-    let parts = parts.zip(connection.targets(size)?);
+    let parts = connection.allocate_messages(size)?.into_iter();
+    let parts = parts.zip(connection.peer_memories(size)?);
     let inline = size <= connection.inline;
     // Two loops, so that the kind of write is not chosen again for every message.
     if connection.plan.immediate {
@@ -103,7 +105,7 @@ pub(super) fn bandwidth(
                 if inline { request.inline() } else { request }
             }
         });
-        return pump(connection, control, requests);
+        return run_bandwidth(connection, control, requests);
     }
     let requests = parts.map(|(message, target)| {
         move || {
@@ -111,35 +113,35 @@ pub(super) fn bandwidth(
             if inline { request.inline() } else { request }
         }
     });
-    pump(connection, control, requests)
+    run_bandwidth(connection, control, requests)
 }
 
-/// Measures the bandwidth of writes to many addresses. Each write copies the next message of this
+/// Measures the bandwidth of writes to many addresses, in turn. Each write copies a message of this
 /// process's regions to the same position in the peer's regions.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
-    let from = memory::places(&connection.exposed, stride, size)?;
+    let from = memory::messages(&connection.exposed, stride, size)?;
     // Pairs of source and target; a list for each peer.
-    let mut places: Vec<Vec<_>> = Vec::new();
+    let mut messages: Vec<Vec<_>> = Vec::new();
     for peer in &connection.peers {
-        let to = memory::remote_places(&peer.regions, stride, size)?;
-        places.push(from.iter().cloned().zip(to).collect());
+        let to = memory::remote_messages(&peer.regions, stride, size)?;
+        messages.push(from.iter().cloned().zip(to).collect());
     }
     let inline = size <= connection.inline;
     let next = Cell::new(0);
-    let requests = (0..connection.width()).map(|number| {
-        let (places, next) = (&*places[number / connection.plan.queue_pairs], &next);
+    let requests = (0..connection.queue_pair_count()).map(|number| {
+        let (messages, next) = (&*messages[number / connection.plan.queue_pairs], &next);
         move || {
             let place = next.get();
-            next.set(if place + 1 == places.len() {
+            next.set(if place + 1 == messages.len() {
                 0
             } else {
                 place + 1
             });
-            let (memory, target) = &places[place];
+            let (memory, target) = &messages[place];
             let request = SendRequest::write(memory.clone(), *target);
             if inline { request.inline() } else { request }
         }
     });
-    pump(connection, control, requests)
+    run_bandwidth(connection, control, requests)
 }

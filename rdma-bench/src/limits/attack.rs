@@ -1,53 +1,54 @@
-//! Forged packets that an unprivileged process sends while a test runs.
+//! The forged packets that a process without privileges sends to softroce while a test runs.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
-/// The destination of the forged packets that a process sends while a test runs.
+/// The UDP ports to which another process sends forged packets while a test runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
-    /// The UDP ports of both sides of the test's connection.
+    /// The ports of both sides of the test's connection.
     Connection,
-    /// UDP ports, at the addresses of the test's connection, on which no program listens.
+    /// Ports on which no program listens, at the addresses of the test's connection.
     UnusedPort,
 }
 
-/// The UDP port of the first softroce device of a host.
+/// The UDP port of the first softroce device on a host.
 const BASE_PORT: u16 = 4791;
-/// Distance between the UDP ports of two softroce devices of a host. The top four bits of a queue
-/// pair's number say which of these ports the queue pair's device uses.
+/// Distance between the UDP ports of two softroce devices on a host. The top four bits of a queue
+/// pair number are the index of the device, and so select one of these ports.
 const PORT_STRIDE: u16 = 1000;
 
-/// A side of a connection, as the header of a test's output describes it.
-struct End {
+/// A side of a connection, parsed from the header of a test's output.
+struct Side {
     queue_pair: u32,
     packet_sequence: u32,
     address: Ipv4Addr,
 }
 
 impl Attack {
-    /// Returns the command line that starts the program `attacker` against the connection of a test.
-    /// Finds the connection in `printed`, the output of the test; returns `None` if its header is not
-    /// complete.
-    pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
-        let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
-        words.push(attacker.into());
+    /// Returns the command line that starts the program `attacker` (at the path `attacker`) against
+    /// the connection of a test. Reads the connection's addresses from `printed`, the output of the
+    /// test so far; returns `None` while the header is incomplete.
+    pub(super) fn argv(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
+        let mut argv: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+        argv.push(attacker.into());
         for name in ["local", "remote"] {
-            words.push(end(printed, name)?.target().into());
+            argv.push(parse_side(printed, name)?.target().into());
         }
-        // Longer than any test: the attacker is killed at the end of the test.
-        words.extend(["--seconds", "3600"].map(OsString::from));
+        // Longer than any test: the attacker is killed when the test ends.
+        argv.extend(["--seconds", "3600"].map(OsString::from));
         if self == Self::UnusedPort {
-            words.push("--unused".into());
+            argv.push("--unused".into());
         }
-        Some(words)
+        Some(argv)
     }
 }
 
-impl End {
-    /// Returns this side in the form of an argument of `attacker`: address, queue pair number and PSN.
+impl Side {
+    /// Returns this side as an argument of `attacker`: IP address, UDP port, queue pair number and
+    /// PSN.
     fn target(&self) -> String {
         let slot = (self.queue_pair >> 20) as u16;
         let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
@@ -55,9 +56,9 @@ impl End {
     }
 }
 
-/// Parses the two header lines that describe the side of the connection called `name` (`local` or
-/// `remote`).
-fn end(printed: &str, name: &str) -> Option<End> {
+/// Parses the two header lines that describe one side of the connection, called `name` (`local` or
+/// `remote`). Returns `None` if they are missing or incomplete.
+fn parse_side(printed: &str, name: &str) -> Option<Side> {
     let begin = format!(" {name} address: ");
     let mut lines = printed
         .split_inclusive('\n')
@@ -71,7 +72,7 @@ fn end(printed: &str, name: &str) -> Option<End> {
     let bytes = gid.trim().strip_prefix("GID: ")?.split(':');
     let bytes: Option<Vec<u8>> = bytes.map(|byte| byte.parse().ok()).collect();
     let address: [u8; 4] = bytes?.get(12..16)?.try_into().ok()?;
-    Some(End {
+    Some(Side {
         queue_pair: number("QPN 0x")?,
         packet_sequence: number("PSN 0x")?,
         address: address.into(),
@@ -101,19 +102,19 @@ mod tests {
 
     #[test]
     fn the_targets_are_the_ends_of_the_header() {
-        let words = Attack::Connection.words(Path::new("attacker"), HEADER);
-        let words = words.unwrap();
-        assert_eq!(words[4], "127.7.0.1:5791/1090227/2621766");
-        assert_eq!(words[5], "127.8.0.1:4791/21/1");
-        let elsewhere = Attack::UnusedPort.words(Path::new("attacker"), HEADER);
+        let argv = Attack::Connection.argv(Path::new("attacker"), HEADER);
+        let argv = argv.unwrap();
+        assert_eq!(argv[4], "127.7.0.1:5791/1090227/2621766");
+        assert_eq!(argv[5], "127.8.0.1:4791/21/1");
+        let elsewhere = Attack::UnusedPort.argv(Path::new("attacker"), HEADER);
         assert_eq!(elsewhere.unwrap().last().unwrap(), "--unused");
     }
 
     #[test]
     fn a_part_of_the_header_is_not_enough() {
-        for end in 0..HEADER.len() - 1 {
-            let words = Attack::Connection.words(Path::new("attacker"), &HEADER[..end]);
-            assert!(words.is_none(), "{end}");
+        for parse_side in 0..HEADER.len() - 1 {
+            let argv = Attack::Connection.argv(Path::new("attacker"), &HEADER[..parse_side]);
+            assert!(argv.is_none(), "{parse_side}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The copy of a cached file by rdma-async's example `rdma_cp`.
+//! Measures the copy of a cached file by rdma-async's example `rdma_cp`.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,35 +8,36 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::run::{LIMIT, Reading};
+use super::run::{RUN_TIMEOUT, Reading};
 use super::source::WITHOUT_PRELOAD;
 use crate::compare::ends::{free_port, run_with_servers};
 use crate::error::{Error, Result};
 
-/// Number of bytes of the file.
+/// Size of the copied file in bytes.
 const SIZE: u64 = 1 << 30;
 const NAME: &str = "rdma_cp";
 
-/// Copies a file with the options `words`, and returns the number of copied bytes per second.
-pub(super) fn measure(program: &Path, words: &[&str]) -> Result<Reading> {
+/// Copies a file with the example at `program` and the options `args`. Returns the number of
+/// copied bytes per second.
+pub(super) fn measure(program: &Path, args: &[&str]) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: NAME.into(),
         reason,
     };
-    let place = Place::create().map_err(|error| refuse(format!("making its file: {error}")))?;
+    let files = Files::create().map_err(|error| refuse(format!("creating its file: {error}")))?;
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let line = |role: &[&dyn AsRef<std::ffi::OsStr>]| {
         let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
         line.push(program.into());
         line.extend(role.iter().map(OsString::from));
-        line.extend(words.iter().map(OsString::from));
+        line.extend(args.iter().map(OsString::from));
         line
     };
-    let target = place.target();
+    let target = files.target();
     let server = line(&[&"receive", &target, &"--listen", &address, &"--once"]);
-    let client = line(&[&"send", &place.file(), &address]);
-    let printed = run_with_servers(&[(server, port)], &client, NAME, LIMIT, None)?;
+    let client = line(&[&"send", &files.file(), &address]);
+    let printed = run_with_servers(&[(server, port)], &client, NAME, RUN_TIMEOUT, None)?;
     let rate = printed.trim().strip_suffix(" MB/s");
     let rate = rate.and_then(|text| text.rsplit(' ').next()?.parse::<f64>().ok());
     let rate = rate.ok_or_else(|| refuse(format!("no rate in {printed:?}")))?;
@@ -46,24 +47,25 @@ pub(super) fn measure(program: &Path, words: &[&str]) -> Result<Reading> {
     })
 }
 
-/// A directory in memory with the file and a directory for its copy, removed when this value is dropped.
-struct Place(PathBuf);
+/// A directory in memory for the file and its copy. The directory is removed when this value is
+/// dropped.
+struct Files(PathBuf);
 
-impl Place {
+impl Files {
     fn create() -> io::Result<Self> {
         let memory = Path::new("/dev/shm");
         let parent = match memory.is_dir() {
             true => memory.to_owned(),
             false => env::temp_dir(),
         };
-        let place = Self(parent.join(format!("rdma-bench-copy-{}", std::process::id())));
-        fs::create_dir_all(place.target())?;
-        let mut file = File::create(place.file())?;
+        let files = Self(parent.join(format!("rdma-bench-copy-{}", std::process::id())));
+        fs::create_dir_all(files.target())?;
+        let mut file = File::create(files.file())?;
         let piece: Vec<u8> = (0..1 << 20_u32).map(|index| (index * 7) as u8).collect();
         for _ in 0..SIZE / piece.len() as u64 {
             file.write_all(&piece)?;
         }
-        Ok(place)
+        Ok(files)
     }
 
     fn file(&self) -> PathBuf {
@@ -75,9 +77,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Files {
     fn drop(&mut self) {
-        // What cannot be removed now is in a directory for temporary files.
+        // If the removal fails, the system's cleaning of its directory for temporary files removes
+        // the rest.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

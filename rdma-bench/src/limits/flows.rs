@@ -5,21 +5,25 @@ use std::ffi::OsString;
 use serde_json::json;
 
 use super::hosts::{Host, Hosts};
-use super::run::{LIMIT, Reading};
+use super::run::{RUN_TIMEOUT, Reading};
 use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::compare::ends::{Flow, free_port, run_together};
 use crate::error::{Error, Result};
 
-/// The program of each flow, and its duration in seconds.
+/// The program of perftest that each flow runs.
 const PROGRAM: &str = "ib_write_bw";
+/// The duration of each flow in seconds.
 const SECONDS: &str = "1";
-/// The MTU of the network, and the largest path MTU that fits into it, in bytes.
+/// The MTU of the network in bytes.
 const NETWORK_MTU: usize = 1500;
+/// The path MTU of the flows in bytes: the largest that fits into the MTU of the network.
 const PATH_MTU: &str = "1024";
 
-/// Runs `count` flows of writes of `size` bytes. The main result is their sum in messages per second;
-/// the document has the rate of the slowest flow divided by that of the fastest, as `fairness`.
+/// Measures `count` flows at the same time, each of which writes messages of `size` bytes from one
+/// process to another. Returns the value of `statistic`. The typical value is the sum of the rates in
+/// messages per second. The counter `fairness` is the rate of the slowest flow divided by that of the
+/// fastest.
 pub(super) fn measure(
     network: &Network,
     count: usize,
@@ -32,7 +36,7 @@ pub(super) fn measure(
         let port = free_port()?;
         let line = |host, address: &[&str]| -> Vec<OsString> {
             let (port, size) = (port.to_string(), size.to_string());
-            let words = [
+            let args = [
                 PROGRAM,
                 "-F",
                 "--disable_pcie_relaxed",
@@ -51,8 +55,8 @@ pub(super) fn measure(
                 "-f",
                 "0",
             ];
-            let words = words.iter().chain(address).map(OsString::from);
-            hosts.words(host).into_iter().chain(words).collect()
+            let args = args.iter().chain(address).map(OsString::from);
+            hosts.prefix(host).into_iter().chain(args).collect()
         };
         flows.push(Flow {
             server: line(Host::Server, &[]),
@@ -65,9 +69,9 @@ pub(super) fn measure(
         reason,
     };
     let mut rates = Vec::new();
-    for printed in run_together(&flows, PROGRAM, LIMIT)? {
+    for printed in run_together(&flows, PROGRAM, RUN_TIMEOUT)? {
         let rate = rate(size, &printed);
-        rates.push(rate.ok_or_else(|| refuse(format!("no rate in what it printed:\n{printed}")))?);
+        rates.push(rate.ok_or_else(|| refuse(format!("the output contains no rate:\n{printed}")))?);
     }
     let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let fastest = rates.iter().copied().fold(0.0, f64::max);
@@ -82,13 +86,14 @@ pub(super) fn measure(
     Ok(Reading { figure, document })
 }
 
-/// Returns the messages per second that perftest has printed for messages of `size` bytes.
+/// Returns the rate, in messages per second, that perftest printed for messages of `size` bytes;
+/// `None` if there is no such line.
 fn rate(size: usize, printed: &str) -> Option<f64> {
     printed.lines().rev().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let is_result = words.next()?.parse() == Ok(size);
+        let mut columns = line.split_whitespace();
+        let is_result = columns.next()?.parse() == Ok(size);
         // The last column has millions of messages per second.
-        is_result.then_some(words.next_back()?.parse::<f64>().ok()? * 1e6)
+        is_result.then_some(columns.next_back()?.parse::<f64>().ok()? * 1e6)
     })
 }
 

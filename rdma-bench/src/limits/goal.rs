@@ -1,28 +1,29 @@
-//! The goals of comparisons, and the verdicts on the goals.
+//! The goals of comparisons, and the verdicts whether they are met.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::interval::Interval;
-/// The maximum or the minimum of the number that a goal judges.
+/// The upper or lower bound that a goal sets for a number.
 pub use crate::compare::Goal as Bound;
 
 /// The goal of a comparison: a bound of a number that is computed from the value under test (the
-/// figure) and its reference value (the yardstick).
+/// figure) and, in most comparisons, a reference value (the yardstick).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// A bound of the value under test divided by its reference value.
+    /// Bounds the value under test divided by the reference value.
     Ratio(Bound),
-    /// A bound, in microseconds, of the value under test minus its reference value.
+    /// Bounds the value under test minus the reference value, in microseconds.
     Difference(Bound),
-    /// A bound of the value under test alone, which is in microseconds, per second, or a count.
+    /// Bounds the value under test alone: microseconds, a rate per second, or a count.
     Value(Bound),
 }
 
 impl Goal {
-    /// Returns the number that this goal bounds: `figure` (the value under test) divided by `yardstick`
-    /// (its reference value), minus `yardstick`, or alone. Returns `None` if a ratio or a difference
-    /// has no yardstick, or if the yardstick of a ratio is 0.
+    /// Returns the number that this goal bounds, computed from `figure` (the value under test) and
+    /// `yardstick` (the reference value): their ratio, their difference, or `figure` alone. Returns
+    /// `None` if a ratio or a difference has no reference value, or if the reference value of a
+    /// ratio is 0.
     pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
         let number = match self {
             Self::Ratio(_) => figure / yardstick?,
@@ -32,15 +33,15 @@ impl Goal {
         number.is_finite().then_some(number)
     }
 
-    /// Returns the maximum or the minimum that this goal sets.
+    /// Returns the bound that this goal sets.
     pub fn bound(self) -> Bound {
         match self {
             Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
         }
     }
 
-    /// Returns whether the goal is met, missed or undecided, given the confidence interval of the
-    /// number that the goal bounds.
+    /// Returns whether the goal is met, missed or undecided. `interval` is the confidence interval
+    /// of the number that the goal bounds.
     pub fn verdict(self, interval: &Interval) -> Verdict {
         let bound = self.bound();
         match [interval.low, interval.high].map(|end| bound.is_met(end)) {
@@ -50,7 +51,7 @@ impl Goal {
         }
     }
 
-    /// Returns the name, in JSON documents, of the number that this goal bounds.
+    /// Returns the name that JSON documents use for the number that this goal bounds.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratio(_) => "ratio",
@@ -59,7 +60,7 @@ impl Goal {
         }
     }
 
-    /// Returns the goal as a JSON value.
+    /// Returns the goal as a JSON value, for documents.
     pub(super) fn document(self) -> Value {
         match self.bound() {
             Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),
@@ -68,7 +69,7 @@ impl Goal {
     }
 }
 
-/// The result of comparing the confidence interval of a measured number with a goal.
+/// The result of comparing a goal with the confidence interval of the measured number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -81,7 +82,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict as a word for tables.
+    /// Returns the verdict as the word that tables show.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",

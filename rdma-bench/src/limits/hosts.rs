@@ -1,4 +1,4 @@
-//! Two hosts on one network: two network namespaces joined by a veth pair.
+//! Two simulated hosts on one network: network namespaces joined by a veth pair.
 
 use std::ffi::OsString;
 use std::process::{self, Command};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Two network namespaces joined by a veth pair. They are deleted when this value is dropped.
+/// Two simulated hosts: network namespaces joined by a veth pair. Dropping this value deletes the
+/// namespaces.
 #[derive(Debug)]
 pub(super) struct Hosts {
     names: [String; 2],
@@ -24,7 +25,7 @@ pub(super) enum Host {
 impl Host {
     const ALL: [Self; 2] = [Self::Server, Self::Client];
 
-    /// Returns the IPv4 address of the host.
+    /// Returns the IPv4 address of the host on the network of the two hosts.
     pub(super) const fn address(self) -> &'static str {
         match self {
             Self::Server => "10.79.0.1",
@@ -34,7 +35,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// Creates two hosts whose network has an MTU of `mtu` bytes.
+    /// Creates two hosts that are joined by a network with an MTU of `mtu` bytes.
     ///
     /// # Errors
     ///
@@ -66,9 +67,9 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns the words that run a program on `host` when they precede the program on its command
-    /// line. softroce then uses the address of the host.
-    pub(super) fn words(&self, host: Host) -> Vec<OsString> {
+    /// Returns the arguments that precede a program on its command line to run the program on `host`.
+    /// The program's softroce device then uses the address of that host.
+    pub(super) fn prefix(&self, host: Host) -> Vec<OsString> {
         let name = &self.names[host as usize];
         let address = format!("SOFTROCE_ADDRESS={}", host.address());
         ["ip", "netns", "exec", name, "env", &address]
@@ -86,12 +87,12 @@ impl Drop for Hosts {
     }
 }
 
-fn ip(words: &[&str]) -> Result<()> {
+fn ip(args: &[&str]) -> Result<()> {
     let refuse = |reason: String| Error::Program {
-        program: format!("ip {}", words.join(" ")),
+        program: format!("ip {}", args.join(" ")),
         reason,
     };
-    let output = Command::new("ip").args(words).output();
+    let output = Command::new("ip").args(args).output();
     let output = output.map_err(|error| refuse(error.to_string()))?;
     if output.status.success() {
         return Ok(());

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::compare::outcome::middle;
 
-/// The median of independent values, with an interval that contains the median of their
-/// distribution with a probability of at least 95 %, whatever the distribution is.
+/// The median of independent values, with an interval that contains the true median (that of their
+/// distribution) with a probability of at least 95 %, whatever the distribution is.
 ///
 /// The interval goes from the k-th smallest to the k-th largest value. Each value is below the true
 /// median with a probability of one half, so the number of values below the true median is
@@ -21,12 +21,12 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Minimum probability with which an interval contains the true median.
+    /// Minimum probability that an interval contains the true median.
     pub const CONFIDENCE: f64 = 0.95;
 
-    /// Returns the median of `values` with its interval. Returns `None` for fewer than six values: even
-    /// the range from their minimum to their maximum then contains the true median with a probability
-    /// of less than 95 %.
+    /// Returns the median of `values` with its interval. Returns `None` for fewer than six values:
+    /// even the range from their minimum to their maximum then contains the true median with a
+    /// probability below 95 %.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -39,8 +39,8 @@ impl Interval {
     }
 }
 
-/// Returns the rank k for an interval from the k-th smallest to the k-th largest of `count` values;
-/// `None` if there are too few values.
+/// Returns the number k for `count` values: the confidence interval goes from the k-th smallest to
+/// the k-th largest value. Returns `None` if there are too few values.
 fn rank(count: usize) -> Option<usize> {
     // The probability that exactly `k` values are below the true median, and that at most `k` are.
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);
@@ -80,7 +80,7 @@ pub(super) mod tests {
     #[test]
     fn intervals_are_order_statistics() {
         for (count, low, high) in [(7, 1, 7), (9, 2, 8), (15, 4, 12), (31, 10, 22)] {
-            // From the greatest to the least: the order of the values does not matter.
+            // From the greatest value to the least: the order of the values does not matter.
             let found = Interval::of((1..=count).rev().map(f64::from)).unwrap();
             let expected = Interval {
                 median: f64::from((count + 1) / 2),

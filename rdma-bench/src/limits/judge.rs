@@ -1,5 +1,5 @@
-//! Measures a comparison: its value under test (figure) and its reference value (yardstick) in turns,
-//! until the goal is decided.
+//! Runs a comparison: measures the value under test (figure) and the reference value (yardstick) in
+//! turns, until the goal is decided.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,50 +8,50 @@ use serde_json::Value;
 
 use super::goal::Verdict;
 use super::outcome::{Judged, Pair};
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use super::run::Reading;
 use super::source::Source;
 use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// The number of pairs of measurements that the judge makes for a comparison, and the duration of each
-/// measurement.
+/// The effort that the judge spends on a comparison: numbers of pairs of measurements, and the
+/// duration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
     /// The numbers of pairs after which the judge evaluates the goal, in rising order. The measurement
     /// ends when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
-    pub looks: &'static [usize],
+    pub checks: &'static [usize],
     /// Maximum number of pairs that are measured again because a processor moved during the pair (see
-    /// [`Pair::has_flipped`]).
+    /// [`Pair::has_moved`]).
     pub repeats: usize,
     /// Approximate duration of one run of a program.
     pub time: Duration,
 }
 
 impl Effort {
-    /// The effort that is sufficient to decide a goal: up to 31 pairs.
+    /// The effort that suffices to decide a goal: up to 31 pairs.
     ///
-    /// After each number of pairs in `looks`, the judge computes the confidence interval of 95 %, and
-    /// stops if the interval decides. That makes a wrong verdict more likely than with a single
-    /// evaluation. If the true median is exactly at the goal, the probability of the verdict *met* (or
-    /// *missed*) is 3.9 % with these five evaluations, 1.5 % with a single evaluation after 31 pairs,
-    /// and 6.2 % with an evaluation after every pair. So there are few evaluations, at numbers of pairs
-    /// that are fixed in advance.
+    /// After each number of pairs in `checks`, the judge computes the 95 % confidence interval, and
+    /// stops if the interval decides. Several evaluations make a wrong verdict more likely than a
+    /// single one: if the true median is exactly at the goal, the probability of the verdict *met*
+    /// (or *missed*) is 3.9 % with these five evaluations, 1.5 % with a single evaluation after 31
+    /// pairs, and 6.2 % with an evaluation after every pair. So there are few evaluations, at fixed
+    /// numbers of pairs.
     pub const FULL: Self = Self {
-        looks: &[7, 11, 15, 23, 31],
+        checks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// The effort of a quick run: three pairs, which show that a comparison can be measured, but are
+    /// The effort of a quick run: three pairs. They show that a comparison can be measured, but are
     /// too few to decide its goal.
     pub const QUICK: Self = Self {
-        looks: &[3],
+        checks: &[3],
         repeats: 2,
         time: Duration::from_millis(100),
     };
 
-    /// Returns this effort with runs of four times the duration, for a machine with emulated
+    /// Returns this effort with runs that last four times as long, for a machine with emulated
     /// processors.
     pub fn emulated(self) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Effort {
     }
 }
 
-/// The paths of the programs that measure.
+/// The paths of the programs that take part in comparisons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
     /// The path of `rdma-bench`.
@@ -104,7 +104,8 @@ impl Programs {
     }
 }
 
-/// Returns the path of a program that is built for some rows only.
+/// Returns `path`, the path of a program that only some comparisons need. Fails if it is `None`:
+/// the program was not built. `name` is the program's name in the error.
 fn built<'p>(name: &str, path: Option<&'p Path>) -> Result<&'p Path> {
     path.ok_or_else(|| Error::Program {
         program: name.into(),
@@ -121,22 +122,23 @@ pub struct Networks {
     pub kernel: Option<Network>,
 }
 
-/// The runner that measures comparisons and evaluates their goals.
+/// The judge: runs comparisons and decides whether their goals are met.
 #[derive(Debug)]
 pub struct Judge {
     programs: Programs,
     networks: Networks,
     effort: Effort,
-    /// The programs with their arguments that were measured, each with the number of messages with
+    /// The programs (with arguments) that were run before, each with the number of messages for
     /// which a run has the intended duration.
     counts: Vec<(Source, usize)>,
 }
 
 impl Judge {
-    /// Duration of one measurement of the round trip of a cache line.
-    const LINE_TIME: Duration = Duration::from_millis(60);
+    /// Duration of one measurement of the cache line round trip.
+    const CACHE_LINE_TIME: Duration = Duration::from_millis(60);
 
-    /// Creates a judge that measures the devices `networks` with the programs `programs`.
+    /// Creates a judge that runs comparisons on the devices `networks`, with the programs
+    /// `programs`.
     pub fn new(programs: Programs, networks: Networks, effort: Effort) -> Self {
         Self {
             programs,
@@ -146,38 +148,39 @@ impl Judge {
         }
     }
 
-    /// Measures the comparison `row` until its goal is met or missed, or until the maximum number of
-    /// pairs.
+    /// Runs the comparison `row`: measures pairs until its goal is met or missed, at most as many
+    /// as the effort allows.
     ///
     /// # Errors
     ///
     /// [`Error::Program`] if a run fails, [`Error::Unsupported`] if a program does not report the
     /// statistic that the row needs.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
-        // The first run of a program only determines the time of a message; its result is not used.
-        let parts = std::iter::once(&row.figure).chain(row.yardstick);
-        for source in parts.map(|part| &part.source) {
+        // The first run of a program only determines the time per message; its result is not used.
+        let terms = std::iter::once(&row.figure).chain(row.yardstick);
+        for source in terms.map(|term| &term.source) {
             self.count(source)?;
         }
-        take_pairs(row, self.effort, |first| self.pair(row, first))
+        measure_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// Measures the value under test and the reference value of `row` once, between two measurements of
-    /// the round trip of a cache line. With `figure_first`, measures the value under test first.
+    /// Measures one pair: the value under test and the reference value of `row`, once each, between
+    /// two measurements of the cache line round trip. With `figure_first`, the value under test is
+    /// measured first.
     fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
-        let before = self.line()?;
+        let before = self.cache_line_round_trip()?;
         let (own, mut yardsticks) = if figure_first {
-            let own = self.part(&row.figure)?;
-            (own, self.yardsticks(row)?)
+            let own = self.term(&row.figure)?;
+            (own, self.measure_yardstick(row)?)
         } else {
-            let yardsticks = self.yardsticks(row)?;
-            (self.part(&row.figure)?, yardsticks)
+            let yardsticks = self.measure_yardstick(row)?;
+            (self.term(&row.figure)?, yardsticks)
         };
-        let after = self.line()?;
+        let after = self.cache_line_round_trip()?;
         let line = (before + after) / 2.0;
-        let is_line = |part: &&Part| part.source == Source::CacheLine;
-        yardsticks.extend(row.yardstick.iter().filter(is_line).map(|part| Reading {
-            figure: line * part.times,
+        let is_line = |term: &&Term| term.source == Source::CacheLine;
+        yardsticks.extend(row.yardstick.iter().filter(is_line).map(|term| Reading {
+            figure: line * term.times,
             document: Value::Null,
         }));
         let sum = yardsticks.iter().map(|reading| reading.figure).sum();
@@ -188,36 +191,37 @@ impl Judge {
         let pair = Pair::new(row.goal, figure, yardstick, [before, after], documents);
         pair.ok_or_else(|| Error::Program {
             program: row.id.into(),
-            reason: format!("nothing to judge in {figure} against {yardstick:?}"),
+            reason: format!("no number for the goal: {figure} and {yardstick:?}"),
         })
     }
 
-    /// Measures the summands of the reference value of `row`, except the round trip of a cache line,
-    /// which [`Self::pair`] measures.
-    fn yardsticks(&mut self, row: &Row) -> Result<Vec<Reading>> {
-        let measured = |part: &&Part| part.source != Source::CacheLine;
-        let parts = row.yardstick.iter().filter(measured);
-        parts.map(|part| self.part(part)).collect()
+    /// Measures the summands of the reference value of `row`, and returns one result for each.
+    /// Leaves out the cache line round trip, which [`Self::pair`] measures.
+    fn measure_yardstick(&mut self, row: &Row) -> Result<Vec<Reading>> {
+        let measured = |term: &&Term| term.source != Source::CacheLine;
+        let terms = row.yardstick.iter().filter(measured);
+        terms.map(|term| self.term(term)).collect()
     }
 
-    fn part(&mut self, part: &Part) -> Result<Reading> {
-        let count = self.count(&part.source)?;
+    fn term(&mut self, term: &Term) -> Result<Reading> {
+        let count = self.count(&term.source)?;
         let time = self.effort.time;
-        let mut reading = self.measure(&part.source, count, time, part.statistic)?;
-        reading.figure *= part.times;
+        let mut reading = self.measure(&term.source, count, time, term.statistic)?;
+        reading.figure *= term.times;
         Ok(reading)
     }
 
-    /// Measures the round trip of a cache line, in microseconds.
-    fn line(&self) -> Result<f64> {
+    /// Measures the round trip of a cache line between two processors, and returns it in
+    /// microseconds.
+    fn cache_line_round_trip(&self) -> Result<f64> {
         let typical = Statistic::Typical;
-        let reading = self.measure(&Source::CacheLine, 0, Self::LINE_TIME, typical)?;
+        let reading = self.measure(&Source::CacheLine, 0, Self::CACHE_LINE_TIME, typical)?;
         Ok(reading.figure)
     }
 
-    /// Returns the number of messages with which a run of `source` has the intended duration; 0 if the
-    /// program takes a duration instead. The first call for a source runs the program once to find the
-    /// number.
+    /// Returns the number of messages for which a run of `source` has the intended duration; 0 if
+    /// the program takes a duration instead. The first call for a source runs the program once to
+    /// find the number.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -245,12 +249,12 @@ impl Judge {
     }
 }
 
-/// Measures pairs until the verdict is *met* or *missed* after one of the numbers [`Effort::looks`], or
-/// until the last of these numbers. The function `pair` measures one pair; its argument is `true` for
-/// every other pair, which must begin with the value under test. A pair during which the processors
-/// moved (see [`Pair::has_flipped`]) is repeated. After [`Effort::repeats`] repetitions, such pairs
-/// count, too.
-fn take_pairs(
+/// Measures pairs until the verdict after one of the numbers [`Effort::checks`] is *met* or
+/// *missed*, at the latest until the last of these numbers. The function `pair` measures one pair;
+/// its argument is `true` for every other pair, which must begin with the value under test. A pair
+/// during which a processor moved (see [`Pair::has_moved`]) is repeated; after
+/// [`Effort::repeats`] repetitions, such pairs count, too.
+fn measure_pairs(
     row: &Row,
     effort: Effort,
     mut pair: impl FnMut(bool) -> Result<Pair>,
@@ -260,10 +264,10 @@ fn take_pairs(
         pairs: Vec::new(),
         repeated: Vec::new(),
     };
-    for look in effort.looks {
+    for look in effort.checks {
         while judged.pairs.len() < *look {
             let taken = pair(judged.pairs.len().is_multiple_of(2))?;
-            if taken.has_flipped() && judged.repeated.len() < effort.repeats {
+            if taken.has_moved() && judged.repeated.len() < effort.repeats {
                 judged.repeated.push(taken);
             } else {
                 judged.pairs.push(taken);
@@ -282,8 +286,9 @@ mod tests {
     use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    /// Returns the result of a comparison whose ratio must be at least 0.9. Each of `pairs` is a ratio,
-    /// with the round trips of a cache line before and after its measurement.
+    /// Returns the result of measuring a comparison whose ratio must be at least 0.9. Each element
+    /// of `pairs` has the ratio of a pair, and the cache line round trips before and after the
+    /// pair.
     fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
         let row = row("G1");
         let mut pairs = pairs.into_iter();
@@ -291,26 +296,26 @@ mod tests {
             let (figure, line) = pairs.next().expect("a pair more");
             Ok(pair(row.goal, figure, line))
         };
-        take_pairs(&row, effort, next).unwrap()
+        measure_pairs(&row, effort, next).unwrap()
     }
 
     #[test]
-    fn a_pair_that_flipped_is_taken_again() {
+    fn a_pair_is_repeated_if_a_processor_moved() {
         let lines = [[0.1, 0.1], [0.1, 0.4], [0.4, 0.4], [0.1, 0.11]];
         let judged = taken(Effort::QUICK, lines.map(|line| (1.0, line)));
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 1));
-        assert_eq!(judged.flipped(), 0);
+        assert_eq!(judged.moved_pairs(), 0);
     }
 
     #[test]
-    fn pairs_are_not_taken_for_ever() {
+    fn the_number_of_repeated_pairs_is_limited() {
         let judged = taken(Effort::QUICK, [(1.0, [0.1, 0.4]); 5]);
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 2));
-        assert_eq!(judged.flipped(), 3);
+        assert_eq!(judged.moved_pairs(), 3);
     }
 
     #[test]
-    fn pairs_are_taken_until_a_look_decides() {
+    fn pairs_are_measured_until_a_check_decides() {
         let still = [0.1, 0.1];
         let count = |figures: &[f64]| {
             let judged = taken(Effort::FULL, figures.iter().map(|figure| (*figure, still)));
@@ -318,21 +323,21 @@ mod tests {
         };
         assert_eq!(count(&[1.0; 7]), (7, Verdict::Met));
         assert_eq!(count(&[0.8; 7]), (7, Verdict::Missed));
-        // Of eleven pairs one may be outside of the interval, but not of seven.
+        // One of eleven pairs may be outside of the interval, but not one of seven.
         let outlier = [&[0.8], &[1.0; 10][..]].concat();
         assert_eq!(count(&outlier), (11, Verdict::Met));
         let even = [0.8, 1.0].repeat(16);
         assert_eq!(count(&even), (31, Verdict::Undecided));
     }
 
-    /// Returns the probability that the judge gives the verdict *met* after one of the numbers `looks`
-    /// of pairs if the true median is exactly the goal.
-    fn false_verdict(looks: &[usize]) -> f64 {
-        // At each index, the probability that this number of pairs is above the goal and no evaluation
-        // has decided yet.
+    /// Returns the probability of the verdict *met* if the true median is exactly at the goal and
+    /// the goal is evaluated after each of the numbers of pairs `checks`.
+    fn false_verdict(checks: &[usize]) -> f64 {
+        // At each index: the probability that this many pairs are above the goal and that no
+        // evaluation has decided yet.
         let mut undecided = vec![1.0];
         let mut met = 0.0;
-        for look in looks {
+        for look in checks {
             while undecided.len() <= *look {
                 let mut next = vec![0.0; undecided.len() + 1];
                 for (above, probability) in undecided.iter().enumerate() {
@@ -354,24 +359,24 @@ mod tests {
     }
 
     #[test]
-    fn few_looks_seldom_tell_a_verdict_where_the_median_is_the_goal() {
+    fn few_checks_rarely_give_a_false_verdict() {
         let every: Vec<usize> = (7..=31).collect();
         let known = [
-            (Effort::FULL.looks, 0.0387),
+            (Effort::FULL.checks, 0.0387),
             (&[31], 0.0147),
             (&every, 0.0622),
         ];
-        for (looks, probability) in known {
-            let found = false_verdict(looks);
-            assert!((found - probability).abs() < 1e-4, "{looks:?}: {found}");
+        for (checks, probability) in known {
+            let found = false_verdict(checks);
+            assert!((found - probability).abs() < 1e-4, "{checks:?}: {found}");
         }
     }
 
     #[test]
-    fn the_sides_take_turns_at_being_first() {
+    fn the_two_values_alternate_in_being_measured_first() {
         let mut order = Vec::new();
         let row = row("G1");
-        take_pairs(&row, Effort::QUICK, |first| {
+        measure_pairs(&row, Effort::QUICK, |first| {
             order.push(first);
             Ok(pair(row.goal, 1.0, [0.1, 0.1]))
         })

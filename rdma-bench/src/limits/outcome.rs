@@ -3,14 +3,14 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::distance::Distance;
 use super::goal::{Goal, Verdict};
 use super::interval::Interval;
-use super::regime::Regime;
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
-/// A pair of measurements, one after the other: one of the value under test and one of its reference
+/// The results of two measurements, one after the other: the value under test and its reference
 /// value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
@@ -25,14 +25,15 @@ pub struct Pair {
     pub cache_line: [f64; 2],
     /// The distance of the two processors (near if they share a cache) before and after the pair,
     /// derived from `cache_line`.
-    pub regimes: [Regime; 2],
+    #[serde(rename = "regimes")]
+    pub distances: [Distance; 2],
     /// The JSON documents or the outputs of the programs.
     pub documents: Vec<Value>,
 }
 
 impl Pair {
     /// Creates a pair from two measured values, and computes the number that `goal` bounds. Returns
-    /// `None` if there is no such number, as with a yardstick of 0.
+    /// `None` if that number does not exist, as for a ratio with a reference value of 0.
     pub(super) fn new(
         goal: Goal,
         figure: f64,
@@ -45,19 +46,19 @@ impl Pair {
             yardstick,
             judged: goal.judged(figure, yardstick)?,
             cache_line,
-            regimes: cache_line.map(Regime::of),
+            distances: cache_line.map(Distance::of),
             documents,
         })
     }
 
-    /// Returns whether the two processors shared a cache only before, or only after, the pair was
-    /// measured.
-    pub fn has_flipped(&self) -> bool {
-        self.regimes[0] != self.regimes[1]
+    /// Returns whether a processor moved during the pair: the two processors shared a cache only
+    /// before or only after the pair was measured.
+    pub fn has_moved(&self) -> bool {
+        self.distances[0] != self.distances[1]
     }
 }
 
-/// The result of measuring a comparison: the comparison (row), and all its pairs of measurements.
+/// The result of a comparison: the row that defines it, and all its pairs of measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     /// The comparison that was measured.
@@ -65,7 +66,7 @@ pub struct Judged {
     /// The pairs on which the verdict is based, in chronological order.
     pub pairs: Vec<Pair>,
     /// The pairs that do not count and were repeated, because a processor moved during them (see
-    /// [`Pair::has_flipped`]).
+    /// [`Pair::has_moved`]).
     pub repeated: Vec<Pair>,
 }
 
@@ -74,59 +75,61 @@ impl Judged {
     /// changes.
     pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// Returns the median of the figures (the values under test) of all pairs.
+    /// Returns the median of the figures (the values under test) over all pairs.
     pub fn figure(&self) -> f64 {
         middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the yardsticks (the reference values) of all pairs, if the row has one.
+    /// Returns the median of the yardsticks (the reference values) over all pairs; `None` if the
+    /// row has none.
     pub fn yardstick(&self) -> Option<f64> {
         middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Returns the median of the numbers that the goal bounds: the ratios, the differences or the
-    /// figures.
+    /// Returns the median over all pairs of the number that the goal bounds: a ratio, a difference
+    /// or a figure.
     pub fn median(&self) -> f64 {
         middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the confidence interval of the median of the numbers that the goal bounds; `None` for
-    /// fewer than six pairs.
+    /// Returns the confidence interval of [`Self::median`]; `None` for fewer than six pairs.
     pub fn interval(&self) -> Option<Interval> {
         Interval::of(self.judged())
     }
 
-    /// Returns whether the goal is met, missed or undecided; `None` for fewer than six pairs.
+    /// Returns whether the goal is met, missed or undecided; `None` if fewer than six pairs were
+    /// measured.
     pub fn verdict(&self) -> Option<Verdict> {
         let interval = self.interval()?;
         Some(self.row.goal.verdict(&interval))
     }
 
-    /// Returns the number of pairs that count although a processor moved during them (see
-    /// [`Pair::has_flipped`]).
-    pub fn flipped(&self) -> usize {
-        self.pairs.iter().filter(|pair| pair.has_flipped()).count()
+    /// Returns the number of pairs that count although a processor moved during the measurement
+    /// (see [`Pair::has_moved`]).
+    pub fn moved_pairs(&self) -> usize {
+        self.pairs.iter().filter(|pair| pair.has_moved()).count()
     }
 
-    /// Returns the distance of the two processors, derived from the median of all round trips of the
-    /// cache line.
-    pub fn regime(&self) -> Regime {
+    /// Returns whether the two processors shared a cache, derived from the median of all measured
+    /// cache line round trips.
+    pub fn distance(&self) -> Distance {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
-        Regime::of(middle(lines).unwrap_or(f64::NAN))
+        Distance::of(middle(lines).unwrap_or(f64::NAN))
     }
 
-    /// Returns the comparison, its pairs and its verdict as a JSON document.
+    /// Returns the row, its pairs and its verdict as a JSON document. `machine` describes the
+    /// machine that measured.
     pub fn document(&self, machine: &Machine) -> Value {
         let row = &self.row;
-        let part = |part: &Part| json!([part.times, part.to_string()]);
+        let term = |term: &Term| json!([term.times, term.to_string()]);
         json!({
             "schema": Self::SCHEMA,
             "row": row.id,
             "what": row.what,
             "command": row.command(),
             "unit": row.unit.quantity().unit(),
-            "figure": part(&row.figure),
-            "yardstick": row.yardstick.iter().map(part).collect::<Vec<_>>(),
+            "figure": term(&row.figure),
+            "yardstick": row.yardstick.iter().map(term).collect::<Vec<_>>(),
             "goal": row.goal.document(),
             "machine": machine,
             "pairs": self.pairs,
@@ -138,8 +141,8 @@ impl Judged {
                 "confidence": Interval::CONFIDENCE,
                 "interval": self.interval().map(|interval| [interval.low, interval.high]),
                 "verdict": self.verdict(),
-                "flipped": self.flipped(),
-                "regime": self.regime(),
+                "flipped": self.moved_pairs(),
+                "regime": self.distance(),
             },
         })
     }
@@ -154,20 +157,20 @@ pub(super) mod tests {
     use super::super::Row;
     use super::super::goal::Bound;
     use super::super::row::Unit;
-    use super::super::rows::of_host;
+    use super::super::rows::host_rows;
     use super::super::statistic::Statistic;
     use super::*;
 
     pub(in crate::limits) fn row(id: &str) -> Row {
-        *of_host().find(|row| row.id == id).expect("a row")
+        *host_rows().find(|row| row.id == id).expect("a row")
     }
 
     pub(in crate::limits) fn pair(goal: Goal, figure: f64, line: [f64; 2]) -> Pair {
         Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
     }
 
-    /// Returns the result of measuring `row` in pairs that have the given figures (values under test)
-    /// and a reference value of 1.
+    /// Returns the result of measuring `row` in pairs with the given figures (values under test),
+    /// each with a reference value of 1.
     pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
         let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {
@@ -198,7 +201,7 @@ pub(super) mod tests {
         let quick = judged(row("G1"), &[0.5, 0.4, 0.6]);
         assert_eq!((quick.verdict(), quick.interval()), (None, None));
         assert_eq!((quick.figure(), quick.median()), (0.5, 0.5));
-        let document = quick.document(&Machine::look());
+        let document = quick.document(&Machine::detect());
         assert_eq!(document["summary"]["verdict"], Value::Null);
         assert_eq!(judged(row("G1"), &[]).verdict(), None);
     }
@@ -217,7 +220,7 @@ pub(super) mod tests {
 
     #[test]
     fn counters_are_judged_without_a_yardstick() {
-        let figure = row("G3").figure.at(Statistic::Counter("/allocations"));
+        let figure = row("G3").figure.with(Statistic::Counter("/allocations"));
         let row = Row {
             unit: Unit::Count,
             figure,
@@ -234,7 +237,7 @@ pub(super) mod tests {
         assert_eq!(counted(0.0).verdict(), Some(Verdict::Met));
         assert_eq!(counted(1.0).verdict(), Some(Verdict::Missed));
         assert_eq!(counted(1.0).yardstick(), None);
-        let document = counted(0.0).document(&Machine::look());
+        let document = counted(0.0).document(&Machine::detect());
         assert_eq!(document["unit"], "count");
         assert_eq!(document["summary"]["yardstick"], Value::Null);
     }
@@ -248,7 +251,7 @@ pub(super) mod tests {
     #[test]
     fn documents_keep_every_pair_and_the_verdict() {
         let figures = [0.5, 1.0, 0.6, 0.7, 0.8, 1.5, 0.9];
-        let document = judged(row("G4"), &figures).document(&Machine::look());
+        let document = judged(row("G4"), &figures).document(&Machine::detect());
         assert_eq!(document["schema"], "rdma-bench/limit/2");
         assert_eq!(document["pairs"].as_array().unwrap().len(), 7);
         assert_eq!(document["pairs"][0]["regimes"][0], "Near");

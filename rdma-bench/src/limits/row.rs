@@ -1,5 +1,4 @@
-//! Rows of the judge: each compares a figure (the value under test) with a yardstick (the reference
-//! value).
+//! The definition of one comparison of the judge: a row of its table.
 
 use std::fmt;
 
@@ -7,8 +6,8 @@ use super::goal::{Bound, Goal};
 use super::source::Source;
 use super::statistic::Statistic;
 
-/// A comparison of the judge: a figure (the value under test), the yardstick (the reference value) that
-/// it is compared with, and the goal.
+/// A comparison of the judge: a value under test (the figure), the reference value that it is
+/// compared with (the yardstick), and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if the
@@ -16,20 +15,20 @@ pub struct Row {
     pub id: &'static str,
     /// A description of what is compared, of the form "measured value / reference value".
     pub what: &'static str,
-    /// The unit in which tables show figure (measured value) and yardstick (reference value).
+    /// The unit in which tables show the two values.
     pub unit: Unit,
     /// The measurement of the value under test.
-    pub figure: Part,
+    pub figure: Term,
     /// The measurements whose sum is the reference value. Empty if the goal is about the figure alone.
-    pub yardstick: &'static [Part],
+    pub yardstick: &'static [Term],
     /// The condition that the measured values must meet.
     pub goal: Goal,
 }
 
 impl Row {
-    /// Returns whether `name` selects this row: by the row's name (`G8a`), its goal (`G8`) or its
-    /// letter (`G`), in lower or upper case.
-    pub fn is_called(&self, name: &str) -> bool {
+    /// Returns whether `name` is the name of this row (`G8a`), of its goal (`G8`), or the letter of
+    /// its goal (`G`). Upper and lower case are the same.
+    pub fn matches_name(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
         [self.id, goal, letter]
@@ -37,18 +36,18 @@ impl Row {
             .any(|id| id.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the command that judges this row alone.
+    /// Returns the shell command that runs this comparison alone.
     pub fn command(&self) -> String {
         format!("cargo xtask bench --device softroce --only {}", self.id)
     }
 
-    /// Returns the goal as text.
-    pub fn goal_in_words(&self) -> String {
+    /// Returns the goal as text for tables, for example `ratio <= 1.10`.
+    pub fn goal_text(&self) -> String {
         let (word, number) = match self.goal.bound() {
             Bound::AtMost(number) => ("at most", number),
             Bound::AtLeast(number) => ("at least", number),
         };
-        let (unit, factor) = self.unit.shown();
+        let (unit, factor) = self.unit.name_and_factor();
         match self.goal {
             Goal::Ratio(_) => format!("ratio {word} {number:.2}"),
             Goal::Difference(_) => format!("{word} {number:.3} {unit} more"),
@@ -58,10 +57,10 @@ impl Row {
     }
 }
 
-/// A measured number times a factor: the value under test of a comparison, or a summand of the
-/// reference value.
+/// A summand of a value: a number that a program measures, times a factor. The value under test has
+/// one term; the reference value is the sum of its terms.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct Term {
     /// The factor by which the measured number is multiplied.
     pub times: f64,
     /// The program that measures the number, with its arguments.
@@ -70,13 +69,13 @@ pub struct Part {
     pub statistic: Statistic,
 }
 
-impl Part {
-    /// Creates a measurement of the typical number (median or average) of `source`, with the factor 1.
+impl Term {
+    /// Creates a term with the typical number (median or average) of `source`, and the factor 1.
     pub const fn of(source: Source) -> Self {
         Self::times(1.0, source)
     }
 
-    /// Creates a measurement of the typical number (median or average) of `source`, with the factor
+    /// Creates a term with the typical number (median or average) of `source`, and the factor
     /// `times`.
     pub const fn times(times: f64, source: Source) -> Self {
         Self {
@@ -86,12 +85,12 @@ impl Part {
         }
     }
 
-    /// Returns this measurement with `statistic` in place of the typical number.
-    pub const fn at(self, statistic: Statistic) -> Self {
+    /// Returns this term with `statistic` of the program's result instead of the typical number.
+    pub const fn with(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
 
-    /// Returns whether the measured number is a time, a rate or a count.
+    /// Returns the kind of the measured number: time, rate or count.
     pub fn quantity(&self) -> Quantity {
         match self.statistic {
             Statistic::Counter(_) => Quantity::Count,
@@ -101,7 +100,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.source)?;
         match self.statistic {
@@ -123,7 +122,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns the name of the unit in JSON documents.
+    /// Returns the name of this kind's unit in JSON documents.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Time => "usec",
@@ -147,9 +146,9 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the name of the unit, and the factor to convert microseconds, messages per second or a
+    /// Returns the unit's name, and the factor that converts microseconds, messages per second or a
     /// count to this unit.
-    pub fn shown(self) -> (&'static str, f64) {
+    pub fn name_and_factor(self) -> (&'static str, f64) {
         match self {
             Self::Microseconds => ("usec", 1.0),
             Self::Messages => ("kmsg/s", 1e-3),
@@ -158,7 +157,7 @@ impl Unit {
         }
     }
 
-    /// Returns the kind of the numbers (times, rates or counts) that tables show in this unit.
+    /// Returns the kind of the numbers that have this unit: times, rates or counts.
     pub fn quantity(self) -> Quantity {
         match self {
             Self::Microseconds => Quantity::Time,
@@ -175,7 +174,7 @@ mod tests {
 
     #[test]
     fn rows_are_called_by_name_by_goal_or_by_letter() {
-        let called = |id: &'static str, name: &str| Row { id, ..row("G1") }.is_called(name);
+        let called = |id: &'static str, name: &str| Row { id, ..row("G1") }.matches_name(name);
         for name in ["E12b", "e12b", "E12B", "E12", "e12", "E", "e"] {
             assert!(called("E12b", name), "{name}");
         }
@@ -186,27 +185,27 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_told_in_the_rows_unit() {
-        let words = |unit, goal| {
+    fn goals_are_shown_in_the_unit_of_the_row() {
+        let text = |unit, goal| {
             let row = row("G1");
-            Row { unit, goal, ..row }.goal_in_words()
+            Row { unit, goal, ..row }.goal_text()
         };
         let ratio = Goal::Ratio(Bound::AtLeast(0.9));
-        assert_eq!(words(Unit::Messages, ratio), "ratio at least 0.90");
+        assert_eq!(text(Unit::Messages, ratio), "ratio at least 0.90");
         let difference = Goal::Difference(Bound::AtMost(0.2));
-        let text = words(Unit::Microseconds, difference);
-        assert_eq!(text, "at most 0.200 usec more");
+        let shown = text(Unit::Microseconds, difference);
+        assert_eq!(shown, "at most 0.200 usec more");
         let rate = Goal::Value(Bound::AtLeast(2e6));
-        assert_eq!(words(Unit::Messages, rate), "at least 2000 kmsg/s");
+        assert_eq!(text(Unit::Messages, rate), "at least 2000 kmsg/s");
         let count = Goal::Value(Bound::AtMost(4.0));
-        assert_eq!(words(Unit::Count, count), "at most 4");
+        assert_eq!(text(Unit::Count, count), "at most 4");
     }
 
     #[test]
     fn rates_beside_a_latency_are_rates() {
-        let part = row("G17a").figure.at(Statistic::Typical);
-        assert_eq!(part.quantity(), Quantity::Time);
-        assert_eq!(part.at(Statistic::Beside).quantity(), Quantity::Rate);
+        let term = row("G17a").figure.with(Statistic::Typical);
+        assert_eq!(term.quantity(), Quantity::Time);
+        assert_eq!(term.with(Statistic::Beside).quantity(), Quantity::Rate);
         assert_eq!(
             row("G17b").figure.to_string(),
             "rdma-bench send_lat -s 8 --beside 1048576: rate beside"
@@ -217,7 +216,7 @@ mod tests {
     fn counters_are_counts_whatever_measures_them() {
         let figure = row("G3").figure;
         assert_eq!(figure.quantity(), Quantity::Time);
-        let counter = figure.at(Statistic::Counter("/results/n_iterations"));
+        let counter = figure.with(Statistic::Counter("/results/n_iterations"));
         assert_eq!(counter.quantity(), Quantity::Count);
         assert_eq!(
             counter.to_string(),

@@ -13,14 +13,14 @@ use super::row::Quantity;
 use super::statistic::Statistic;
 use crate::compare::ends::{Companion, free_port, run_with_servers};
 use crate::compare::program::{Program, columns};
-use crate::compare::run::Scratch;
+use crate::compare::run::TemporaryFile;
 use crate::compare::{Case, Network};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
 /// Time limit of one run of a program.
-pub(super) const LIMIT: Duration = Duration::from_secs(180);
+pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A test of an RDMA device, with its operation, message size and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Run {
     size: usize,
     path: Path,
     mtu: Option<usize>,
-    words: &'static [&'static str],
+    args: &'static [&'static str],
     /// Environment variables of server and client, of the form `NAME=VALUE`.
     variables: &'static [&'static str],
     servers: usize,
@@ -54,20 +54,21 @@ impl Path {
     /// The environment variable that selects softroce's UDP path, with its value.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
-    /// Returns the words that select this path when they precede a program on its command line.
-    fn words(self) -> &'static [&'static str] {
+    /// Returns the arguments (those of `env`) that precede a program on its command line to select
+    /// this path.
+    fn prefix(self) -> &'static [&'static str] {
         match self {
             Self::Chosen => &[],
             Self::Udp => &["env", Self::UDP],
             // Without the preloaded softroce.
             Self::Kernel => &["env", "-u", "LD_PRELOAD"],
-            // See `Hosts::words`.
+            // The prefix of this path is added later: see `Hosts::prefix`.
             Self::Hosts(_) => &[],
         }
     }
 }
 
-/// The result of one run of a program.
+/// The result that was read from one run of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The value of the requested statistic: microseconds, messages per second, or a count.
@@ -77,7 +78,8 @@ pub(super) struct Reading {
 }
 
 impl Run {
-    /// Creates a test with messages of `size` bytes.
+    /// Creates a test of the operation `verb` with messages of `size` bytes, over the path that
+    /// softroce chooses.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,
@@ -85,42 +87,43 @@ impl Run {
             size,
             path: Path::Chosen,
             mtu: None,
-            words: &[],
+            args: &[],
             variables: &[],
             servers: 1,
             attack: None,
         }
     }
 
-    /// Returns this test with its messages on the given path.
-    pub const fn by(self, path: Path) -> Self {
+    /// Returns this test with the messages between server and client on `path`.
+    pub const fn path(self, path: Path) -> Self {
         Self { path, ..self }
     }
 
-    /// Returns this test with an MTU of `bytes` instead of the port's.
+    /// Returns this test with a path MTU of `bytes` instead of the port's MTU.
     pub const fn mtu(self, bytes: usize) -> Self {
         let mtu = Some(bytes);
         Self { mtu, ..self }
     }
 
-    /// Returns this test with the additional arguments `words`.
-    pub const fn with(self, words: &'static [&'static str]) -> Self {
-        Self { words, ..self }
+    /// Returns this test with the additional arguments `args`.
+    pub const fn with(self, args: &'static [&'static str]) -> Self {
+        Self { args, ..self }
     }
 
-    /// Returns this test with environment variables of the form `NAME=VALUE` for server and client.
-    pub const fn under_variables(self, variables: &'static [&'static str]) -> Self {
+    /// Returns this test with environment variables, each of the form `NAME=VALUE`, for server and
+    /// client.
+    pub const fn with_variables(self, variables: &'static [&'static str]) -> Self {
         Self { variables, ..self }
     }
 
-    /// Returns this test with `servers` servers.
+    /// Returns this test with `servers` servers, to all of which the client sends.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }
 
-    /// Returns this test, during which another process sends forged packets to the destination
-    /// `attack`.
-    pub const fn under(self, attack: Attack) -> Self {
+    /// Returns this test with forged packets: during the test, another process sends them to the
+    /// ports of `attack`.
+    pub const fn under_attack(self, attack: Attack) -> Self {
         let attack = Some(attack);
         Self { attack, ..self }
     }
@@ -130,12 +133,13 @@ impl Run {
         self.verb.is_call()
     }
 
-    /// Returns whether other messages are sent during a latency test, which only rdma-core supports.
+    /// Returns whether messages of another size are sent during a latency test, which only
+    /// rdma-core supports.
     pub(super) fn has_messages_beside(self) -> bool {
-        self.words.contains(&"--beside")
+        self.args.contains(&"--beside")
     }
 
-    /// Returns whether the test measures a time or a rate.
+    /// Returns the kind of the test's main result: a time or a rate.
     pub(super) const fn quantity(self) -> Quantity {
         match self.metric {
             Metric::Latency => Quantity::Time,
@@ -143,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages of a run.
+    /// Returns the minimum and the maximum number of messages in a run of this test.
     pub(super) fn counts(self) -> (usize, usize) {
         match (self.metric, self.size) {
             (Metric::Latency, _) => (1000, 200_000),
@@ -152,7 +156,7 @@ impl Run {
         }
     }
 
-    /// Returns the time of one message as a multiple of the latency that the test reports.
+    /// Returns the duration of one message, as a multiple of the latency that the test reports.
     pub(super) fn times_per_message(self) -> f64 {
         match self.verb {
             // The reported latency is half of a round trip.
@@ -161,10 +165,10 @@ impl Run {
         }
     }
 
-    /// Returns the number of queue pairs of the client. Each of them transfers its own messages.
+    /// Returns the number of queue pairs of the client, each of which transfers its own messages.
     fn queue_pairs(self) -> usize {
-        let option = self.words.windows(2).find(|words| words[0] == "-q");
-        let count = option.and_then(|words| words[1].parse().ok());
+        let option = self.args.windows(2).find(|pair| pair[0] == "-q");
+        let count = option.and_then(|pair| pair[1].parse().ok());
         count.unwrap_or(1) * self.servers
     }
 
@@ -186,38 +190,38 @@ impl Run {
         let begin = |host| {
             hosts
                 .as_ref()
-                .map_or_else(Vec::new, |hosts| hosts.words(host))
+                .map_or_else(Vec::new, |hosts| hosts.prefix(host))
         };
         let mut servers = Vec::new();
         for _ in 0..self.servers {
             let port = free_port()?;
-            let mut words: Vec<OsString> = self.path.words().iter().map(OsString::from).collect();
+            let mut argv: Vec<OsString> = self.path.prefix().iter().map(OsString::from).collect();
             if !self.variables.is_empty() {
-                words.push("env".into());
-                words.extend(self.variables.iter().map(OsString::from));
+                argv.push("env".into());
+                argv.extend(self.variables.iter().map(OsString::from));
             }
-            let mut chosen = program.words(&case, &network, port);
-            // A depth in the arguments of the row replaces that of the case.
+            let mut chosen = program.argv(&case, &network, port);
+            // A queue depth among the arguments of the row replaces that of the case.
             let depth = chosen.iter().position(|word| word == "-t");
-            if let Some(at) = depth.filter(|_| self.words.contains(&"-t")) {
+            if let Some(at) = depth.filter(|_| self.args.contains(&"-t")) {
                 chosen.drain(at..at + 2);
             }
-            words.extend(chosen);
-            words.extend(self.words.iter().map(OsString::from));
-            servers.push((words, port));
+            argv.extend(chosen);
+            argv.extend(self.args.iter().map(OsString::from));
+            servers.push((argv, port));
         }
-        let file = Scratch::new(servers[0].1);
+        let file = TemporaryFile::new(servers[0].1);
         let address = hosts
             .as_ref()
             .map_or("127.0.0.1", |_| Host::Server.address());
         let mut client = [
             begin(Host::Client),
             servers[0].0.clone(),
-            program.client_words(address, &file.0),
+            program.client_args(address, &file.0),
         ]
         .concat();
-        for (words, _) in &mut servers {
-            words.splice(0..0, begin(Host::Server));
+        for (argv, _) in &mut servers {
+            argv.splice(0..0, begin(Host::Server));
         }
         if let [_, further @ ..] = &*servers
             && !further.is_empty()
@@ -230,10 +234,9 @@ impl Run {
             Some(attack) => Some((attack, programs.attacker()?)),
             None => None,
         };
-        let attack =
-            attacker.map(|(attack, path)| move |printed: &str| attack.words(path, printed));
-        let attack = attack.as_ref().map(|words| words as Companion<'_>);
-        let printed = run_with_servers(&servers, &client, &name, LIMIT, attack)?;
+        let attack = attacker.map(|(attack, path)| move |printed: &str| attack.argv(path, printed));
+        let attack = attack.as_ref().map(|argv| argv as Companion<'_>);
+        let printed = run_with_servers(&servers, &client, &name, RUN_TIMEOUT, attack)?;
         let reading = program.read(&case, &printed, &file.0)?;
         let figure = match (statistic, &reading.document) {
             (Statistic::Typical, _) => Some(reading.figure),
@@ -242,7 +245,7 @@ impl Run {
         };
         let figure = figure.ok_or_else(|| Error::Program {
             program: name,
-            reason: format!("no {statistic} in what it wrote"),
+            reason: format!("no {statistic} in its JSON document"),
         })?;
         let document = reading.document;
         Ok(Reading {
@@ -267,13 +270,13 @@ impl Run {
             Path::Chosen | Path::Udp | Path::Hosts(_) => Ok(&networks.softroce),
             Path::Kernel => networks.kernel.as_ref().ok_or_else(|| Error::Program {
                 program: "rxe".into(),
-                reason: "this machine has no device of the kernel's Soft-RoCE".into(),
+                reason: "this machine has no Soft-RoCE device of the kernel".into(),
             }),
         }
     }
 }
 
-/// Returns a document of `rdma-bench` without the samples of latencies, which would make it large.
+/// Returns a JSON document of `rdma-bench` without its latency samples, which would make it large.
 fn without_samples(mut document: Value) -> Value {
     if let Some(results) = document["results"].as_object_mut() {
         results.remove("samples");
@@ -284,7 +287,7 @@ fn without_samples(mut document: Value) -> Value {
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -s {}", self.case(0).test, self.size)?;
-        for word in self.words {
+        for word in self.args {
             write!(f, " {word}")?;
         }
         if let Some(mtu) = self.mtu {

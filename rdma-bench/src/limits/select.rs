@@ -1,33 +1,33 @@
-//! Selects rows by their names, and by the machine on which they are measured.
+//! Selects comparisons (rows) by their names, and by the machine that measures them.
 
 use std::fmt;
 
 use super::row::Row;
-use super::rows::{of_guest, of_host};
+use super::rows::{guest_rows, host_rows};
 
-/// A machine on which rows (comparisons of the judge) are measured.
+/// The kind of machine on which a comparison is measured: the host or the virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MachineKind {
     /// The machine on which the judge was started.
     Host,
     /// The virtual machine, which has the kernel's Soft-RoCE device.
     Guest,
 }
 
-impl Place {
-    /// The host and the virtual machine.
+impl MachineKind {
+    /// Both machines: the host and the virtual machine.
     pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
 
-    /// Returns the rows (comparisons of the judge) that are measured on this machine.
+    /// Returns all comparisons that are measured on this machine.
     pub fn rows(self) -> Vec<&'static Row> {
         match self {
-            Self::Host => of_host().collect(),
-            Self::Guest => of_guest().collect(),
+            Self::Host => host_rows().collect(),
+            Self::Guest => guest_rows().collect(),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MachineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "host",
@@ -47,38 +47,39 @@ pub struct UnknownRow {
     pub name: String,
 }
 
-/// Returns the rows that `name` selects, or all rows for `None`, each with the machine on which it is
-/// measured.
+/// Returns the comparisons that `name` selects (all for `None`), each with the machine that
+/// measures it.
 ///
 /// # Errors
 ///
-/// [`UnknownRow`] if the name selects no row.
-pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownRow> {
-    let is_called = |row: &Row| name.is_none_or(|name| row.is_called(name));
-    let found: Vec<_> = all().filter(|(_, row)| is_called(row)).collect();
+/// [`UnknownRow`] if `name` selects no comparison.
+pub fn select(name: Option<&str>) -> Result<Vec<(MachineKind, &'static Row)>, UnknownRow> {
+    let is_selected = |row: &Row| name.is_none_or(|name| row.matches_name(name));
+    let found: Vec<_> = all().filter(|(_, row)| is_selected(row)).collect();
     match name {
         Some(name) if found.is_empty() => Err(UnknownRow { name: name.into() }),
         _ => Ok(found),
     }
 }
 
-/// Returns one line of text for each row: its name, its machine, its description and its goal.
-pub fn listing(rows: &[(Place, &Row)]) -> String {
-    let line = |(place, row): &(Place, &Row)| {
+/// Returns a text with one line for each comparison: its name, its machine, its description and its
+/// goal.
+pub fn listing(rows: &[(MachineKind, &Row)]) -> String {
+    let line = |(machine, row): &(MachineKind, &Row)| {
         let (id, what) = (row.id, row.what);
         format!(
             "{id:<6}{:<7}{what}: {}\n",
-            place.to_string(),
-            row.goal_in_words()
+            machine.to_string(),
+            row.goal_text()
         )
     };
     rows.iter().map(line).collect()
 }
 
-fn all() -> impl Iterator<Item = (Place, &'static Row)> {
-    Place::ALL
+fn all() -> impl Iterator<Item = (MachineKind, &'static Row)> {
+    MachineKind::ALL
         .into_iter()
-        .flat_map(|place| place.rows().into_iter().map(move |row| (place, row)))
+        .flat_map(|machine| machine.rows().into_iter().map(move |row| (machine, row)))
 }
 
 fn ids() -> String {
@@ -95,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn names_select_rows_of_both_places() {
+    fn names_select_rows_of_both_machines() {
         assert_eq!((count("G1"), count("G8"), count("g8c")), (1, 4, 1));
         assert_eq!((count("G12"), count("G11"), count("g11d")), (6, 6, 1));
         let letters = ["g", "c", "s", "e", "f", "j"].map(count);
         assert_eq!(letters.iter().sum::<usize>(), select(None).unwrap().len());
-        let places: Vec<_> = select(Some("G11"))
+        let machines: Vec<_> = select(Some("G11"))
             .unwrap()
             .iter()
             .map(|(p, _)| *p)
             .collect();
-        assert_eq!(places, [Place::Guest; 6]);
+        assert_eq!(machines, [MachineKind::Guest; 6]);
     }
 
     #[test]
@@ -118,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_name_place_and_subject() {
+    fn lists_have_name_machine_and_subject() {
         let mut rows = select(Some("G3")).unwrap();
         rows.extend(select(Some("G11d")).unwrap());
         assert_eq!(
             listing(&rows),
             "\
-G3    host   write_lat 8 B, our memory / UCX put_lat: ratio at most 2.00
+G3    host   write_lat 8 B, device memory / UCX put_lat: ratio at most 2.00
 G11d  guest  ib_send_lat 8 B / the same on rxe: ratio at most 0.50
 "
         );

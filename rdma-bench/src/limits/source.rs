@@ -1,4 +1,4 @@
-//! The programs whose results the judge compares, and how these results are read.
+//! The programs whose results the judge compares: how they are run, and how their results are read.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::flows;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
 use super::row::Quantity;
-use super::run::{LIMIT, Reading, Run};
+use super::run::{RUN_TIMEOUT, Reading, Run};
 use super::statistic::Statistic;
 use super::ucx;
 use crate::compare::ends::{free_port, run_alone, run_with_servers};
@@ -20,7 +20,7 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// A program that measures a quantity, with its arguments.
+/// A program that the judge runs to measure a number, with the program's arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// `rdma-bench` over a layer. Tests of calls and of streamed items are those of rdma-rpc.
@@ -48,11 +48,11 @@ pub enum Source {
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
-    /// A program without softroce, with its arguments, between two hosts whose network has the given MTU
-    /// in bytes.
+    /// A program that measures without softroce between two simulated hosts, with these arguments and
+    /// with this MTU of the network in bytes.
     Hosts(Tool, &'static [&'static str], usize),
-    /// `ib_write_bw` of several processes of one host to as many processes of another, at the same
-    /// time.
+    /// Several runs of `ib_write_bw` at the same time between two simulated hosts, each with a client
+    /// on one host and a server on the other.
     Flows {
         /// The number of processes of each host.
         count: usize,
@@ -64,7 +64,7 @@ pub enum Source {
     CacheLine,
 }
 
-/// A program that measures two hosts without softroce.
+/// A program that measures the network of two simulated hosts without softroce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// The program `yardstick`.
@@ -83,14 +83,14 @@ impl Tool {
 }
 
 impl Source {
-    /// Returns whether the main result of this program is a time or a rate.
+    /// Returns the kind of this program's main result: a time, a rate or a count.
     pub fn quantity(&self) -> Quantity {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
             Self::Ucx { test, .. } if ucx::is_time(test) => Quantity::Time,
             Self::Ucx { .. } => Quantity::Rate,
             Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
-            Self::Yardstick(words) if words.contains(&"--latency") => Quantity::Time,
+            Self::Yardstick(args) if args.contains(&"--latency") => Quantity::Time,
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect" | "grant", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
@@ -102,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Returns whether this program reports `statistic`.
+    /// Returns whether this program's result contains `statistic`.
     pub fn has(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Typical => true,
@@ -131,8 +131,8 @@ impl Source {
         }
     }
 
-    /// Returns the minimum and the maximum number of messages of a run; `None` for programs that take
-    /// a duration instead.
+    /// Returns the minimum and the maximum number of messages in a run of this program; `None` for
+    /// a program that takes a duration instead.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
             Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
@@ -149,7 +149,7 @@ impl Source {
         }
     }
 
-    /// Returns the duration of one message in seconds, given the result `figure` of this program: a
+    /// Returns the duration of one message in seconds. `figure` is the result of this program: a
     /// time in microseconds, or a rate per second.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
         let times = match self {
@@ -195,25 +195,25 @@ impl Source {
                 outcome
             }
             Self::Ucx { test, size } => ucx(test, *size, count, statistic),
-            Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
-            Self::Connections(words) => connections(&programs.connections, words, time, statistic),
-            Self::Streams(words) => {
-                let line = timed(&programs.streams, words, time);
-                served(line, &format!("streams {}", words.join(" ")), statistic)
+            Self::Yardstick(args) => yardstick(&programs.yardstick, args, time, statistic),
+            Self::Connections(args) => connections(&programs.connections, args, time, statistic),
+            Self::Streams(args) => {
+                let line = timed_command(&programs.streams, args, time);
+                run_served(line, &format!("streams {}", args.join(" ")), statistic)
             }
-            Self::Web(words) => {
+            Self::Web(args) => {
                 let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-                line.extend(timed(programs.web()?, words, time));
-                served(line, &format!("web {}", words.join(" ")), statistic)
+                line.extend(timed_command(programs.web()?, args, time));
+                run_served(line, &format!("web {}", args.join(" ")), statistic)
             }
-            Self::Copier(words) => copy::measure(programs.copier()?, words),
-            Self::Peer(words) => peer(programs.peers()?, words, time, statistic),
-            Self::Hosts(tool, words, mtu) => {
+            Self::Copier(args) => copy::measure(programs.copier()?, args),
+            Self::Peer(args) => peers(programs.peers()?, args, time, statistic),
+            Self::Hosts(tool, args, mtu) => {
                 let program = match tool {
                     Tool::Yardstick => &programs.yardstick,
                     Tool::Peers => programs.peers()?,
                 };
-                on_hosts((program, tool.name()), words, *mtu, time, statistic)
+                on_hosts((program, tool.name()), args, *mtu, time, statistic)
             }
             Self::Flows { count, size } => {
                 flows::measure(&networks.softroce, *count, *size, statistic)
@@ -223,7 +223,8 @@ impl Source {
     }
 }
 
-/// Runs the server and the client of UCX's benchmark, and returns the value of `statistic`.
+/// Runs the server and the client of UCX's benchmark for the test `test`, and returns the value of
+/// `statistic`. The run has `count` messages of `size` bytes.
 fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Reading> {
     if !in_path(ucx::PROGRAM) {
         return Err(Error::Program {
@@ -232,39 +233,40 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
         });
     }
     let port = free_port()?;
-    let words = ucx::words(port);
-    let client = ucx::client_words(test, size, count, statistic);
-    let client = [words.clone(), client].concat();
+    let argv = ucx::argv(port);
+    let client = ucx::client_args(test, size, count, statistic);
+    let client = [argv.clone(), client].concat();
     let name = format!("{} {test}", ucx::PROGRAM);
-    let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT, None)?;
+    let printed = run_with_servers(&[(argv, port)], &client, &name, RUN_TIMEOUT, None)?;
     Ok(Reading {
         figure: ucx::figure(test, statistic, &printed)?,
         document: Value::String(printed),
     })
 }
 
-/// First words of the command line of a program without the preloaded softroce.
+/// The arguments that precede a program on its command line to run the program without softroce.
 pub(super) const WITHOUT_PRELOAD: [&str; 3] = ["env", "-u", "LD_PRELOAD"];
 
-/// Runs the program `yardstick` without softroce, and returns the value of `statistic`.
+/// Runs the program `yardstick` without softroce, for the duration `time`, and returns the value of
+/// `statistic`.
 fn yardstick(
     program: &Path,
-    words: &[&str],
+    args: &[&str],
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
     let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed(program, words, time));
-    let name = format!("yardstick {}", words.join(" "));
-    let printed = run_alone(&line, None, &name, LIMIT)?;
-    parsed(&name, statistic, &printed)
+    line.extend(timed_command(program, args, time));
+    let name = format!("yardstick {}", args.join(" "));
+    let printed = run_alone(&line, None, &name, RUN_TIMEOUT)?;
+    read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of a program on two hosts, without softroce, and returns the value of
-/// `statistic`.
+/// Runs the server and the client of a program on two simulated hosts, without softroce, and returns
+/// the value of `statistic`.
 fn on_hosts(
     (program, name): (&Path, &str),
-    words: &[&str],
+    args: &[&str],
     mtu: usize,
     time: Duration,
     statistic: Statistic,
@@ -272,70 +274,71 @@ fn on_hosts(
     let hosts = Hosts::create(mtu)?;
     let port = free_port()?;
     let line = |host| {
-        let mut line = hosts.words(host);
+        let mut line = hosts.prefix(host);
         line.extend(WITHOUT_PRELOAD.map(OsString::from));
-        line.extend(timed(program, words, time));
+        line.extend(timed_command(program, args, time));
         line.extend(["--port", &port.to_string()].map(OsString::from));
         line
     };
     let mut client = line(Host::Client);
     client.push(Host::Server.address().into());
-    let name = format!("{name} {}", words.join(" "));
+    let name = format!("{name} {}", args.join(" "));
     let server = (line(Host::Server), port);
-    let printed = run_with_servers(&[server], &client, &name, LIMIT, None)?;
-    parsed(&name, statistic, &printed)
+    let printed = run_with_servers(&[server], &client, &name, RUN_TIMEOUT, None)?;
+    read_json(&name, statistic, &printed)
 }
 
 /// Runs the program `connections` on one processor, and returns the value of `statistic`.
 fn connections(
     program: &Path,
-    words: &[&str],
+    args: &[&str],
     time: Duration,
     statistic: Statistic,
 ) -> Result<Reading> {
-    let name = format!("connections {}", words.join(" "));
-    let line = timed(program, words, time);
-    let printed = run_alone(&line, Some(0), &name, LIMIT)?;
-    parsed(&name, statistic, &printed)
+    let name = format!("connections {}", args.join(" "));
+    let line = timed_command(program, args, time);
+    let printed = run_alone(&line, Some(0), &name, RUN_TIMEOUT)?;
+    read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of a program with this command line, and returns the value of
-/// `statistic`. The client has the server's address as its last argument.
-fn served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Result<Reading> {
+/// Runs a server and a client with the command line `line`, and returns the value of `statistic`.
+/// The client has the server's address as an additional, last argument. `name` is the program's
+/// name in errors.
+fn run_served(mut line: Vec<OsString>, name: &str, statistic: Statistic) -> Result<Reading> {
     let port = free_port()?;
     line.extend(["--port", &port.to_string()].map(OsString::from));
     let client = [&*line, &["127.0.0.1".into()]].concat();
-    let printed = run_with_servers(&[(line, port)], &client, name, LIMIT, None)?;
-    parsed(name, statistic, &printed)
+    let printed = run_with_servers(&[(line, port)], &client, name, RUN_TIMEOUT, None)?;
+    read_json(name, statistic, &printed)
 }
 
-/// Runs the server and the client of the program `rdma-bench-peers` without softroce, and returns the
-/// value of `statistic`.
-fn peer(program: &Path, words: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
+/// Runs the server and the client of the program `rdma-bench-peers` without softroce, for the
+/// duration `time`, and returns the value of `statistic`.
+fn peers(program: &Path, args: &[&str], time: Duration, statistic: Statistic) -> Result<Reading> {
     let mut line = WITHOUT_PRELOAD.map(OsString::from).to_vec();
-    line.extend(timed(program, words, time));
-    let name = format!("rdma-bench-peers {}", words.join(" "));
-    served(line, &name, statistic)
+    line.extend(timed_command(program, args, time));
+    let name = format!("rdma-bench-peers {}", args.join(" "));
+    run_served(line, &name, statistic)
 }
 
-/// Returns the command line of a program that measures for the duration `time`.
-fn timed(program: &Path, words: &[&str], time: Duration) -> Vec<OsString> {
+/// Returns the command line with which `program` measures for the duration `time`.
+fn timed_command(program: &Path, args: &[&str], time: Duration) -> Vec<OsString> {
     let millis = time.as_millis().to_string();
     let mut line = vec![program.into()];
     line.extend(["--time", &millis].map(OsString::from));
-    line.extend(words.iter().map(OsString::from));
+    line.extend(args.iter().map(OsString::from));
     line
 }
 
-/// Reads the value of `statistic` from the JSON output of the program `yardstick`, `connections`,
-/// `streams` or `rdma-bench-peers`.
-fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
+/// Reads the value of `statistic` from `printed`, the JSON output of the program `name`
+/// (`yardstick`, `connections`, `streams` or `rdma-bench-peers`).
+fn read_json(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
         reason,
     };
     let document: Value = serde_json::from_str(printed.trim())
-        .map_err(|error| refuse(format!("{error} in what it printed:\n{printed}")))?;
+        .map_err(|error| refuse(format!("{error} in its output:\n{printed}")))?;
     let figure = statistic.in_document(&document);
     let figure = figure.ok_or_else(|| refuse(format!("no {statistic} in {document}")))?;
     Ok(Reading { figure, document })
@@ -348,19 +351,15 @@ impl fmt::Display for Source {
             Self::Ours(layer, run) => write!(f, "rdma-bench {run} --layer {layer}"),
             Self::Perftest(run) => write!(f, "ib_{run}"),
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
-            Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
-            Self::Connections(words) => write!(f, "connections {}", words.join(" ")),
-            Self::Streams(words) => write!(f, "streams {}", words.join(" ")),
-            Self::Web(words) => write!(f, "web {}", words.join(" ")),
-            Self::Copier(words) => write!(f, "rdma_cp {}", words.join(" ")),
-            Self::Peer(words) => write!(f, "rdma-bench-peers {}", words.join(" ")),
-            Self::Hosts(tool, words, mtu) => {
-                write!(
-                    f,
-                    "{} {} (two hosts, MTU {mtu})",
-                    tool.name(),
-                    words.join(" ")
-                )
+            Self::Yardstick(args) => write!(f, "yardstick {}", args.join(" ")),
+            Self::Connections(args) => write!(f, "connections {}", args.join(" ")),
+            Self::Streams(args) => write!(f, "streams {}", args.join(" ")),
+            Self::Web(args) => write!(f, "web {}", args.join(" ")),
+            Self::Copier(args) => write!(f, "rdma_cp {}", args.join(" ")),
+            Self::Peer(args) => write!(f, "rdma-bench-peers {}", args.join(" ")),
+            Self::Hosts(tool, args, mtu) => {
+                let (name, args) = (tool.name(), args.join(" "));
+                write!(f, "{name} {args} (two hosts, MTU {mtu})")
             }
             Self::Flows { count, size } => write!(f, "{count} ib_write_bw -s {size} (two hosts)"),
             Self::CacheLine => f.write_str("yardstick cache-line"),
@@ -377,7 +376,7 @@ mod tests {
     #[test]
     fn lines_of_the_yardstick_are_read() {
         let line = r#"{"figure":0.105,"count":0,"schema":"rdma-bench/yardstick/1","unit":"usec"}"#;
-        let read = |statistic, line| parsed("cache-line", statistic, line);
+        let read = |statistic, line| read_json("cache-line", statistic, line);
         assert_eq!(read(Statistic::Typical, line).unwrap().figure, 0.105);
         let count = Statistic::Counter("/count");
         assert_eq!(read(count, line).unwrap().figure, 0.0);
@@ -387,8 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn sources_say_what_they_are() {
-        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).by(Path::Udp);
+    fn sources_are_printed_as_commands() {
+        let run = Run::new(Verb::Write, Metric::Bandwidth, 8).path(Path::Udp);
         let run = run.with(&["-l", "32"]).mtu(1024);
         assert_eq!(
             Source::Ours(Layer::Core, run).to_string(),
@@ -403,15 +402,15 @@ mod tests {
 
     #[test]
     fn sources_measure_times_or_rates() {
-        let time = |words| Source::Yardstick(words).quantity() == Quantity::Time;
-        let peer = |words| Source::Peer(words).quantity();
+        let time = |args| Source::Yardstick(args).quantity() == Quantity::Time;
+        let peer = |args| Source::Peer(args).quantity();
         assert_eq!(peer(&["tcp", "latency"]), Quantity::Time);
         assert_eq!(peer(&["tonic", "rate"]), Quantity::Rate);
         assert!(!time(&["vm-write", "-s", "8"]));
         assert!(time(&["vm-write", "-s", "8", "--latency"]) && time(&["eventfd"]));
         let echo = Run::new(Verb::Echo, Metric::Latency, 8);
         let echo = Source::Ours(Layer::Rpc, echo);
-        // The whole round trip of a call, but half of that of a message.
+        // A call's latency is the whole round trip; a message's latency is half of it.
         assert!((echo.seconds(10.0) - 10e-6).abs() < 1e-12);
         let send = Source::Perftest(Run::new(Verb::Send, Metric::Latency, 8));
         assert!((send.seconds(10.0) - 20e-6).abs() < 1e-12);

@@ -1,10 +1,10 @@
-//! The statistics that the judge takes from the result of a run.
+//! The numbers that the judge reads from the result of a program.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A number to take from the result of a program (a [`Source`](super::Source)).
+/// A number that the judge reads from the result of a program (a [`Source`](super::Source)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Statistic {
     /// The median of a latency, or the average of a rate.
@@ -22,9 +22,9 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Returns the percentile of a latency that this statistic stands for, as text. Returns `None` for
-    /// a rate or a counter.
-    pub(super) fn rank(self) -> Option<&'static str> {
+    /// Returns the percentile of the latency that this statistic selects, as text: "50.0", "99.0" or
+    /// "99.9". Returns `None` for a statistic that is no percentile.
+    pub(super) fn percentile(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),
             Self::P99 => Some("99.0"),
@@ -33,9 +33,9 @@ impl Statistic {
         }
     }
 
-    /// Reads this statistic from a JSON document. The typical number is in documents of `yardstick` and
-    /// `connections`, percentiles and the rate of messages on a second queue pair are in documents of
-    /// `rdma-bench`, and counters in all.
+    /// Returns this statistic from a JSON document; `None` if the document does not have it.
+    /// Documents of `yardstick` and `connections` have the typical number; those of `rdma-bench`
+    /// have percentiles and the rate of messages on a second queue pair; all may have counters.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
@@ -47,10 +47,11 @@ impl Statistic {
         };
         // The document gives millions of messages per second.
         let factor = if self == Self::Beside { 1e6 } else { 1.0 };
-        self.accepted(number.as_f64()? * factor)
+        self.if_valid(number.as_f64()? * factor)
     }
 
-    /// Reads this statistic from the columns that perftest prints for a latency test.
+    /// Returns this statistic from the columns that perftest printed for a latency test; `None` if
+    /// perftest does not print it.
     pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,
@@ -58,12 +59,12 @@ impl Statistic {
             Self::P99_9 => 8,
             Self::Beside | Self::Counter(_) => return None,
         };
-        self.accepted(*columns.get(column)?)
+        self.if_valid(*columns.get(column)?)
     }
 
-    /// Returns `number` if it is valid: a time or a rate must be positive, a count must not be
-    /// negative.
-    pub(super) fn accepted(self, number: f64) -> Option<f64> {
+    /// Returns `number` if it is valid, else `None`. A time or a rate must be positive, a count
+    /// must not be negative.
+    pub(super) fn if_valid(self, number: f64) -> Option<f64> {
         let least = match self {
             Self::Counter(_) => 0.0,
             _ => f64::MIN_POSITIVE,
@@ -127,8 +128,8 @@ mod tests {
     #[test]
     fn times_are_positive_numbers() {
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(Statistic::P99.accepted(wrong), None);
+            assert_eq!(Statistic::P99.if_valid(wrong), None);
         }
-        assert_eq!(ALLOCATIONS.accepted(-1.0), None);
+        assert_eq!(ALLOCATIONS.if_valid(-1.0), None);
     }
 }

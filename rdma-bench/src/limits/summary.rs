@@ -1,4 +1,4 @@
-//! The summary of a run of the judge: the number of comparisons (rows) by verdict, and whether the run
+//! The summary of a run of the judge: how many comparisons had which verdict, and whether the run
 //! succeeded.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::goal::Verdict;
 use super::row::Row;
 
-/// The outcomes of all rows (comparisons) of a run.
+/// The verdicts of all comparisons (rows) of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     outcomes: Vec<(Row, Outcome)>,
@@ -14,13 +14,13 @@ pub struct Summary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// A row that was measured, with its verdict; `None` if there were too few pairs for a verdict.
+    /// The verdict of a row that was measured; `None` if there were too few pairs for a verdict.
     Measured(Option<Verdict>),
     NotMeasured,
 }
 
 impl Summary {
-    /// Adds a row that was measured, with its verdict if there is one.
+    /// Adds a row that was measured, with its verdict; `None` if there were too few pairs.
     pub fn measured(&mut self, row: &Row, verdict: Option<Verdict>) {
         self.outcomes.push((*row, Outcome::Measured(verdict)));
     }
@@ -46,8 +46,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Writes the number of rows by verdict, and the commands that repeat the rows which did not meet
-    /// their goals.
+    /// Writes the number of rows for each verdict, and the commands that measure the rows again
+    /// which did not meet their goals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not_measured = self.count(Outcome::NotMeasured);
         let without_verdict = self.count(Outcome::Measured(None));
@@ -62,14 +62,11 @@ impl fmt::Display for Summary {
         }
         writeln!(f, ", not measured {not_measured}")?;
         if without_verdict > 0 {
-            writeln!(
-                f,
-                "so few pairs say little: a run without --quick gives verdicts"
-            )?;
+            writeln!(f, "too few pairs for verdicts: run without --quick")?;
         }
         for (row, outcome) in &self.outcomes {
             if !matches!(outcome, Outcome::Measured(Some(Verdict::Met) | None)) {
-                writeln!(f, "{:<6}again alone: {}", row.id, row.command())?;
+                writeln!(f, "{:<6}run again: {}", row.id, row.command())?;
             }
         }
         Ok(())
@@ -108,8 +105,8 @@ mod tests {
             all.to_string(),
             "\
 rows: 3, met 1, missed 0, undecided 1, not measured 1
-G3    again alone: cargo xtask bench --device softroce --only G3
-G1    again alone: cargo xtask bench --device softroce --only G1
+G3    run again: cargo xtask bench --device softroce --only G3
+G1    run again: cargo xtask bench --device softroce --only G1
 "
         );
         let quick = summary(&[None, None]).to_string();
@@ -117,6 +114,6 @@ G1    again alone: cargo xtask bench --device softroce --only G1
             quick.starts_with("rows: 2, measured 2, not measured 0\n"),
             "{quick}"
         );
-        assert!(!quick.contains("again alone"), "{quick}");
+        assert!(!quick.contains("run again"), "{quick}");
     }
 }

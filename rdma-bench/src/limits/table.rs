@@ -23,11 +23,11 @@ pub fn heading() -> String {
     )
 }
 
-/// Returns the table line of a measured comparison. Its column `judged` has the number that the goal
-/// bounds: the ratio, the difference (with a sign) or the figure.
+/// Returns the table line of a measured comparison. The column `judged` shows the number that the
+/// goal bounds: the ratio, the difference (with a sign), or the value under test.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
-    let (unit, factor) = row.unit.shown();
+    let (unit, factor) = row.unit.name_and_factor();
     let figure = |value: f64| format!("{:.3}", value * factor);
     let number = |value: f64| match row.goal {
         Goal::Ratio(_) => format!("{value:.3}"),
@@ -42,8 +42,8 @@ pub fn line(judged: &Judged) -> String {
     if !judged.repeated.is_empty() {
         pairs += &format!(", {} again", judged.repeated.len());
     }
-    if judged.flipped() > 0 {
-        pairs += &format!(", {} moved", judged.flipped());
+    if judged.moved_pairs() > 0 {
+        pairs += &format!(", {} moved", judged.moved_pairs());
     }
     let absent = || String::from("-");
     format!(
@@ -54,14 +54,14 @@ pub fn line(judged: &Judged) -> String {
         judged.yardstick().map_or_else(absent, figure),
         number(judged.median()),
         interval.unwrap_or_else(absent),
-        judged.regime().to_string(),
-        row.goal_in_words(),
+        judged.distance().to_string(),
+        row.goal_text(),
         judged.verdict().map_or("-", |verdict| verdict.word()),
     )
 }
 
-/// Returns the table line of a comparison that could not be measured, with the first and the last line
-/// of the error.
+/// Returns the table line of a comparison that could not be measured. The line contains the first
+/// and the last line of the error.
 pub fn failed(row: &Row, error: &Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_under_the_heads() {
+    fn lines_are_aligned_with_the_heading() {
         let figures = [1.5, 1.3, 2.1, 1.4, 1.6, 1.7, 1.45];
         let mut write = judged(row("G3"), &figures);
         write.repeated.push(pair(write.row.goal, 1.0, [0.1, 0.4]));
@@ -128,10 +128,10 @@ mod tests {
             lines.join("\n"),
             "\
 row   what                                               unit        figure  yardstick      judged  95 % interval         pairs                cores goal                     verdict
-G3    write_lat 8 B, our memory / UCX put_lat            usec         1.500      1.000       1.500  1.300..2.100          7, 1 again           near  ratio at most 2.00       undecided
+G3    write_lat 8 B, device memory / UCX put_lat         usec         1.500      1.000       1.500  1.300..2.100          7, 1 again           near  ratio at most 2.00       undecided
 G3    the same, by difference                            usec         1.500      1.000      +0.500  +0.300..+1.100        7                    near  at most 0.200 usec more  missed
 G3    requests                                           count        3.000          -       3.000  3.000..3.000          7                    near  at most 4                met
-G1    write 1 MiB, our memory / memcpy into a memfd      MB/s         0.524      1.049       0.500  -                     3                    near  ratio at least 0.90      -"
+G1    write 1 MiB, device memory / memcpy into a memfd   MB/s         0.524      1.049       0.500  -                     3                    near  ratio at least 0.90      -"
         );
     }
 }

@@ -7,27 +7,27 @@ use crate::error::{Error, Result};
 
 /// The name of UCX's benchmark program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
-/// The transports that UCX may use: shared memory, and copies between processes.
+/// The environment variable that limits UCX to shared memory and copies between processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
 /// The output column with the message rate.
 const RATE: &str = "overall_mr";
 
-/// Returns whether UCX's test `test` measures the time of a message instead of a rate.
+/// Returns whether the result of UCX's test `test` is a time rather than a rate.
 pub(super) fn is_time(test: &str) -> bool {
     test.ends_with("_lat")
 }
 
-/// Returns the command line that server and client have in common. Softroce is not preloaded, because
-/// UCX does not use the device under test.
-pub(super) fn words(port: u16) -> Vec<OsString> {
+/// Returns the command line that server and client have in common. softroce is not preloaded,
+/// because UCX does not use the device under test.
+pub(super) fn argv(port: u16) -> Vec<OsString> {
     let port = port.to_string();
-    let words = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
-    words.map(OsString::from).to_vec()
+    let argv = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
+    argv.map(OsString::from).to_vec()
 }
 
-/// Returns the additional arguments of the client: host, test, message size, numbers of messages, and
-/// percentile.
-pub(super) fn client_words(
+/// Returns the additional arguments of the client: host, test, message size, numbers of messages,
+/// and percentile.
+pub(super) fn client_args(
     test: &str,
     size: usize,
     iterations: usize,
@@ -35,7 +35,7 @@ pub(super) fn client_words(
 ) -> Vec<OsString> {
     let (size, count) = (size.to_string(), iterations.to_string());
     let warm = (iterations / 10).max(10).to_string();
-    let words = [
+    let argv = [
         "127.0.0.1",
         "-t",
         test,
@@ -48,18 +48,18 @@ pub(super) fn client_words(
         "-f",
         "-v",
     ];
-    let mut words = words.map(OsString::from).to_vec();
-    if let (true, Some(rank)) = (is_time(test), statistic.rank()) {
-        words.extend(["-R", rank].map(OsString::from));
+    let mut argv = argv.map(OsString::from).to_vec();
+    if let (true, Some(percentile)) = (is_time(test), statistic.percentile()) {
+        argv.extend(["-R", percentile].map(OsString::from));
     }
-    words
+    argv
 }
 
-/// Returns the value of `statistic` in `printed`, the client's output: microseconds, or messages per
-/// second.
+/// Returns the value of `statistic` in `printed`, the client's output, in microseconds or messages
+/// per second.
 pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
-    let wanted = match statistic.rank() {
-        Some(rank) if is_time(test) => format!("{rank}_percentile_lat"),
+    let wanted = match statistic.percentile() {
+        Some(percentile) if is_time(test) => format!("{percentile}_percentile_lat"),
         _ => RATE.to_owned(),
     };
     let found = || -> Option<f64> {
@@ -69,11 +69,11 @@ pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<
         let column = lines.next()?.split(',').position(|name| name == wanted)?;
         // The last line is for the whole run.
         let figure: f64 = lines.last()?.split(',').nth(column)?.trim().parse().ok()?;
-        statistic.accepted(figure)
+        statistic.if_valid(figure)
     };
     found().ok_or_else(|| Error::Program {
         program: format!("{PROGRAM} {test}"),
-        reason: format!("no {wanted} in what it printed:\n{printed}"),
+        reason: format!("no {wanted} in its output:\n{printed}"),
     })
 }
 
@@ -99,10 +99,10 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
 
     #[test]
     fn percentiles_are_asked_for_and_read() {
-        let words = client_words("tag_lat", 8, 1000, Statistic::P99_9);
-        assert!(words.ends_with(&["-R".into(), "99.9".into()]), "{words:?}");
-        let words = client_words("tag_bw", 8, 1000, Statistic::Typical);
-        assert!(!words.contains(&"-R".into()), "{words:?}");
+        let argv = client_args("tag_lat", 8, 1000, Statistic::P99_9);
+        assert!(argv.ends_with(&["-R".into(), "99.9".into()]), "{argv:?}");
+        let argv = client_args("tag_bw", 8, 1000, Statistic::Typical);
+        assert!(!argv.contains(&"-R".into()), "{argv:?}");
         let printed = PRINTED.replace("50.0_percentile", "99.0_percentile");
         let read = |statistic| figure("tag_lat", statistic, &printed);
         assert_eq!(read(Statistic::P99).unwrap(), 0.020);

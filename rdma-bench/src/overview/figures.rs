@@ -1,4 +1,4 @@
-//! Measures a row of the overview: one operation with one message size over one layer.
+//! Measures one row of the overview: an operation with one message size over one layer.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
 use crate::test::{Metric, Test};
 
-/// The measured values of one operation with one message size over one layer.
+/// The measured values of one row of the overview.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The median of the latency, in microseconds.
@@ -22,8 +22,8 @@ pub struct Figures {
     pub rate: f64,
 }
 
-/// Measures a row (operation, message size and layer) `runs` times with the program `rdma-bench` at
-/// `program`, or with perftest. Returns the median of each measured value.
+/// Measures `row` (an operation with one message size over one layer) `runs` times, with the
+/// program `rdma-bench` at `program`, or with perftest. Returns the median of each value.
 ///
 /// # Errors
 ///
@@ -54,8 +54,8 @@ pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Res
     })
 }
 
-/// Returns the test that measures a row. The number of messages is chosen so that the test takes some
-/// tenths of a second on softroce, and seconds on an emulated device.
+/// Returns the test that measures `metric` of `row`. The test has so many messages that it takes
+/// some tenths of a second on softroce, and seconds on an emulated device.
 fn case(row: &Row, metric: Metric) -> Case {
     let iterations = match (metric, row.size) {
         (Metric::Latency, ..=8192) => 5_000,

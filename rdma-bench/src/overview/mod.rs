@@ -1,8 +1,8 @@
-//! A table of the performance of every layer on this machine.
+//! A table of the performance of every layer on this machine, without goals.
 //!
-//! Each [`Row`] is an operation with messages of one size, over one [`Subject`]: a layer, or perftest
-//! if it is installed. A row has latency, message rate and bandwidth, but no goal: the table shows a
-//! reader what to expect. Goals are in [`compare`](crate::compare) and [`limits`](crate::limits).
+//! Each [`Row`] is an operation with messages of one size, over one [`Subject`]: a layer, or
+//! perftest if it is installed. A row has latency, message rate and bandwidth.
+//! [`compare`](crate::compare) and [`limits`](crate::limits) have goals.
 
 mod figures;
 mod row;

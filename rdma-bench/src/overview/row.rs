@@ -8,7 +8,7 @@ use crate::test::Verb;
 /// The message sizes of the overview in bytes.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
-/// A layer or a program that the overview measures.
+/// A layer or program whose performance the overview shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// The layer rdma-core, with messages in the given kind of memory.
@@ -35,7 +35,7 @@ impl Subject {
         Self::Rpc,
     ];
 
-    /// Returns the layer that is measured; `None` for perftest, which is no layer of this workspace.
+    /// Returns the layer of this workspace that is measured; `None` for perftest.
     pub fn layer(self) -> Option<Layer> {
         match self {
             Self::Core(_) | Self::CoreImmediate => Some(Layer::Core),
@@ -45,7 +45,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether the overview measures the operation `verb` over this subject.
+    /// Returns whether the overview has rows of the operation `verb` over this subject.
     fn has(self, verb: Verb) -> bool {
         match self {
             Self::Rpc => verb.is_call(),
@@ -54,7 +54,7 @@ impl Subject {
         }
     }
 
-    /// Returns the options of `rdma-bench` that measure an operation over this subject.
+    /// Returns the options of `rdma-bench` for measuring the operation `verb` over this subject.
     pub(super) fn options(self, verb: Verb) -> &'static [&'static str] {
         match self {
             Self::Core(Memory::Malloc) => &["--memory", "malloc"],
@@ -89,7 +89,7 @@ pub struct Row {
     pub subject: Subject,
 }
 
-/// Returns the rows of the table in order. `with_perftest` adds the rows of perftest.
+/// Returns all rows of the table in order. `with_perftest` adds the rows of perftest.
 pub fn rows(with_perftest: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let verbs = [
@@ -127,7 +127,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Returns the operation's name in the table.
+/// Returns the name of the operation `verb` in the table.
 pub(super) fn verb_name(verb: Verb) -> &'static str {
     match verb {
         Verb::Send => "send",
@@ -141,7 +141,7 @@ pub(super) fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// Returns a size in bytes as text, with a unit.
+/// Returns `size`, a number of bytes, as text with a unit.
 pub(super) fn bytes(size: usize) -> String {
     match size {
         size if size >= 1 << 20 => format!("{} MiB", size >> 20),

@@ -1,4 +1,4 @@
-//! The overview as a text table.
+//! The overview as a table of text.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::row::{Row, bytes, verb_name};
 use crate::statistics::Bandwidth;
 
-/// The explanation of the columns, which is printed below the table.
+/// The text below the table, which explains the columns.
 pub const FOOTNOTES: &str = "\
 Latency: send and write, half of a round trip; read and fetch-and-add, from posting to completion; call,
 the whole round trip. Rate and bandwidth: one way, 128 operations in flight (64 calls). Memory: the
@@ -14,8 +14,8 @@ device's own, or malloc's. imm: writes with immediate data, which the receiver n
 rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
-/// Returns the overview's table with the given rows. A row without figures (measured values) could not
-/// be measured.
+/// Returns the overview as a table of text with the given rows. `None` in place of the values means
+/// that the row could not be measured.
 pub fn table(rows: &[(Row, Option<Figures>)]) -> String {
     let mut text = format!(
         "{:<14}{:>8}  {:<18}{:>12}{:>12}{:>12}{:>12}\n",
@@ -58,7 +58,7 @@ fn columns(row: &Row, figures: Option<&Figures>) -> [String; 4] {
     ]
 }
 
-/// Returns a rate as text, with three significant digits.
+/// Returns `per_second`, a rate, as text with three significant digits and a unit prefix.
 fn rate(per_second: f64) -> String {
     let (value, unit) = match per_second {
         rate if rate >= 1e6 => (rate / 1e6, " M"),
@@ -81,7 +81,7 @@ mod tests {
     use crate::test::Verb;
 
     #[test]
-    fn figures_stand_under_their_heads_and_operations_are_named_once() {
+    fn figures_are_aligned_and_operations_are_named_once() {
         let row = |verb, size, subject| Row {
             verb,
             size,

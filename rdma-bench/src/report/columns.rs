@@ -1,4 +1,4 @@
-//! The columns of a report, as perftest 4.5 prints them.
+//! The result lines of a report, with the columns that perftest 4.5 prints.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,8 @@ use crate::test::Metric;
 pub const RULE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// Returns the header line of the columns. `over_time` is set if the test runs for a given duration.
+/// Returns the header line of the columns. `over_time` says that the test runs for a given
+/// duration.
 pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     match (metric, over_time, units) {
         (Metric::Latency, false, _) => {
@@ -28,7 +29,7 @@ pub fn heading(metric: Metric, over_time: bool, units: Units) -> &'static str {
     }
 }
 
-/// Returns the line of a report with the latencies for messages of `size` bytes.
+/// Returns the result line of a latency test with messages of `size` bytes.
 pub fn latency(latency: &Latency, size: usize) -> String {
     if latency.duration.is_some() {
         return format!(
@@ -51,7 +52,7 @@ pub fn latency(latency: &Latency, size: usize) -> String {
     )
 }
 
-/// Returns the line of a report with the bandwidths for messages of `size` bytes.
+/// Returns the result line of a bandwidth test with messages of `size` bytes.
 pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     let Bandwidth {
         iterations,
@@ -74,12 +75,12 @@ pub fn bandwidth(bandwidth: &Bandwidth, size: usize, units: Units) -> String {
     }
 }
 
-/// Prints the latency samples, in microseconds.
+/// Writes the latency samples that `listing` selects to `out`, in microseconds.
 ///
 /// # Errors
 ///
 /// The errors of writing.
-pub fn samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -> io::Result<()> {
     let mut samples = latency.samples.clone();
     if listing == Listing::Sorted {
         samples.sort_unstable_by(f64::total_cmp);
@@ -92,12 +93,12 @@ pub fn samples(latency: &Latency, listing: Listing, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-/// Prints that the server waits for its client.
+/// Writes to `out` that the server waits for its client.
 ///
 /// # Errors
 ///
 /// The errors of writing.
-pub fn waiting(out: &mut dyn Write) -> io::Result<()> {
+pub fn write_waiting(out: &mut dyn Write) -> io::Result<()> {
     let frame = "************************************";
     writeln!(
         out,
@@ -199,7 +200,7 @@ mod tests {
         };
         let listed = |listing| {
             let mut out = Vec::new();
-            samples(&measured, listing, &mut out).unwrap();
+            write_samples(&measured, listing, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(listed(Listing::Sorted), "#, usec\n1, 66.885\n2, 68.268\n");

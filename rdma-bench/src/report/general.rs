@@ -1,8 +1,8 @@
-//! Numbers as C's `%g` writes them.
+//! Formats numbers as `%g` of C's `printf` does.
 
 use std::fmt;
 
-/// A number with six significant digits and no zeros at the end.
+/// A number that is displayed as `%g` does: with six significant digits and without trailing zeros.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct General(pub(crate) f64);
 

@@ -1,4 +1,4 @@
-//! The header of a report, which precedes the results.
+//! The header of a report: the lines before the results.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::session::Role;
 use crate::settings::Settings;
 use crate::test::{Metric, Test};
 
-/// A side of a connection, as the report shows it.
+/// The address of one end of a connection, as the report shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// The port's LID.
@@ -17,7 +17,7 @@ pub struct Address {
     pub queue_pair: u32,
     /// The sequence number of the first packet that this side sends.
     pub packet_sequence: u32,
-    /// Maximum incoming reads and atomics; `None` if the test uses neither.
+    /// Maximum number of incoming reads and atomics; `None` if the test uses neither.
     pub outstanding: Option<u8>,
     /// The remote key and the address of the memory that the peer may access, if there is any.
     pub memory: Option<(u32, u64)>,
@@ -27,7 +27,7 @@ pub struct Address {
 
 /// The properties of a connection, as the layer under test reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct Properties {
     /// The device's name.
     pub device: String,
     /// The firmware version of the device.
@@ -65,12 +65,12 @@ pub struct Header {
     /// The queue depths that this process uses, each with its name in the report.
     pub depths: Vec<(&'static str, usize)>,
     /// The properties of the connection.
-    pub facts: Facts,
+    pub properties: Properties,
 }
 
 impl Header {
     /// Creates the header of a test.
-    pub fn new(plan: &Plan, settings: &Settings, role: Role, facts: &Facts) -> Self {
+    pub fn new(plan: &Plan, settings: &Settings, role: Role, properties: &Properties) -> Self {
         let test = plan.test;
         let mut depths = Vec::new();
         match role {
@@ -99,33 +99,33 @@ impl Header {
             shared_receives: plan.shared_receives,
             beside: plan.beside,
             depths,
-            facts: facts.clone(),
+            properties: properties.clone(),
         }
     }
 
-    /// Returns perftest's word for the use of a shared receive queue: `ON` or `OFF`.
+    /// Returns perftest's word for whether a shared receive queue is used: `ON` or `OFF`.
     pub(super) fn using_srq(&self) -> &'static str {
         if self.shared_receives { "ON" } else { "OFF" }
     }
 
-    /// Returns the name and the value of the header line about a limit: the maximum outstanding reads,
-    /// or the maximum inline data.
+    /// Returns the name and the value of the header line that differs by test: the maximum number
+    /// of outstanding reads, or the maximum size of inline data.
     pub(super) fn limit(&self) -> (&'static str, usize) {
-        match self.facts.ends[0].outstanding {
+        match self.properties.ends[0].outstanding {
             Some(outstanding) => ("Outstand reads", usize::from(outstanding)),
-            None => ("Max inline data", self.facts.inline),
+            None => ("Max inline data", self.properties.inline),
         }
     }
 }
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let facts = &self.facts;
+        let properties = &self.properties;
         writeln!(f, "{RULE}\n                    {}", self.title)?;
         writeln!(
             f,
             " Dual-port       : OFF\t\tDevice         : {}",
-            facts.device
+            properties.device
         )?;
         let count = self.queue_pairs;
         writeln!(f, " Number of qps   : {count}\t\tTransport type : IB")?;
@@ -139,15 +139,15 @@ impl fmt::Display for Header {
         for (name, depth) in &self.depths {
             writeln!(f, " {name:<16}: {depth}")?;
         }
-        writeln!(f, " Mtu             : {}[B]", facts.mtu)?;
-        writeln!(f, " Link type       : {}", facts.link_layer)?;
-        writeln!(f, " GID index       : {}", facts.gid_index)?;
+        writeln!(f, " Mtu             : {}[B]", properties.mtu)?;
+        writeln!(f, " Link type       : {}", properties.link_layer)?;
+        writeln!(f, " GID index       : {}", properties.gid_index)?;
         let (name, limit) = self.limit();
         let unit = if name == "Max inline data" { "[B]" } else { "" };
         writeln!(f, " {name:<16}: {limit}{unit}")?;
         writeln!(f, " rdma_cm QPs\t : OFF")?;
         writeln!(f, " Data ex. method : Ethernet\n{RULE}")?;
-        for (name, end) in ["local", "remote"].iter().zip(&facts.ends) {
+        for (name, end) in ["local", "remote"].iter().zip(&properties.ends) {
             write!(
                 f,
                 " {name} address: LID {:04x} QPN 0x{:04x} PSN 0x{:x}",
@@ -181,7 +181,7 @@ pub(super) mod tests {
             memory: verb.is_one_sided().then_some((0x72e, 0x55f9_71e9_8000)),
             gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1],
         };
-        let facts = Facts {
+        let properties = Properties {
             device: "rxe_0".into(),
             firmware: String::new(),
             mtu: 4096,
@@ -192,11 +192,11 @@ pub(super) mod tests {
         };
         let test = Test { verb, metric };
         let plan = Plan::new(test, vec![4096], Length::Iterations(1000));
-        Header::new(&plan, &Settings::default(), role, &facts)
+        Header::new(&plan, &Settings::default(), role, &properties)
     }
 
-    /// Checks that the header equals the lines that `ib_read_bw` printed, with two lines added (layer
-    /// and memory), and without two lines about the C library.
+    /// Checks that the header equals the lines that `ib_read_bw` printed, except for two additional
+    /// lines (layer and memory) and two missing lines about the C library.
     #[test]
     fn the_header_is_perftests() {
         let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();

@@ -1,4 +1,4 @@
-//! Results as a JSON document: perftest's keys, with units and the machine.
+//! The results as a JSON document: perftest's keys, with units and a description of the machine.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,8 @@ use crate::statistics::Bandwidth;
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 pub const SCHEMA: &str = "rdma-bench/result/1";
 
-/// Returns the results for messages of `size` bytes as a JSON object; `None` if nothing was measured.
+/// Returns the results for messages of `size` bytes as a JSON object; `None` if this process
+/// measured nothing.
 pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     match measured {
         Measured::Nothing => None,
@@ -60,10 +61,10 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
     }
 }
 
-/// Returns the whole JSON document. Its `results` are a single row, as in perftest, or a list of rows
-/// for several sizes.
+/// Returns the JSON document of a whole report. Its `results` are a single object, as in perftest,
+/// or a list of objects if several sizes were measured.
 pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
-    let facts = &header.facts;
+    let properties = &header.properties;
     let mut info = Map::new();
     let title = header.title.replace(' ', "_");
     let mut tell = |key: &str, value: Value| info.insert(key.to_owned(), value);
@@ -71,7 +72,7 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     tell("layer", header.layer.clone().into());
     tell("memory", header.memory.clone().into());
     tell("Dual_port", "OFF".into());
-    tell("Device", facts.device.clone().into());
+    tell("Device", properties.device.clone().into());
     tell("Number_of_qps", header.queue_pairs.into());
     tell("Transport_type", "IB".into());
     tell("Connection_type", "RC".into());
@@ -82,9 +83,9 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     for (name, depth) in &header.depths {
         tell(&name.replace(' ', "_"), (*depth).into());
     }
-    tell("Mtu", facts.mtu.into());
-    tell("Link_type", facts.link_layer.clone().into());
-    tell("GID_index", facts.gid_index.into());
+    tell("Mtu", properties.mtu.into());
+    tell("Link_type", properties.link_layer.clone().into());
+    tell("GID_index", properties.gid_index.into());
     let (name, limit) = header.limit();
     tell(&name.replace(' ', "_"), limit.into());
     tell("rdma_cm_QPs", "OFF".into());
@@ -106,7 +107,7 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
             "tps_average": "1/sec",
         },
         "test_info": info,
-        "firmware": facts.firmware,
+        "firmware": properties.firmware,
         "machine": machine,
         "results": results,
     })
@@ -171,7 +172,7 @@ mod tests {
         };
         let row = row(&Measured::Bandwidth(bandwidth), 8, Units::Mebibytes);
         let rows = row.into_iter().collect();
-        let document = document(&header, &Machine::look(), rows, Units::Mebibytes);
+        let document = document(&header, &Machine::detect(), rows, Units::Mebibytes);
         let text = serde_json::to_string_pretty(&document).unwrap();
         let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["schema"], SCHEMA);

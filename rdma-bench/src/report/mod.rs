@@ -1,11 +1,11 @@
-//! Reports of results: perftest's header and columns, and JSON.
+//! The reports of results: text with perftest's header and columns, and JSON.
 
 pub mod columns;
 mod general;
 mod header;
 pub mod json;
 
-pub use header::{Address, Facts, Header};
+pub use header::{Address, Header, Properties};
 
 /// The unit in which a report gives bandwidths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,7 +17,7 @@ pub enum Units {
     Gigabits,
 }
 
-/// The latency samples that a report lists before the summary.
+/// The latency samples that a report lists before its summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listing {
     /// No samples.

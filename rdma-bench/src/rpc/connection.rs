@@ -1,4 +1,4 @@
-//! The rdma-rpc connections under test. Their server echoes requests and sends streams of items.
+//! The rdma-rpc connections under test. The server echoes requests and sends streams of items.
 
 use std::time::Duration;
 
@@ -14,49 +14,49 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::{Length, Plan};
 use crate::recorder::Recorder;
-use crate::report::Facts;
+use crate::report::Properties;
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// Room in bytes for everything in a message except the echoed bytes.
+/// Size in bytes that is reserved for everything in a message except the echoed bytes.
 const OVERHEAD: usize = 4096;
 
-/// Service under test.
+/// The RPC service that the tests call.
 #[rdma_rpc::service]
 trait Bench {
-    /// Returns its argument.
+    /// Returns `bytes` unchanged.
     #[rpc(raw)]
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()>;
 
-    /// Reads its argument, and returns the bytes as bulk memory.
+    /// Reads the bulk memory `bulk`, and returns its bytes as bulk memory.
     async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()>;
 
-    /// Sends items of `size` bytes until the caller takes no more.
+    /// Sends items of `size` bytes until the caller closes the stream.
     async fn items(&self, size: u64, items: Sender<Payload>) -> Result<(), ()>;
 }
 
-/// Service that counts its calls and items as progress.
-struct Served {
+/// The server's implementation of the service. Counts calls and items as progress.
+struct EchoService {
     progress: Progress,
 }
 
-impl Bench for Served {
+impl Bench for EchoService {
     async fn echo(&self, bytes: Payload) -> Result<Payload, ()> {
-        self.progress.step();
+        self.progress.increment();
         Ok(bytes)
     }
 
     async fn bulk(&self, bulk: Bulk) -> Result<Bulk, ()> {
-        self.progress.step();
+        self.progress.increment();
         Ok(bulk.read(..).await.map_err(drop)?.into())
     }
 
     async fn items(&self, size: u64, mut items: Sender<Payload>) -> Result<(), ()> {
         let item = Payload::from(vec![0; usize::try_from(size).map_err(drop)?]);
         let repeated = std::iter::repeat_with(|| {
-            self.progress.step();
+            self.progress.increment();
             &item
         });
         // Sending fails once the caller has dropped its end of the stream.
@@ -73,7 +73,7 @@ pub struct Connection {
     plan: Plan,
     depth: usize,
     progress: Progress,
-    facts: Facts,
+    properties: Properties,
     runtime: Runtime,
 }
 
@@ -85,8 +85,8 @@ enum End {
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async, as many times as the plan has queue pairs. If this
-    /// process is the server, also serves the connections.
+    /// Connects to the peer through rdma-async, once for each queue pair of the plan. In the server
+    /// process, also starts tasks that answer the calls.
     ///
     /// # Errors
     ///
@@ -98,12 +98,12 @@ impl Connection {
         control: &mut Control,
     ) -> Result<Self> {
         let runtime = runtime::build(settings.threads)?;
-        let limit = plan.largest() + OVERHEAD;
+        let limit = plan.max_size() + OVERHEAD;
         let depth = settings.depth(plan);
         let builder = RdmaBuilder::default()
             .message_limit(limit)
             .remote_memory_limit(0);
-        let (connections, facts) =
+        let (connections, properties) =
             link::establish(role, (plan, settings), builder, &runtime, control)?;
         let progress = Progress::default();
         let entered = runtime.enter();
@@ -118,7 +118,7 @@ impl Connection {
         };
         let serve = |rdma| {
             let progress = progress.clone();
-            Server::new(BenchServer::new(Served { progress }))
+            Server::new(BenchServer::new(EchoService { progress }))
                 .message_limit(limit)
                 .concurrency(concurrency)
                 .grace(Duration::ZERO)
@@ -135,13 +135,13 @@ impl Connection {
             plan: plan.clone(),
             depth,
             progress,
-            facts,
+            properties,
             runtime,
         })
     }
 }
 
-/// Calls the echo, which returns no errors of its own.
+/// Calls `echo` once with the bytes `request`.
 async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     match client.echo(request).await {
         Ok(_) | Err(CallError::Service(())) => Ok(()),
@@ -149,7 +149,7 @@ async fn echo(client: &BenchClient, request: &[u8]) -> Result<()> {
     }
 }
 
-/// Measures the latency of calls, made one after the other.
+/// Measures the latency of calls. Each is made when the previous one has returned.
 async fn latency(
     client: &BenchClient,
     size: usize,
@@ -157,10 +157,10 @@ async fn latency(
     progress: &Progress,
 ) -> Result<()> {
     let request = vec![0; size];
-    while recorder.more() {
-        recorder.stamp();
+    while recorder.needs_more() {
+        recorder.record();
         echo(client, &request).await?;
-        progress.step();
+        progress.increment();
     }
     Ok(())
 }
@@ -174,7 +174,7 @@ async fn bandwidth(
 ) -> Result<()> {
     let request = vec![0; size];
     let call = async |client: &BenchClient| {
-        while window.take() {
+        while window.claim() {
             echo(client, &request).await?;
             window.complete();
         }
@@ -184,16 +184,16 @@ async fn bandwidth(
     let loops = clients
         .iter()
         .flat_map(|client| (0..depth).map(move |_| client));
-    window.drive(loops.map(call)).await
+    window.run_all(loops.map(call)).await
 }
 
-/// Measures the rate of calls with bulk memory, with `depth` calls outstanding. Each call lends memory, and reads the
-/// result into memory, both of which later calls use again.
+/// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding. Each
+/// call lends memory to the server, and reads the result into memory. Later calls reuse both memories.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let call = async |client: &BenchClient| {
         let mut lent = Bulk::from(client.client().bulk_memory(size)?);
         let mut room = client.client().bulk_memory(size)?;
-        while window.take() {
+        while window.claim() {
             let echoed = match client.bulk(lent.clone()).await {
                 Ok(echoed) => echoed,
                 Err(CallError::Rpc(error)) => return Err(error.into()),
@@ -213,14 +213,14 @@ async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window)
         Ok(())
     };
     window.begin();
-    window.drive((0..depth).map(|_| client).map(call)).await
+    window.run_all((0..depth).map(|_| client).map(call)).await
 }
 
-/// Measures the rate of the items of one stream.
+/// Measures the rate at which the items of one stream arrive.
 async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()> {
     let mut items = client.items(size as u64).await?;
     window.begin();
-    while window.take() {
+    while window.claim() {
         match items.next().await {
             Some(Ok(item)) if item.len() == size => window.complete(),
             Some(Ok(item)) => {
@@ -236,7 +236,8 @@ async fn items(client: &BenchClient, size: usize, window: &Window) -> Result<()>
     Ok(())
 }
 
-/// Returns the average number of frames in the messages that `clients` have sent.
+/// Returns the average number of frames (such as requests) in each message that `clients` have
+/// sent.
 fn calls_per_message(clients: &[BenchClient]) -> f64 {
     let sent = clients.iter().map(|client| client.client().sent());
     let (frames, messages) = sent.fold((0, 0), |(frames, messages), sent| {
@@ -246,8 +247,8 @@ fn calls_per_message(clients: &[BenchClient]) -> f64 {
 }
 
 impl Measure for Connection {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn properties(&self) -> &Properties {
+        &self.properties
     }
 
     fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
@@ -288,18 +289,18 @@ impl Measure for Connection {
         if plan.test.verb == Verb::Item {
             let taken = items(&clients[0], size, &window);
             runtime::run(runtime, control, false, progress, taken)?;
-            return window.measured().map(Measured::Bandwidth);
+            return window.bandwidth().map(Measured::Bandwidth);
         }
         if plan.test.verb == Verb::Bulk {
             let calls = bulks(&clients[0], size, *depth, &window);
             runtime::run(runtime, control, false, progress, calls)?;
-            return window.measured().map(Measured::Bandwidth);
+            return window.bandwidth().map(Measured::Bandwidth);
         }
         let calls = bandwidth(clients, size, *depth, &window);
         runtime::run(runtime, control, false, progress, calls)?;
         Ok(Measured::Bandwidth(Bandwidth {
             calls_per_message: Some(calls_per_message(clients)),
-            ..window.measured()?
+            ..window.bandwidth()?
         }))
     }
 }

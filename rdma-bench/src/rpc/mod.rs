@@ -1,4 +1,4 @@
-//! Tests of rdma-rpc by calls that return their argument.
+//! Tests of rdma-rpc: calls that return their argument, and streams of items.
 
 mod connection;
 

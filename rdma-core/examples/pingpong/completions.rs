@@ -2,10 +2,8 @@
 
 use std::time::Instant;
 
-use rdma_core::{
-    CompletionChannel, CompletionFields, CompletionQueue, Context, ExtendedCompletionQueue,
-    WorkCompletion,
-};
+use rdma_core::completion::{CompletionFields, ExtendedCompletionQueue};
+use rdma_core::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 
 use super::{MAX_WAIT, Options, Outcome};
 

@@ -10,7 +10,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::str::FromStr;
 
-use rdma_core::{Endpoint, Gid, LinkLayer, LocalAddress, Mtu};
+use rdma_core::device::{LinkLayer, LocalAddress};
+use rdma_core::{Endpoint, Gid, Mtu};
 
 use super::{Options, Outcome};
 

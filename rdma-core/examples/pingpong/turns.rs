@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use rdma_core::address::Destination;
 use rdma_core::{
-    Buffer, Destination, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SendRequest,
-    SharedReceiveQueue, WorkCompletion,
+    Buffer, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SendRequest, SharedReceiveQueue,
+    WorkCompletion,
 };
 
 use super::completions::{Completions, Ticks};

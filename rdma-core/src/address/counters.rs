@@ -1,4 +1,4 @@
-//! Counters of steered packets.
+//! Counters of the packets that flow rules steer.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub enum Counter {
 }
 
 impl Counters {
-    /// Creates a set of counters, all of which are zero.
+    /// Creates a set of counters on the device of `context`. All counters are zero.
     ///
     /// # Errors
     ///

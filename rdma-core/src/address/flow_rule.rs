@@ -8,11 +8,11 @@ use ibverbs_sys as sys;
 use super::Counters;
 use crate::error::{Error, Result};
 
-/// A rule that selects the packets of a [`Flow`](super::Flow) and the actions on these packets. A
-/// packet matches if its headers match every header condition (layer) of the rule.
+/// A rule of flow steering: the conditions that select the packets of a [`Flow`](super::Flow), and
+/// the actions on these packets. A packet matches if its headers meet every condition of the rule.
 ///
 /// ```
-/// use rdma_core::{EthernetMatch, FlowRule, PortMatch};
+/// use rdma_core::address::{EthernetMatch, FlowRule, PortMatch};
 ///
 /// let ethernet = EthernetMatch { destination: Some([2, 0, 0, 0, 0, 1]), ..Default::default() };
 /// let udp = PortMatch { destination: Some(4791), ..Default::default() };
@@ -28,12 +28,12 @@ pub struct FlowRule {
     priority: u16,
     flags: u32,
     count: usize,
-    /// The C structs of the layers (header conditions and actions), without gaps between them.
+    /// The C structs of the conditions and actions, without gaps between them.
     layers: Vec<u8>,
     counters: Vec<Counters>,
 }
 
-/// Match conditions for the Ethernet header. `None` matches any value.
+/// Conditions on the Ethernet header of a packet. `None` matches every value.
 #[doc(alias = "ibv_flow_spec_eth")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct EthernetMatch {
@@ -47,8 +47,8 @@ pub struct EthernetMatch {
     pub vlan: Option<u16>,
 }
 
-/// Match conditions for the IPv4 header. `None` matches any value. The number next to an address is
-/// the length of the prefix that must match, up to 32 bits.
+/// Conditions on the IPv4 header of a packet. `None` matches every value. The number next to an
+/// address is the length of the prefix that must match, up to 32 bits.
 #[doc(alias = "ibv_flow_spec_ipv4_ext")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv4Match {
@@ -64,8 +64,8 @@ pub struct Ipv4Match {
     pub time_to_live: Option<u8>,
 }
 
-/// Match conditions for the IPv6 header. `None` matches any value. The number next to an address is
-/// the length of the prefix that must match, up to 128 bits.
+/// Conditions on the IPv6 header of a packet. `None` matches every value. The number next to an
+/// address is the length of the prefix that must match, up to 128 bits.
 #[doc(alias = "ibv_flow_spec_ipv6")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ipv6Match {
@@ -83,7 +83,7 @@ pub struct Ipv6Match {
     pub hop_limit: Option<u8>,
 }
 
-/// Match conditions for the TCP or UDP header. `None` matches any value.
+/// Conditions on the TCP or UDP header of a packet. `None` matches every value.
 #[doc(alias = "ibv_flow_spec_tcp_udp")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PortMatch {
@@ -106,54 +106,54 @@ impl FlowRule {
         }
     }
 
-    /// Creates a rule for packets of a port. A packet must match all header conditions that are
-    /// added to the rule.
+    /// Creates a rule for packets of the port with the number `port`. A packet must meet all
+    /// conditions that are added to the rule.
     #[doc(alias = "IBV_FLOW_ATTR_NORMAL")]
     pub fn matching(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL, port)
     }
 
-    /// Creates a rule for all packets of a port that no other rule steers.
+    /// Creates a rule for those packets of the port `port` that no other rule steers.
     #[doc(alias = "IBV_FLOW_ATTR_ALL_DEFAULT")]
     pub fn all_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT, port)
     }
 
-    /// Creates a rule for all multicast packets of a port that no other rule steers.
+    /// Creates a rule for those multicast packets of the port `port` that no other rule steers.
     #[doc(alias = "IBV_FLOW_ATTR_MC_DEFAULT")]
     pub fn multicast_others(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT, port)
     }
 
-    /// Creates a rule that copies every packet of a port.
+    /// Creates a rule that delivers a copy of every packet of the port `port`.
     #[doc(alias = "IBV_FLOW_ATTR_SNIFFER")]
     pub fn sniffer(port: u8) -> Self {
         Self::new(sys::ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER, port)
     }
 
-    /// Sets the priority. If several rules match, the rule with the smallest number applies. The
-    /// default is 0.
+    /// Sets the priority of the rule. Of several matching rules, the one with the smallest number
+    /// applies. The default is 0.
     pub fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Makes the rule pass matching packets on, so that rules with larger priority numbers can
-    /// match them as well.
+    /// Makes the rule pass matching packets on to rules with larger priority numbers, which can
+    /// then match them as well.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
     pub fn pass_on(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0;
         self
     }
 
-    /// Applies the rule to sent packets instead of received packets.
+    /// Applies the rule to packets that the port sends, instead of packets that it receives.
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_EGRESS")]
     pub fn egress(mut self) -> Self {
         self.flags |= sys::ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0;
         self
     }
 
-    /// Adds match conditions for the Ethernet header.
+    /// Adds conditions on the Ethernet header.
     #[doc(alias = "IBV_FLOW_SPEC_ETH")]
     pub fn ethernet(self, frames: &EthernetMatch) -> Self {
         type Spec = sys::ibv_flow_spec_eth;
@@ -175,7 +175,7 @@ impl FlowRule {
         )
     }
 
-    /// Adds match conditions for the IPv4 header.
+    /// Adds conditions on the IPv4 header.
     #[doc(alias = "IBV_FLOW_SPEC_IPV4_EXT")]
     pub fn ipv4(self, packets: &Ipv4Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv4_ext;
@@ -204,7 +204,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds match conditions for the IPv6 header.
+    /// Adds conditions on the IPv6 header.
     #[doc(alias = "IBV_FLOW_SPEC_IPV6")]
     pub fn ipv6(self, packets: &Ipv6Match) -> Self {
         type Spec = sys::ibv_flow_spec_ipv6;
@@ -238,13 +238,13 @@ impl FlowRule {
         })
     }
 
-    /// Adds match conditions for the UDP header.
+    /// Adds conditions on the UDP header.
     #[doc(alias = "IBV_FLOW_SPEC_UDP")]
     pub fn udp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_UDP, packets)
     }
 
-    /// Adds match conditions for the TCP header.
+    /// Adds conditions on the TCP header.
     #[doc(alias = "IBV_FLOW_SPEC_TCP")]
     pub fn tcp(self, packets: &PortMatch) -> Self {
         self.ports(sys::ibv_flow_spec_type::IBV_FLOW_SPEC_TCP, packets)
@@ -266,7 +266,7 @@ impl FlowRule {
         })
     }
 
-    /// Adds a tag to matching packets. The completion of a matching packet reports the tag.
+    /// Adds the tag `number` to matching packets. The completion of such a packet reports the tag.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_TAG")]
     pub fn tag(self, number: u32) -> Self {
         type Spec = sys::ibv_flow_spec_action_tag;
@@ -276,7 +276,7 @@ impl FlowRule {
         })
     }
 
-    /// Makes the rule discard matching packets instead of delivering them.
+    /// Makes the rule discard matching packets, which are then not delivered.
     #[doc(alias = "IBV_FLOW_SPEC_ACTION_DROP")]
     pub fn discard(self) -> Self {
         type Spec = sys::ibv_flow_spec_action_drop;
@@ -297,8 +297,8 @@ impl FlowRule {
         })
     }
 
-    /// Appends the C struct of a header condition or action (layer). All such structs begin with
-    /// their type and size.
+    /// Appends the C struct of a condition or an action. Every such struct begins with its type and
+    /// its size.
     fn layer(
         mut self,
         kind: sys::ibv_flow_spec_type,
@@ -317,8 +317,8 @@ impl FlowRule {
         self
     }
 
-    /// Returns the C struct of the rule, and the C structs of its conditions and actions, which
-    /// must follow the first struct in memory.
+    /// Returns the C struct of the rule, and the C structs of its conditions and actions. The
+    /// latter must directly follow the former in memory.
     pub(crate) fn attributes(&self) -> Result<(sys::ibv_flow_attr, &[u8])> {
         let size = size_of::<sys::ibv_flow_attr>() + self.layers.len();
         let (Ok(size), Ok(count)) = (u16::try_from(size), u8::try_from(self.count)) else {
@@ -342,7 +342,7 @@ impl FlowRule {
     }
 }
 
-/// The bytes of the C struct of one header condition or action.
+/// The bytes of the C struct of one condition or action.
 struct Layer<'a>(&'a mut [u8]);
 
 impl Layer<'_> {
@@ -361,8 +361,8 @@ impl Layer<'_> {
         self.put(mask, significant);
     }
 
-    /// Makes the rule match a field exactly, if `bytes` is present. `value` and `mask` are the
-    /// offsets of the field and of its mask in the struct.
+    /// Makes the rule match a header field exactly, if `bytes` is present. `value` and `mask` are
+    /// the offsets of the field and of its mask in the C struct.
     fn exact(&mut self, value: usize, mask: usize, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             self.put(value, bytes);
@@ -375,8 +375,7 @@ fn slice<const N: usize>(bytes: &Option<[u8; N]>) -> Option<&[u8]> {
     bytes.as_ref().map(|bytes| bytes.as_slice())
 }
 
-/// Returns an array of `N` bytes in which only the first `bits` bits are set, such as a network
-/// mask.
+/// Returns an array of `N` bytes in which exactly the first `bits` bits are set: a network mask.
 fn leading<const N: usize>(bits: u8) -> [u8; N] {
     std::array::from_fn(|at| {
         let here = u32::from(bits).saturating_sub(8 * at as u32).min(8);

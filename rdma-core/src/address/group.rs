@@ -27,7 +27,7 @@ use crate::queue_pair::{QueuePair, Transport};
 /// use std::net::{Ipv4Addr, UdpSocket};
 ///
 /// let group = Ipv4Addr::new(239, 1, 2, 3);
-/// let membership = queue_pair.attach_to_group(rdma_core::multicast_gid(group.into())?, 0)?;
+/// let membership = queue_pair.attach_to_group(rdma_core::address::multicast_gid(group.into())?, 0)?;
 /// let interface = queue_pair.address().gid.to_ipv4().ok_or("no IPv4 address")?;
 /// UdpSocket::bind("0.0.0.0:0")?.join_multicast_v4(&group, &interface)?;
 /// # Ok(())

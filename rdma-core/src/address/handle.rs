@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// An address handle: a path to a port that the device has prepared for sending. Requests use it as
-/// the destination of datagrams.
+/// An address handle: the path to a port, prepared by the device for sending. Datagrams name an
+/// address handle as a part of their destination.
 ///
 /// Clones refer to the same handle, which is destroyed with the last clone. A request that uses the
 /// handle keeps a clone until it has completed. Address handles are `Send` and `Sync`, because they
@@ -65,7 +65,7 @@ impl AddressHandle {
         self.owner.context()
     }
 
-    /// Checks that the handle belongs to `context`. Another driver would interpret the pointer as
+    /// Checks that the handle belongs to `context`: another driver would interpret the pointer as
     /// one of its own objects.
     #[inline]
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {

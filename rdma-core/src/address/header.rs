@@ -59,7 +59,7 @@ pub struct GlobalRouteHeader {
     pub hop_limit: u8,
 }
 
-/// The first byte of an IPv4 header without options: version 4, five 32-bit words.
+/// The first byte of an IPv4 header without options: version 4, length of five 32-bit words.
 const IPV4_OF_FIVE_WORDS: u8 = 0x45;
 
 impl DatagramHeader {
@@ -69,7 +69,7 @@ impl DatagramHeader {
     /// Parses the header at the beginning of the memory of a receive.
     ///
     /// ```
-    /// # use rdma_core::DatagramHeader;
+    /// # use rdma_core::address::DatagramHeader;
     /// let mut memory = [0; 64];
     /// memory[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 36, 17, 64]);
     /// memory[39] = 1;
@@ -175,7 +175,7 @@ impl GlobalRouteHeader {
     }
 }
 
-/// Returns whether the header checksum is correct (RFC 1071).
+/// Returns whether the checksum of the IPv4 header is correct (RFC 1071).
 fn checksum_fits(header: &[u8; 20]) -> bool {
     let words = header
         .chunks_exact(2)
@@ -192,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an IPv4 header from 10.0.0.1 to 10.0.0.2 with its checksum, after 20 bytes with the
-    /// value `front`.
+    /// Returns 20 bytes with the value `front`, followed by an IPv4 header from 10.0.0.1 to
+    /// 10.0.0.2 with its checksum.
     fn ipv4(front: u8) -> [u8; 40] {
         let mut bytes = [front; 40];
         bytes[20..].copy_from_slice(&[
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn bytes_without_a_header_are_refused() {
         assert!(DatagramHeader::parse(&[0; 40]).is_err());
         assert!(DatagramHeader::parse(&global()[..39]).is_err());
     }

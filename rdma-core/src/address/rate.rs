@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ffi::{megabits_of_rate, rate_of_megabits};
 
-/// The maximum rate of packets to a destination, for a path that contains a link slower than the
+/// A limit for the rate of packets to a destination, for a path with a link that is slower than the
 /// port. The value is a code of IBTA volume 1, table 224 (`ibv_rate`).
 #[doc(alias = "ibv_rate")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -12,14 +12,14 @@ use crate::ffi::{megabits_of_rate, rate_of_megabits};
 pub struct StaticRate(pub u8);
 
 impl StaticRate {
-    /// The value that sets no limit other than the rate of the port; the default.
+    /// No limit other than the rate of the port; the default.
     #[doc(alias = "IBV_RATE_MAX")]
     pub const PORT: Self = Self(0);
 
-    /// Returns the code for exactly `megabits` Mbit/s, if there is one.
+    /// Returns the code that stands for exactly `megabits` Mbit/s; `None` if there is no such code.
     ///
     /// ```
-    /// # use rdma_core::StaticRate;
+    /// # use rdma_core::address::StaticRate;
     /// let rate = StaticRate::from_megabits(10_000).expect("a rate");
     /// assert_eq!(rate.megabits(), Some(10_000));
     /// assert_eq!(StaticRate::from_megabits(12_345), None);

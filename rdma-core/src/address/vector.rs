@@ -11,7 +11,8 @@ use crate::queue_pair::Endpoint;
 /// The path that packets take from a local port to another port, or to a multicast group.
 ///
 /// ```
-/// # use rdma_core::{AddressChoice, AddressVector, Context, Gid};
+/// # use rdma_core::{AddressChoice, Context, Gid};
+/// # use rdma_core::address::AddressVector;
 /// # let context = Context::open("softroce0")?;
 /// let here = context.address(AddressChoice::default())?;
 /// let there = Gid::from(std::net::IpAddr::from([127, 0, 0, 1]));
@@ -56,8 +57,8 @@ impl AddressVector {
     /// The default hop limit of packets.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// Creates a path from the port and GID of `from` to `gid`. On InfiniBand, if one of the GIDs
-    /// is zero, the path uses `lid` only.
+    /// Creates a path from the port and the GID of `from` to the GID `gid` or, if one of the two
+    /// GIDs is zero (on InfiniBand), to the LID `lid` only.
     pub fn new(from: &LocalAddress, gid: Gid, lid: u16) -> Self {
         let both = !from.gid.is_zero() && !gid.is_zero();
         let global = from.link_layer == LinkLayer::Ethernet || both;
@@ -108,8 +109,8 @@ impl AddressVector {
         ffi::vector_of_completion(context.handle(), completion, header, port)
     }
 
-    /// Checks the ranges of fields whose types allow more values than the protocol. Returns an
-    /// error for a value out of range.
+    /// Checks the fields whose types allow more values than the protocol does. Returns an error for
+    /// a value out of range.
     pub(crate) fn checked(&self) -> Result<()> {
         let limits = [
             ("service level", u32::from(self.service_level), 15),

@@ -20,7 +20,8 @@ pub struct AddressQuery<'a> {
     route: bool,
 }
 
-/// An address that an [`AddressQuery`] returned, with its parameters.
+/// One address in the result of an [`AddressQuery`], with the parameters for connecting to it or
+/// listening at it.
 #[doc(alias = "rdma_addrinfo")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

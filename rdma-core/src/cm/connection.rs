@@ -11,12 +11,12 @@ use super::{
 use crate::error::{Errno, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
-/// The local side of a connection that has its queue pair but is not established yet.
+/// The local side of a connection that is not established yet, but already has its queue pair.
 #[derive(Debug)]
 #[must_use = "dropping it gives the connection up"]
 pub struct PreparedConnection {
     prepared: PreparedQueuePair,
-    waiting: Waiting,
+    waiting: EventWaiter,
     side: Side,
 }
 
@@ -30,7 +30,7 @@ impl PreparedConnection {
     pub(super) fn connecting(
         id: ConnectionId,
         prepared: PreparedQueuePair,
-        waiting: Waiting,
+        waiting: EventWaiter,
     ) -> Self {
         Self {
             prepared,
@@ -42,7 +42,7 @@ impl PreparedConnection {
     pub(super) fn accepting(
         request: ConnectionRequest,
         prepared: PreparedQueuePair,
-        waiting: Waiting,
+        waiting: EventWaiter,
     ) -> Self {
         Self {
             prepared,
@@ -115,13 +115,13 @@ pub struct Connection {
     id: ConnectionId,
     pair: QueuePair,
     peer: PeerParameters,
-    waiting: Waiting,
+    waiting: EventWaiter,
     /// Set once the connection has been disconnected, or split by [`Self::into_parts`].
     ended: AtomicBool,
 }
 
 impl Connection {
-    fn new(id: ConnectionId, pair: QueuePair, peer: PeerParameters, waiting: Waiting) -> Self {
+    fn new(id: ConnectionId, pair: QueuePair, peer: PeerParameters, waiting: EventWaiter) -> Self {
         Self {
             id,
             pair,
@@ -249,27 +249,27 @@ impl Drop for Connection {
     }
 }
 
-/// The event channel of one connection identifier, with the time limit for each step of the
+/// Waits for the events of one connection identifier. The time limit applies to each step of the
 /// connection.
-pub(super) struct Waiting {
+pub(super) struct EventWaiter {
     pub(super) channel: EventChannel,
     pub(super) peer: String,
     pub(super) timeout: Duration,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for EventWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting")
+        f.debug_struct("EventWaiter")
             .field("peer", &self.peer)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
 
-impl Waiting {
-    /// Waits for the event that completes `step`. `pick` converts that event to a value, and
-    /// returns every other event unchanged as `Err`. If such an event ends the connection, returns
-    /// an error; ignores all other events.
+impl EventWaiter {
+    /// Waits for the event that completes `step`, and returns the value that `pick` derives from
+    /// it. `pick` returns every other event unchanged as `Err`. Events that end the connection are
+    /// returned as errors; all other events are ignored.
     pub(super) fn until<T>(
         &self,
         step: ConnectionStep,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::connection::Waiting;
+use super::connection::EventWaiter;
 use super::{
     Connection, ConnectionEventKind, ConnectionId, ConnectionIdOption, ConnectionParameters,
     ConnectionStep, EventChannel, PeerParameters, PortSpace, PreparedConnection,
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::queue_pair::QueuePairBuilder;
 
-/// Default time limit for each step of establishing or ending a connection.
+/// The default time limit of each step of establishing or ending a connection.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// A builder for a connection to a listening peer. Each step blocks for a limited time.
@@ -86,7 +86,7 @@ impl Connector {
         for &option in &self.options {
             id.set_option(option)?;
         }
-        let waiting = Waiting {
+        let waiting = EventWaiter {
             channel,
             peer: self.destination.to_string(),
             timeout: self.timeout,
@@ -130,7 +130,7 @@ impl Connector {
 #[derive(Debug)]
 pub struct ResolvedPeer {
     id: ConnectionId,
-    waiting: Waiting,
+    waiting: EventWaiter,
 }
 
 impl ResolvedPeer {

@@ -187,7 +187,7 @@ impl ConnectionId {
         prepared: &PreparedQueuePair,
         parameters: &ConnectionParameters,
     ) -> Result<()> {
-        queue_pair::checked_kind(self, prepared.kind())?;
+        queue_pair::check_kind(self, prepared.kind())?;
         self.checked(parameters, Message::Connect)?;
         let raw = parameters.to_raw(
             &prepared.endpoint(),
@@ -256,7 +256,7 @@ impl ConnectionId {
     pub fn find_datagram_peer(&self, parameters: &ConnectionParameters) -> Result<()> {
         self.checked_datagram()?;
         self.checked(parameters, Message::Connect)?;
-        let raw = parameters.to_raw(&queue_pair::no_endpoint(0), false);
+        let raw = parameters.to_raw(&queue_pair::placeholder_endpoint(0), false);
         self.handle.connect(&raw, parameters.data())
     }
 
@@ -317,15 +317,15 @@ impl ConnectionId {
     }
 
     /// Sets the enhanced connection establishment (ECE) options that the next connect request or
-    /// acceptance sends. Pass the result of [`query_ece`](PreparedQueuePair::query_ece) on the
-    /// queue pair.
+    /// acceptance sends to the peer. Use the result of [`query_ece`](PreparedQueuePair::query_ece)
+    /// on the queue pair.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for options without a vendor, and the error of
     /// `rdma_set_local_ece`.
     #[doc(alias = "rdma_set_local_ece")]
-    pub fn offer_enhancements(&self, ours: EnhancedEstablishment) -> Result<()> {
+    pub fn set_local_ece(&self, ours: EnhancedEstablishment) -> Result<()> {
         if ours.vendor == 0 {
             let reason = "they are of no vendor: there is nothing to offer";
             return Err(Error::invalid("vendor's options", reason));
@@ -334,13 +334,13 @@ impl ConnectionId {
     }
 
     /// Returns the ECE options that the peer sent with its connect request or acceptance, as input
-    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent no options.
+    /// for [`set_ece`](PreparedQueuePair::set_ece). The vendor is 0 if the peer sent none.
     ///
     /// # Errors
     ///
     /// The error of `rdma_get_remote_ece`.
     #[doc(alias = "rdma_get_remote_ece")]
-    pub fn offered_enhancements(&self) -> Result<EnhancedEstablishment> {
+    pub fn remote_ece(&self) -> Result<EnhancedEstablishment> {
         self.handle.remote_ece().map(EnhancedEstablishment::from)
     }
 
@@ -388,7 +388,7 @@ impl ConnectionId {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// Returns the name of the peer for error messages.
+    /// Returns the peer's address, or a replacement text, for error messages.
     pub(super) fn peer_name(&self) -> String {
         match self.peer_address() {
             Some(peer) => peer.to_string(),

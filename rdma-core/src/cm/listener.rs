@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::connection::Waiting;
+use super::connection::EventWaiter;
 use super::connector::MAX_WAIT;
 use super::{
     ConnectionError, ConnectionEventKind, ConnectionId, ConnectionIdOption, ConnectionParameters,
@@ -157,14 +157,14 @@ impl Listener {
 #[must_use = "dropping it rejects the peer"]
 pub struct Incoming {
     request: ConnectionRequest,
-    waiting: Waiting,
+    waiting: EventWaiter,
 }
 
 impl Incoming {
     fn new(request: ConnectionRequest, timeout: Duration) -> Result<Self> {
         let channel = EventChannel::new()?;
         request.id().migrate(&channel)?;
-        let waiting = Waiting {
+        let waiting = EventWaiter {
             channel,
             peer: request.id().peer_name(),
             timeout,

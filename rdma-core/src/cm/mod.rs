@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use rdma_core::{ConnectionParameters, Connector, Listener};
+//! use rdma_core::cm::{ConnectionParameters, Connector, Listener};
 //!
 //! // At one end:
 //! let listener = Listener::bind("10.0.0.1:7174".parse()?)?;

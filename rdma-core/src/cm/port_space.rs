@@ -91,7 +91,7 @@ impl PortSpace {
         }
     }
 
-    /// Returns an error if the private data `data` is too long for a message of type `message`.
+    /// Returns an error if the private data `data` is too long for a message of the type `message`.
     pub(crate) fn checked(self, message: Message, data: &[u8]) -> Result<()> {
         let limit = self.limit(message);
         if data.len() <= limit {

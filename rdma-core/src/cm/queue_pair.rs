@@ -13,9 +13,9 @@ use crate::queue_pair::{
     DatagramOptions, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder, Transport,
 };
 
-/// Attribute mask bits that old kernels set for internal use and that verbs do not define.
-/// librdmacm also clears them on InfiniBand.
-const KERNELS_OWN: mask = mask(0x00e0_0000);
+/// Bits of the attribute mask that old kernels set for internal use, and that verbs do not define.
+/// librdmacm, too, clears them, but only on InfiniBand.
+const KERNEL_BITS: mask = mask(0x00e0_0000);
 
 /// Creates the queue pair that `builder` describes, on the device of the identifier, and moves it
 /// from RESET to INIT.
@@ -38,7 +38,7 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
     } else {
         builder
     };
-    checked_kind(id, builder.kind())?;
+    check_kind(id, builder.kind())?;
     let address = address(id, &context)?;
     builder.build_with(address, |handle, access| {
         let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
@@ -50,9 +50,8 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
     })
 }
 
-/// Returns an error if a queue pair of transport `kind` cannot be used with the connection
-/// identifier.
-pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
+/// Returns an error if a queue pair with the transport `kind` cannot be used with this identifier.
+pub(super) fn check_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
     let wanted = if id.handle().is_datagram() {
         Transport::Datagram
     } else {
@@ -92,12 +91,12 @@ pub(super) fn establish(
     peer: &PeerParameters,
     parameters: &ConnectionParameters,
 ) -> Result<QueuePair> {
-    checked_kind(id, prepared.kind())?;
+    check_kind(id, prepared.kind())?;
     let mut local = negotiated(prepared.endpoint(), peer);
     let infiniband = prepared.address().link_layer == LinkLayer::InfiniBand;
     let (mut attributes, mut what) = id.handle().queue_pair_attributes(state::IBV_QPS_RTR)?;
     if infiniband {
-        what = mask(what.0 & !KERNELS_OWN.0);
+        what = mask(what.0 & !KERNEL_BITS.0);
     }
     attributes.max_dest_rd_atomic = local.incoming_reads;
     attributes.min_rnr_timer = parameters.rnr_timer();
@@ -120,7 +119,7 @@ pub(super) fn establish(
     attributes.max_rd_atomic = local.outgoing_reads;
     local.packet_sequence = attributes.sq_psn;
     handle.modify_raw(&attributes, what)?;
-    Ok(prepared.in_operation_as(local, Some(remote)))
+    Ok(prepared.into_rts(local, Some(remote)))
 }
 
 /// Moves a datagram queue pair from INIT to RTR and then to RTS.
@@ -129,9 +128,9 @@ pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result
     prepared.activate(&DatagramOptions::new(attributes.qkey))
 }
 
-/// Returns an endpoint that contains only a queue pair number; the other fields have placeholder
+/// Returns an endpoint with the queue pair number `queue_pair`. All other fields have placeholder
 /// values.
-pub(super) fn no_endpoint(queue_pair: u32) -> Endpoint {
+pub(super) fn placeholder_endpoint(queue_pair: u32) -> Endpoint {
     Endpoint {
         queue_pair,
         packet_sequence: 0,

@@ -151,7 +151,7 @@ impl ConnectionRequest {
             return Err(Error::invalid("queue pair", reason));
         }
         self.id.checked(parameters, Message::Accept)?;
-        let raw = parameters.to_raw(&queue_pair::no_endpoint(pair.number()), false);
+        let raw = parameters.to_raw(&queue_pair::placeholder_endpoint(pair.number()), false);
         self.id.handle().accept(&raw, parameters.data())?;
         Ok(self.id)
     }

@@ -8,7 +8,8 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::ContextHandle;
 
-/// All contexts that [`of_device`] has opened and that are still in use.
+/// The contexts that [`of_device`] has opened. A context that is no longer in use cannot be
+/// upgraded.
 static OPEN: Mutex<Vec<Weak<ContextHandle>>> = Mutex::new(Vec::new());
 
 /// Returns a context of the device with this name. Opens the device unless a context from an

@@ -26,7 +26,8 @@ use crate::protection_domain::ProtectionDomain;
 /// that one thread at a time uses the queue.
 ///
 /// ```
-/// use rdma_core::{CompletionFields, Context};
+/// use rdma_core::Context;
+/// use rdma_core::completion::CompletionFields;
 ///
 /// let context = Context::open_default()?;
 /// let fields = CompletionFields::STANDARD;
@@ -153,7 +154,7 @@ impl ExtendedCompletionQueue {
     /// A completion is valid only until `each` reads the next completion or returns:
     ///
     /// ```compile_fail,E0499
-    /// # fn example(queue: rdma_core::ExtendedCompletionQueue) -> rdma_core::Result<()> {
+    /// # fn example(queue: rdma_core::completion::ExtendedCompletionQueue) -> rdma_core::Result<()> {
     /// queue.poll(|completions| {
     ///     let first = completions.next();
     ///     let second = completions.next();

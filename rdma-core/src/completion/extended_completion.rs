@@ -196,7 +196,7 @@ impl<'a> ExtendedCompletion<'a> {
     /// the request to get the memory back. The copy costs one read for each field that the queue
     /// was created with. All other fields of the copy are 0 or `None`. Without
     /// [`CompletionFields::IMMEDIATE`], the crate does not learn which key a peer invalidated, so a
-    /// [`WindowLease`](crate::WindowLease) that the peer invalidated still counts as bound.
+    /// [`WindowLease`](crate::memory::WindowLease) that the peer invalidated still counts as bound.
     ///
     /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]

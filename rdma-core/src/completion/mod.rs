@@ -2,7 +2,7 @@
 //!
 //! A [`CompletionQueue`] returns [`WorkCompletion`]s, which are copies: a program can store them
 //! and pass them to any queue. The completions of an [`ExtendedCompletionQueue`] are read field by
-//! field from the entries that the device wrote. They have timestamps if the device has a clock.
+//! field from the entries that the device wrote, and have timestamps if the device has a clock.
 //!
 //! A program waits for completions in one of three ways. Busy polling has the lowest latency.
 //! Blocking on a [`CompletionChannel`], or on its file descriptor, needs no processor time;

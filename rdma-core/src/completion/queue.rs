@@ -14,7 +14,7 @@ use crate::ffi::{ChannelHandle, CompletionQueueHandle};
 pub struct CompletionQueueId(pub(crate) u64);
 
 impl CompletionQueueId {
-    /// Returns an id that no other queue has.
+    /// Returns an id that no other completion queue of this process has.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -90,7 +90,7 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// Returns the channel of the builder, or an error if the channel belongs to another context or the
+/// Returns the channel of the builder. Fails if the channel belongs to another context, or if the
 /// number of entries is 0. `what` is the name of the queue in the error.
 pub(super) fn checked_channel(
     builder: &CompletionQueueBuilder,

@@ -4,8 +4,8 @@ use std::fmt;
 
 use ibverbs_sys::ibv_wc_status as raw;
 
-/// The place where the failure of a request was caused: this process, the peer's process, the path
-/// between them, or the device.
+/// The party that caused a request to fail: this process, the peer's process, the path between the
+/// two, or the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StatusClass {
@@ -51,8 +51,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// Returns where a request with this status was caused to fail, for example in this
-            /// process, at the peer or on the path.
+            /// Returns the party that caused a request with this status to fail, for example the
+            /// peer.
             pub fn class(self) -> StatusClass {
                 match self {
                     $(Self::$name => StatusClass::$class,)*

@@ -132,11 +132,12 @@ impl CompletionQueue {
 /// stands for several completions, and take only some of them.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// Number of empty polls after which the thread yields the processor.
+/// Number of empty polls in a row after which the waiting thread yields the processor.
 const SPINS: u32 = 200;
 
-/// Pauses the thread between two polls, after `idle` empty polls in a row. `waited` is the duration
-/// of the wait so far. First spins, then yields to other threads, and after 5 ms sleeps.
+/// Pauses the thread between two polls: first by spinning, then by yielding to other threads, and
+/// after 5 ms by sleeping. `idle` is the number of empty polls in a row, `waited` the time that the
+/// wait has taken so far.
 pub(crate) fn pause(idle: u32, waited: Duration) {
     const YIELDS: Duration = Duration::from_millis(5);
     if idle < SPINS {

@@ -24,8 +24,8 @@ use crate::protection_domain::ProtectionDomain;
 #[derive(Debug, Clone)]
 pub struct Context {
     handle: Arc<ContextHandle>,
-    /// The port in the [device selector](crate::DeviceSelector) that selected this device, if it
-    /// contains a port.
+    /// The port that the [device selector](crate::device::DeviceSelector) contained when it selected this
+    /// device; `None` if it contained none.
     preferred_port: Option<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Context {
         }
     }
 
-    /// Creates a context from a handle that other objects share.
+    /// Creates a context from a handle that other objects of the device already share.
     pub(crate) fn from_shared(handle: Arc<ContextHandle>) -> Self {
         Self {
             handle,
@@ -49,7 +49,7 @@ impl Context {
         }
     }
 
-    /// Returns a context with the handle `handle`, which other objects of the device share.
+    /// Creates a context from a reference to a handle that other objects of the device share.
     pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
         Self {
             handle: Arc::clone(handle),

@@ -106,12 +106,12 @@ impl Context {
     }
 }
 
-/// The reasons why devices are not usable, one for each device.
+/// The reasons why the devices of this system cannot be used, one error for each device.
 struct Unusable(Vec<Error>);
 
 impl Unusable {
-    /// Converts the reasons to the error that the program gets. `instead` is a device that the
-    /// program could choose explicitly.
+    /// Converts the reasons to one error for the program. `instead` is a device that the program
+    /// could choose explicitly.
     fn error(mut self, instead: Option<&Device>) -> Error {
         match (self.0.len(), instead) {
             (0, _) => Error::NoDevice,

@@ -172,7 +172,7 @@ fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
     }
 }
 
-/// Returns whether devices use this error number to report an empty or missing table entry.
+/// Returns whether `errno` is a number that devices return for an empty or missing table entry.
 fn is_no_entry(errno: Errno) -> bool {
     matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
 }

@@ -163,7 +163,7 @@ impl AddressChoice {
         }
     }
 
-    /// Returns the port with the best of its GIDs, and the rank of that GID. A lower rank is
+    /// Returns the port with the best of its GIDs, and the rank of this GID. A lower rank is
     /// better.
     fn choose_on(
         self,
@@ -237,15 +237,15 @@ impl AddressChoice {
     }
 }
 
-/// The fit of a GID to the peer, and the rank of its type. A lower value is better.
+/// The rank of a GID: how well it fits the peer, then the rank of its type. Lower is better.
 type Rank = (u8, u8);
 
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
 impl AddressChoice {
-    /// Returns how well a GID fits the peer, and the reason if it fits. A lower value is better.
-    /// `is_loopback` is set for GIDs of a loopback interface.
+    /// Returns how well a GID fits the peer (lower is better), and the reason as text if the GID
+    /// fits. `is_loopback` says that the GID belongs to a loopback interface.
     fn fit(self, entry: &GidEntry, is_loopback: bool) -> (u8, Option<&'static str>) {
         match self.source.map(|source| source.to_canonical()) {
             None => (0, None),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_taken_or_refused_with_what_there_is() {
+    fn a_requested_address_is_chosen_or_refused_with_the_valid_ones() {
         let ask = |index| AddressChoice {
             gid_index: Some(index),
             ..AddressChoice::default()
@@ -365,7 +365,7 @@ mod tests {
         );
     }
 
-    /// Returns the choice for a peer to which the host sends from the address `source`.
+    /// Returns the requirements for a peer to which this host sends from the address `source`.
     fn from(source: &str) -> AddressChoice {
         AddressChoice {
             source: Some(source.parse().unwrap()),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_knows_the_way_to_the_peer() {
+    fn the_source_address_toward_a_peer_is_found() {
         let choice = AddressChoice::default();
         let local: IpAddr = Ipv4Addr::LOCALHOST.into();
         assert_eq!(choice.toward(local).source, Some(local));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_passed_over_or_named() {
+    fn an_inactive_port_is_skipped_or_named_in_the_error() {
         let down = port(
             1,
             sys::ibv_port_state::IBV_PORT_DOWN,

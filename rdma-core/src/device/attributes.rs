@@ -221,7 +221,7 @@ impl DeviceAttributes {
     /// Returns the maximum delay between a packet and its acknowledgement. A peer's acknowledgement
     /// timeout must be longer (IBTA 11.2.1.2, "Local CA ACK Delay").
     pub fn ack_delay(&self) -> Duration {
-        four_microseconds_to_the(self.raw.local_ca_ack_delay)
+        duration_of_exponent(self.raw.local_ca_ack_delay)
     }
 
     /// Returns the attributes as a C struct. The struct also has fields for features that no
@@ -236,9 +236,9 @@ fn count(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// Returns the time that the IBTA encodes as `exponent`: 4.096 µs times 2 to the power of
-/// `exponent`, which has five bits.
-pub(super) fn four_microseconds_to_the(exponent: u8) -> Duration {
+/// Returns the duration that the IBTA encodes as `exponent` (five bits): 4.096 µs times 2 to the
+/// power of `exponent`.
+pub(super) fn duration_of_exponent(exponent: u8) -> Duration {
     Duration::from_nanos(4096 << (exponent & 0x1f))
 }
 
@@ -248,11 +248,8 @@ mod tests {
 
     #[test]
     fn times_are_powers_of_two_of_four_microseconds() {
-        assert_eq!(four_microseconds_to_the(0), Duration::from_nanos(4096));
-        assert_eq!(
-            four_microseconds_to_the(14),
-            Duration::from_nanos(4096 << 14)
-        );
-        assert_eq!(four_microseconds_to_the(31).as_secs(), 8796);
+        assert_eq!(duration_of_exponent(0), Duration::from_nanos(4096));
+        assert_eq!(duration_of_exponent(14), Duration::from_nanos(4096 << 14));
+        assert_eq!(duration_of_exponent(31).as_secs(), 8796);
     }
 }

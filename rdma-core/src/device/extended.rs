@@ -62,7 +62,7 @@ pub struct SegmentationCapabilities {
 #[doc(alias = "ibv_rss_caps")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SpreadingCapabilities {
+pub struct ReceiveScalingCapabilities {
     /// The queue pair types whose received packets the device can distribute.
     pub queue_pairs: QueuePairKinds,
     /// Maximum number of indirection tables.
@@ -176,9 +176,9 @@ impl ExtendedDeviceAttributes {
     }
 
     /// Returns the limits of receive side scaling (RSS), or `None` if it is not supported.
-    pub fn spreading(&self) -> Option<SpreadingCapabilities> {
+    pub fn receive_side_scaling(&self) -> Option<ReceiveScalingCapabilities> {
         let caps = &self.raw.rss_caps;
-        (caps.supported_qpts != 0).then(|| SpreadingCapabilities {
+        (caps.supported_qpts != 0).then(|| ReceiveScalingCapabilities {
             queue_pairs: QueuePairKinds::from_bits_retain(caps.supported_qpts),
             max_tables: caps.max_rwq_indirection_tables,
             max_table_size: caps.max_rwq_indirection_table_size,

@@ -27,7 +27,7 @@ pub use capability::{
 pub use clock::DeviceClock;
 pub use extended::{
     ExtendedDeviceAttributes, ModerationCapabilities, OnDemandCapabilities, PacingCapabilities,
-    PciAtomicCapabilities, SegmentationCapabilities, SpreadingCapabilities,
+    PciAtomicCapabilities, ReceiveScalingCapabilities, SegmentationCapabilities,
     TagMatchingCapabilities,
 };
 pub use gid::{Gid, GidEntry, GidType};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ibverbs_sys as sys;
 
-use super::attributes::four_microseconds_to_the;
+use super::attributes::duration_of_exponent;
 use super::{LinkSpeed, LinkWidth, PhysicalState, PortCapabilities, PortCapabilities2, PortFlags};
 
 /// The attributes of a port (`ibv_query_port`).
@@ -32,7 +32,8 @@ impl PortAttributes {
         Self { number, raw, speed }
     }
 
-    /// Replaces the speed. Used for a link whose speed does not fit into the C struct.
+    /// Returns these attributes with another link speed, for a link whose speed does not fit into
+    /// the C struct.
     pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
         Self { speed, ..self }
     }
@@ -139,7 +140,7 @@ impl PortAttributes {
 
     /// Returns the maximum time that a packet takes through the subnet.
     pub fn subnet_timeout(&self) -> Duration {
-        four_microseconds_to_the(self.raw.subnet_timeout)
+        duration_of_exponent(self.raw.subnet_timeout)
     }
 
     /// Returns a code for how the subnet manager has initialised the port (the C field

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the text of the file `file` in a device's sysfs directory, without the final line break.
-/// Returns `None` if the file does not exist or is empty.
+/// Returns the text of the file `file` in `directory`, the sysfs directory of a device, without the
+/// final line break. Returns `None` if the file does not exist or is empty.
 pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     if directory.as_os_str().is_empty() {
         return None;
@@ -15,8 +15,8 @@ pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Returns the name of the link speed that the kernel's text for a rate contains, for example `XDR`
-/// for `800 Gb/sec (4X XDR)`.
+/// Returns the name of the link speed in `rate`, the kernel's text for a rate: `XDR` for `800
+/// Gb/sec (4X XDR)`. Returns `None` if the text has no such name.
 pub(crate) fn speed_of_rate(rate: &str) -> Option<&str> {
     let (_, inside) = rate.split_once('(')?;
     let (_, name) = inside.strip_suffix(')')?.split_once(' ')?;
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_speed_s_name_is_found() {
+    fn the_name_of_the_speed_is_found() {
         assert_eq!(speed_of_rate("800 Gb/sec (4X XDR)"), Some("XDR"));
         assert_eq!(speed_of_rate("2.5 Gb/sec (1X SDR)"), Some("SDR"));
         assert_eq!(speed_of_rate("10 Gb/sec (4X)"), None);
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn a_missing_file_is_none() {
         assert_eq!(text(Path::new(""), "proc"), None);
         assert_eq!(text(Path::new("/proc/self"), "no such file"), None);
         assert!(text(Path::new("/proc/self"), "comm").is_some());

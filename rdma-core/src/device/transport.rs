@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols_are_told_apart() {
+    fn protocols_are_distinguished() {
         let of = Protocol::of;
         let (infiniband, iwarp) = (TransportType::InfiniBand, TransportType::Iwarp);
         let ethernet = LinkLayer::Ethernet;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_known_stay() {
+    fn unknown_values_stay() {
         let transport = TransportType::from_raw(ibv_transport_type(77));
         assert_eq!(
             (transport, transport.to_string()),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_future_stays_what_it_is() {
+    fn an_unknown_event_keeps_its_number() {
         let unknown = event(21, 0);
         assert_eq!(unknown, AsyncEvent::Unknown(21));
         assert_eq!(unknown.object(), AsyncEventObject::Unknown);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn events_say_whom_they_are_about() {
+    fn events_name_their_objects() {
         assert_eq!(event(1, 17).to_string(), "queue pair 17 failed");
         assert_eq!(event(10, 2).to_string(), "port 2 lost its link");
         assert_eq!(event(8, 0).to_string(), "the device failed");

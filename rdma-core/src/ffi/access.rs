@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies `to.len()` bytes from shared memory at `from` into `to`.
+/// Copies `to.len()` bytes from shared memory at `from` into `to`, in words where possible.
 ///
 /// # Safety
 ///
@@ -36,7 +36,7 @@ pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     unsafe { copy_out_bytes(at, words.into_remainder()) };
 }
 
-/// Copies the bytes of `from` into shared memory at `to`.
+/// Copies the bytes of `from` into shared memory at `to`, in words where possible.
 ///
 /// # Safety
 ///
@@ -59,8 +59,8 @@ pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
     unsafe { copy_in_bytes(words.remainder(), at) };
 }
 
-/// Copies bytes out of shared memory, one byte at a time. Returns the address after the last byte
-/// that was read.
+/// Copies bytes from shared memory at `from` into `to`, one byte at a time. Returns the address
+/// after the last byte that was read.
 ///
 /// # Safety
 ///
@@ -76,8 +76,8 @@ unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
     from
 }
 
-/// Copies bytes into shared memory, one byte at a time. Returns the address after the last byte
-/// that was written.
+/// Copies the bytes of `from` into shared memory at `to`, one byte at a time. Returns the address
+/// after the last byte that was written.
 ///
 /// # Safety
 ///

@@ -15,7 +15,7 @@ use crate::device::Gid;
 use crate::error::{Errno, Error, Result};
 use crate::protection_domain::ProtectionDomain;
 
-/// Owner of an `ibv_ah`.
+/// The owner of an address handle (`ibv_ah`). Dropping this value destroys the handle.
 #[derive(Debug)]
 pub(crate) struct AddressHandleOwner {
     raw: NonNull<sys::ibv_ah>,
@@ -81,7 +81,7 @@ impl AddressHandle {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(domain: &ProtectionDomain, raw: *mut sys::ibv_ah) -> Self {
         Self::from_owner(AddressHandleOwner {
             raw: NonNull::new(raw).expect("an address handle"),
@@ -133,8 +133,8 @@ impl AddressVector {
     }
 }
 
-/// Returns the address vector that leads back to the sender of a received datagram. `grh` is the
-/// first 40 bytes of the receive buffer.
+/// Returns the address vector of the path back to the sender of a received datagram. `grh` is the
+/// first 40 bytes of the receive's memory.
 pub(crate) fn vector_of_completion(
     context: &ContextHandle,
     completion: &WorkCompletion,
@@ -165,7 +165,7 @@ pub(crate) fn vector_of_completion(
     Err(Error::verb("ibv_init_ah_from_wc", object, positive(errno)))
 }
 
-/// Returns the `ibv_rate` code of a rate in megabits per second, or `None` if the rate has no code.
+/// Returns the `ibv_rate` code for a rate in Mbit/s; `None` if the rate has no code.
 pub(crate) fn rate_of_megabits(megabits: u32) -> Option<u8> {
     let megabits = i32::try_from(megabits).ok()?;
     // SAFETY: the function only computes with numbers.
@@ -175,7 +175,7 @@ pub(crate) fn rate_of_megabits(megabits: u32) -> Option<u8> {
     (code != 0).then_some(code)
 }
 
-/// Returns the rate of an `ibv_rate` code in megabits per second, or `None` if the code is unknown.
+/// Returns the rate in Mbit/s for an `ibv_rate` code; `None` if the code is unknown.
 pub(crate) fn megabits_of_rate(code: u8) -> Option<u32> {
     // SAFETY: the function only computes with numbers, and accepts any code.
     let megabits = unsafe { sys::ibv_rate_to_mbps(sys::ibv_rate(code.into())) };

@@ -8,12 +8,12 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Error, Result};
 use crate::memory::Prefetch;
 
-/// Maximum number of bytes that one call of `ibv_advise_mr` covers. The length field has 32 bits,
-/// so larger ranges are split; this size is a whole number of pages.
+/// Maximum number of bytes that one call of `ibv_advise_mr` covers; larger ranges are split. The
+/// length field has 32 bits, and this size is a whole number of pages.
 const PIECE: usize = 1 << 30;
 
 /// Prefetches the pages of an on-demand region that contain the `len` bytes from `address` on.
-/// `address` is an address as requests use it.
+/// `address` is the one that requests use.
 pub(crate) fn advise(
     domain: &ProtectionDomainHandle,
     lkey: u32,

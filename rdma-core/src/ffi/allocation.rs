@@ -13,21 +13,22 @@ use super::device_buffer::DeviceBuffer;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// Size in bytes of a base page, as opposed to a huge page.
+/// The size of an ordinary page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
 /// Position of the bits in the `mmap` flags that hold the logarithm of a huge page's size
 /// (`MAP_HUGE_SHIFT`).
 const HUGE_SHIFT: u32 = 26;
 
-/// An owner of memory that came from the allocator, from a device, or from a mapping.
+/// Memory that came from the allocator, from a device or from a mapping. Dropping this value frees
+/// the memory.
 pub(crate) struct Allocation {
     start: NonNull<u8>,
     len: usize,
     source: Source,
 }
 
-/// The origin of an allocation's memory, which decides how the memory is freed.
+/// The origin of an allocation's memory, which determines how the memory is freed.
 enum Source {
     Allocator(Layout),
     /// Start and length of the whole mapping, which may be larger than the memory in use.
@@ -52,8 +53,8 @@ impl fmt::Debug for Allocation {
 }
 
 impl Allocation {
-    /// Allocates `len` zeroed bytes from the allocator, aligned to `align` bytes, and at least to a
-    /// page.
+    /// Allocates `len` zeroed bytes from the allocator. The memory is aligned to `align` bytes, at
+    /// least to a page.
     pub(crate) fn zeroed(len: usize, align: usize) -> Result<Self> {
         refuse_nothing(len)?;
         let layout =
@@ -73,8 +74,8 @@ impl Allocation {
         }
     }
 
-    /// Allocates `len` zeroed bytes from the device of `domain`, aligned to `align` bytes, and at
-    /// least to a page. The device may refuse the allocation for reasons other than the size.
+    /// Allocates `len` zeroed bytes from the allocator of `domain`'s device. The memory is aligned
+    /// to `align` bytes, at least to a page. The device may refuse for reasons other than the size.
     pub(crate) fn of_device(
         domain: &Arc<ProtectionDomainHandle>,
         len: usize,
@@ -121,8 +122,8 @@ impl Allocation {
         Ok(memory)
     }
 
-    /// Maps `len` bytes, rounded up to whole pages of `page` bytes. `flags` are additional flags
-    /// for `mmap`.
+    /// Maps `len` bytes, rounded up to whole pages of `page` bytes, aligned to `align` bytes.
+    /// `flags` are additional flags of `mmap`.
     fn mapped(len: usize, align: usize, page: usize, flags: i32) -> Result<Self> {
         refuse_nothing(len)?;
         let slack = align.saturating_sub(page);
@@ -160,7 +161,8 @@ impl Allocation {
         })
     }
 
-    /// Maps a part of a file. The memory is shared with every process that maps or writes the file.
+    /// Maps the part of a file that begins at `offset`. Every process that maps or accesses the
+    /// file shares the memory.
     ///
     /// # Safety
     ///
@@ -228,7 +230,7 @@ impl Allocation {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the address and length of the memory without borrowing it.
+    /// Returns the address and the length of the memory, without borrowing the bytes.
     pub(super) fn span(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }

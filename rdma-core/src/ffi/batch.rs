@@ -1,11 +1,10 @@
-//! Storage for the requests of a doorbell batch (requests that are posted in one call). Each thread
-//! allocates the storage once and reuses it.
+//! Memory for the requests of a batch (requests that are posted in one call). Each thread allocates
+//! the memory once and reuses it.
 //!
-//! The C structs of requests are needed only until the requests are posted, so the storage does not
-//! belong to a queue. If every queue had its own storage, the storage of many queues would together
-//! exceed the processor's cache. Each thread keeps up to two unused storages for send batches and
-//! two for receive batches, so two batches of each kind can be built at the same time without an
-//! allocation.
+//! The C structs of requests are needed only until the requests are posted, so this memory does not
+//! belong to a queue: the memory of many queues would together exceed the processor's cache. Each
+//! thread keeps up to two unused memories for send batches and two for receive batches, so that two
+//! batches of each kind can be built at the same time without an allocation.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -17,7 +16,7 @@ use ibverbs_sys as sys;
 use super::elements::MAX_ELEMENTS;
 use super::request::Room;
 
-/// A C struct of a work request, which contains a pointer to the next request of a list.
+/// A C struct of a work request, which contains a pointer to the next request of its list.
 ///
 /// # Safety
 ///
@@ -31,9 +30,9 @@ pub(crate) unsafe trait Linked: Sized + 'static {
     /// `this` must be valid for writes of a request; the request need not be initialised.
     unsafe fn link(this: *mut Self, next: *mut Self);
 
-    /// Returns the thread-local storage in which this thread keeps unused memory for requests of
+    /// Returns the thread-local variable in which this thread keeps unused memory for requests of
     /// this type.
-    fn spare() -> &'static LocalKey<Cell<Spare<Self>>>;
+    fn spare() -> &'static LocalKey<Cell<SpareMemory<Self>>>;
 }
 
 // SAFETY: `link` only writes the pointer `next`.
@@ -45,8 +44,8 @@ unsafe impl Linked for sys::ibv_send_wr {
     }
 
     #[inline]
-    fn spare() -> &'static LocalKey<Cell<Spare<Self>>> {
-        thread_local!(static SPARE: Cell<Spare<sys::ibv_send_wr>> = const { Cell::new(Spare::NONE) });
+    fn spare() -> &'static LocalKey<Cell<SpareMemory<Self>>> {
+        thread_local!(static SPARE: Cell<SpareMemory<sys::ibv_send_wr>> = const { Cell::new(SpareMemory::NONE) });
         &SPARE
     }
 }
@@ -60,24 +59,25 @@ unsafe impl Linked for sys::ibv_recv_wr {
     }
 
     #[inline]
-    fn spare() -> &'static LocalKey<Cell<Spare<Self>>> {
-        thread_local!(static SPARE: Cell<Spare<sys::ibv_recv_wr>> = const { Cell::new(Spare::NONE) });
+    fn spare() -> &'static LocalKey<Cell<SpareMemory<Self>>> {
+        thread_local!(static SPARE: Cell<SpareMemory<sys::ibv_recv_wr>> = const { Cell::new(SpareMemory::NONE) });
         &SPARE
     }
 }
 
-/// Allocated memory for the requests of a batch and for their scatter/gather elements.
+/// Allocated memory for the requests of a batch and for the scatter/gather elements of these
+/// requests.
 ///
 /// The memory is accessed only through raw pointers, because the requests contain pointers to each
 /// other and to elements.
-pub(crate) struct Places<W> {
+pub(crate) struct BatchMemory<W> {
     requests: NonNull<MaybeUninit<W>>,
     elements: NonNull<MaybeUninit<sys::ibv_sge>>,
     /// The numbers of requests and of elements for which memory is allocated.
     counts: (usize, usize),
 }
 
-impl<W> Places<W> {
+impl<W> BatchMemory<W> {
     const NONE: Self = Self {
         requests: NonNull::dangling(),
         elements: NonNull::dangling(),
@@ -104,14 +104,14 @@ impl<W> Places<W> {
     }
 }
 
-impl<W> Default for Places<W> {
+impl<W> Default for BatchMemory<W> {
     #[inline]
     fn default() -> Self {
         Self::NONE
     }
 }
 
-impl<W> Drop for Places<W> {
+impl<W> Drop for BatchMemory<W> {
     #[inline]
     fn drop(&mut self) {
         let (requests, elements) = self.counts;
@@ -130,22 +130,22 @@ impl<W> Drop for Places<W> {
     }
 }
 
-/// Unused storage that a thread keeps for its next batches, the most recently used first.
-pub(crate) struct Spare<W> {
-    first: Places<W>,
-    second: Places<W>,
+/// The unused memories that a thread keeps for its next batches, the most recently used first.
+pub(crate) struct SpareMemory<W> {
+    first: BatchMemory<W>,
+    second: BatchMemory<W>,
 }
 
-impl<W> Spare<W> {
+impl<W> SpareMemory<W> {
     const NONE: Self = Self {
-        first: Places::NONE,
-        second: Places::NONE,
+        first: BatchMemory::NONE,
+        second: BatchMemory::NONE,
     };
 
-    /// Removes and returns one of the two unused storages. Prefers one with enough memory for
-    /// `requests` and `elements`, but may return a smaller one, so the caller must check the size.
+    /// Removes and returns one of the two kept memories. Prefers one with room for `requests` and
+    /// `elements`, but may return a smaller one, so the caller must check the size.
     #[inline]
-    fn take(&mut self, requests: usize, elements: usize) -> Places<W> {
+    fn take(&mut self, requests: usize, elements: usize) -> BatchMemory<W> {
         if self.first.has(requests, elements) {
             mem::take(&mut self.first)
         } else {
@@ -153,10 +153,10 @@ impl<W> Spare<W> {
         }
     }
 
-    /// Keeps `places` for a later batch, and of the two storages that were kept before the larger
-    /// one.
+    /// Keeps `memory` for a later batch. Of the two memories that were kept before, keeps only the
+    /// larger one.
     #[inline]
-    fn keep(&mut self, places: Places<W>) {
+    fn keep(&mut self, places: BatchMemory<W>) {
         let last = mem::replace(&mut self.first, places);
         if last.counts > self.second.counts {
             self.second = last;
@@ -164,18 +164,18 @@ impl<W> Spare<W> {
     }
 }
 
-impl<W> Default for Spare<W> {
+impl<W> Default for SpareMemory<W> {
     #[inline]
     fn default() -> Self {
         Self::NONE
     }
 }
 
-/// Storage for the work requests of one batch under construction, each with its scatter/gather
+/// The memory for the work requests of one batch under construction, each with its scatter/gather
 /// elements.
-pub(super) struct BatchRoom<W: Linked> {
-    places: Places<W>,
-    /// Maximum number of requests; 0 while no memory is assigned to this storage.
+pub(super) struct BatchStorage<W: Linked> {
+    places: BatchMemory<W>,
+    /// Maximum number of requests; 0 while no memory is assigned.
     capacity: usize,
     /// Maximum number of elements of each request.
     width: usize,
@@ -183,14 +183,14 @@ pub(super) struct BatchRoom<W: Linked> {
 
 // SAFETY: the pointers in the requests are used only from filling in to posting, both of which
 // borrow the room exclusively.
-unsafe impl<W: Linked> Send for BatchRoom<W> {}
+unsafe impl<W: Linked> Send for BatchStorage<W> {}
 // SAFETY: a shared reference gives no access to the storage.
-unsafe impl<W: Linked> Sync for BatchRoom<W> {}
+unsafe impl<W: Linked> Sync for BatchStorage<W> {}
 
-impl<W: Linked> BatchRoom<W> {
-    /// Storage for a batch to which no memory is assigned.
+impl<W: Linked> BatchStorage<W> {
+    /// A batch storage to which no memory is assigned.
     pub(super) const CLOSED: Self = Self {
-        places: Places::NONE,
+        places: BatchMemory::NONE,
         capacity: 0,
         width: 0,
     };
@@ -214,12 +214,12 @@ impl<W: Linked> BatchRoom<W> {
         }
         if !self.places.has(capacity, elements) {
             let (requests, all) = self.places.counts;
-            self.places = Places::new(requests.max(capacity), all.max(elements));
+            self.places = BatchMemory::new(requests.max(capacity), all.max(elements));
         }
         (self.capacity, self.width) = (capacity, width);
     }
 
-    /// Gives the memory of this storage back to the thread, which keeps it for a later batch.
+    /// Gives the memory back to the thread, which keeps it for a later batch.
     #[inline]
     pub(super) fn close(&mut self) {
         self.capacity = 0;
@@ -237,12 +237,12 @@ impl<W: Linked> BatchRoom<W> {
         self.capacity
     }
 
-    /// Returns the uninitialised memory for the request at `index`, and for the elements of that
+    /// Returns the uninitialised memory for the request at `index` and for the elements of this
     /// request.
     ///
     /// # Panics
     ///
-    /// If `index` is not less than the capacity.
+    /// Panics if `index` is not less than the capacity.
     #[inline]
     pub(super) fn place(&mut self, index: usize) -> (&mut MaybeUninit<W>, &mut Room) {
         assert!(index < self.capacity, "place {index} of {}", self.capacity);
@@ -258,7 +258,7 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Links `count` consecutive requests, beginning with the request at index `first`, to a list.
+    /// Links `count` consecutive requests to a list, beginning with the request at index `first`.
     /// Returns the first request.
     ///
     /// # Safety
@@ -278,8 +278,8 @@ impl<W: Linked> BatchRoom<W> {
         }
     }
 
-    /// Returns the index of a request in this storage, or `None` if the storage does not contain
-    /// it.
+    /// Returns the index in this storage of the request that `request` points to; `None` if it is
+    /// not in this storage.
     pub(super) fn index_of(&self, request: *mut W) -> Option<usize> {
         let start = self.places.requests.as_ptr() as usize;
         let bytes = (request as usize).checked_sub(start)?;
@@ -288,8 +288,8 @@ impl<W: Linked> BatchRoom<W> {
     }
 }
 
-/// Returns how many requests of a list were posted. The list consists of `count` requests,
-/// beginning with index `first`. `bad` is the index of the first request that was not posted.
+/// Returns how many requests of a list were posted. The list has `count` requests, from index
+/// `first` on. `bad` is the index of the first request that was not posted.
 #[cold]
 pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> usize {
     match bad {
@@ -307,8 +307,8 @@ pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> u
 mod tests {
     use super::*;
 
-    fn open(capacity: usize, width: usize) -> BatchRoom<sys::ibv_recv_wr> {
-        let mut room = BatchRoom::CLOSED;
+    fn open(capacity: usize, width: usize) -> BatchStorage<sys::ibv_recv_wr> {
+        let mut room = BatchStorage::CLOSED;
         room.open(capacity, width);
         room
     }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_room_has_no_index() {
+    fn a_request_outside_of_the_storage_has_no_index() {
         let mut room = open(2, 1);
         let mut other = empty();
         assert_eq!(room.index_of(&mut other), None);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_nothing_is_none() {
+    fn a_storage_for_no_request_is_empty() {
         assert_eq!(open(0, 4).capacity(), 0);
         drop(open(4, 0));
         let mut room = open(4, 1);
@@ -369,9 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_s_batches_are_made_in_one_place() {
-        let place = |room: &mut BatchRoom<_>| room.place(0).0.as_ptr();
-        let (mut one, mut other) = (open(8, 2), BatchRoom::CLOSED);
+    fn batches_of_a_thread_reuse_its_memory() {
+        let place = |room: &mut BatchStorage<_>| room.place(0).0.as_ptr();
+        let (mut one, mut other) = (open(8, 2), BatchStorage::CLOSED);
         let here = place(&mut one);
         one.close();
         other.open(4, 4);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn places_go_with_a_batch_to_another_thread_and_end_with_it() {
+    fn memory_moves_with_a_batch_to_another_thread() {
         let mut room = open(4, 1);
         room.place(3).0.write(empty());
         let here = room.place(0).0.as_ptr() as usize;
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_at_its_end_has_room_all_the_same() {
+    fn a_terminating_thread_can_build_a_batch() {
         struct Late;
         impl Drop for Late {
             fn drop(&mut self) {

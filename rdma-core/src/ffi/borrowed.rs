@@ -1,4 +1,4 @@
-//! Borrowed ranges of registered memory, which requests of a scope use.
+//! Borrowed ranges of registered memory, for the requests of a scope.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;

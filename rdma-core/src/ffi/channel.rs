@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Maximum number of events that are read from the channel before the completion queues of these
-/// events are reported.
+/// Maximum number of events that are taken from the channel at once, before their completion queues
+/// are reported.
 const BATCH: usize = 16;
 
-/// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
+/// The owner of a completion channel (`ibv_comp_channel`) with a non-blocking descriptor. Dropping
+/// this value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct ChannelHandle {
     raw: NonNull<sys::ibv_comp_channel>,
@@ -43,7 +44,7 @@ impl ChannelHandle {
             ));
         };
         // SAFETY: the channel was just created from this context.
-        unsafe { Self::own(raw, context) }
+        unsafe { Self::adopt(raw, context) }
     }
 
     /// Takes ownership of a channel and makes it non-blocking. Destroys the channel if that fails.
@@ -51,7 +52,7 @@ impl ChannelHandle {
     /// # Safety
     ///
     /// The channel must be valid and created from `context`, and no other code may own it.
-    pub(super) unsafe fn own(
+    pub(super) unsafe fn adopt(
         raw: NonNull<sys::ibv_comp_channel>,
         context: Arc<ContextHandle>,
     ) -> Result<Self> {
@@ -78,19 +79,18 @@ impl ChannelHandle {
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Adds one completion queue to the number of attached queues.
+    /// Counts one more completion queue that is attached to this channel.
     pub(super) fn attach(&self) {
         *self.queues.lock() += 1;
     }
 
-    /// Subtracts one completion queue from the number of attached queues. That queue must generate
-    /// no more events.
+    /// Counts one completion queue less. The queue must generate no further events.
     pub(super) fn detach(&self) {
         *self.queues.lock() -= 1;
     }
 
-    /// If exactly one completion queue is attached, reads and discards every pending event. Returns
-    /// whether only one queue is attached.
+    /// Reads and discards all pending events if exactly one completion queue is attached. Returns
+    /// whether exactly one is attached.
     pub(crate) fn drain_alone(&self) -> Result<bool> {
         let queues = self.queues.lock();
         let is_alone = *queues == 1;
@@ -225,7 +225,7 @@ impl AsRawFd for ChannelHandle {
     }
 }
 
-/// Acknowledges `count` events of the completion queue `queue`.
+/// Acknowledges `count` events that the completion queue `queue` produced.
 fn acknowledge(queue: *mut sys::ibv_cq, count: u32) {
     // SAFETY: `ibv_get_cq_event` returned this queue `count` times; its destruction waits for these
     // acknowledgements (man page of ibv_get_cq_event), so the queue still exists.

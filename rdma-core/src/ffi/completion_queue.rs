@@ -1,8 +1,27 @@
 //! A completion queue: the owner of its `ibv_cq`, and polling.
 //!
-//! Several threads may poll one queue. A thread may poll the completion of a request that another
-//! thread is waiting for. It then stores the completion in the inbox of the waiting thread or, if
-//! no thread waits, in the [`Stash`] for the next poll.
+//! Several threads may poll one queue. A thread may then poll the completion of a request that
+//! another thread waits for. The thread stores such a completion in the inbox of the waiting
+//! thread; if no thread waits for it, in the [`Stash`], for the next poll.
+//!
+//! ```text
+//!   stash (completions put back)      device (ibv_poll_cq)
+//!                 \                  /
+//!                  polled completion
+//!                          |
+//!           polled for a scope or a drain (`poll_for`), and
+//!           the id belongs to the polling thread? ------------- yes --> returned
+//!                          | no
+//!           the id belongs to the inbox of a waiting thread? -- yes --> that inbox
+//!                          | no
+//!           polled by the program (`poll`)? ------------------- yes --> returned
+//!                          | no
+//!                        stash, until the next poll
+//! ```
+//!
+//! A poll that might otherwise miss a completion waits: `take_stashed` until no thread is sorting
+//! (between polling the device and putting completions into the stash), and every user of the
+//! stash until no other thread has it open.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -20,7 +39,8 @@ use super::stash::Stash;
 use crate::completion::WorkCompletion;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_cq`, plain or extended.
+/// The owner of a plain or extended completion queue (`ibv_cq`). Dropping this value destroys the
+/// queue.
 #[derive(Debug)]
 pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,
@@ -45,7 +65,7 @@ unsafe impl Send for CompletionQueueHandle {}
 unsafe impl Sync for CompletionQueueHandle {}
 
 impl CompletionQueueHandle {
-    /// Creates a completion queue. `id` becomes the context value of the queue, which the events of
+    /// Creates a completion queue. `id` becomes the context value of the queue, which the events on
     /// `channel` contain.
     pub(crate) fn create(
         context: Arc<ContextHandle>,
@@ -81,7 +101,7 @@ impl CompletionQueueHandle {
             return Err(Error::verb("ibv_create_cq", object(), Errno::last()));
         };
         // SAFETY: the queue was just created from this context and channel.
-        Ok(unsafe { Self::own(raw, context, channel, None) })
+        Ok(unsafe { Self::adopt(raw, context, channel, None) })
     }
 
     /// Takes ownership of an `ibv_cq`.
@@ -91,7 +111,7 @@ impl CompletionQueueHandle {
     /// The queue must be valid and created from this context and channel, and no other code may own
     /// it. `extension` must be `Some`, with the fields of the queue, if the queue is extended, and
     /// `None` if it is not.
-    pub(super) unsafe fn own(
+    pub(super) unsafe fn adopt(
         raw: NonNull<sys::ibv_cq>,
         context: Arc<ContextHandle>,
         channel: Option<Arc<ChannelHandle>>,
@@ -138,17 +158,17 @@ impl CompletionQueueHandle {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Polls up to `room.len()` completions and returns them. Completions that were put back come
-    /// before completions from the device.
+    /// Polls up to `room.len()` completions into `room`, and returns them. Completions that were
+    /// put back come before completions from the device.
     #[inline]
     pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if self.stash.needs_slow_path() {
             return self.poll_stash(room);
         }
-        let count = self.ask_device(room);
+        let count = self.poll_raw(room);
         if count > 0 {
             if self.stash.is_awaited() {
-                return self.divert(room, count as usize);
+                return self.deliver_awaited(room, count as usize);
             }
             // SAFETY: the device wrote `count` completions into `room`, at most its length.
             return Ok(unsafe { room.get_unchecked(..count as usize) });
@@ -165,28 +185,28 @@ impl CompletionQueueHandle {
     }
 
     /// Polls the device, and returns the result of `ibv_poll_cq`: the number of completions, or a
-    /// negative number on failure. Drivers write only the fields that a completion defines, and
-    /// leave the other fields unchanged.
+    /// negative number on failure. Drivers write only those fields that a completion defines, and
+    /// leave the others unchanged.
     #[inline]
-    fn ask_device(&self, room: &mut [WorkCompletion]) -> i32 {
+    fn poll_raw(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, and `room` has at
         // least `limit` elements.
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
-    /// Polls the device only if the queue has no channel and the stash of completions that were put
-    /// back is neither filled nor in use. Returns an empty slice in all other cases, and if polling
-    /// fails.
+    /// Polls the device on the simple path: only if the queue has no channel, and the stash
+    /// contains no completions and is not in use. Returns an empty slice in all other cases, and if
+    /// polling fails.
     ///
-    /// The caller must not wait for notifications. It must pass completions of requests other than
-    /// its own to [`Self::hand_on`].
+    /// The caller must not wait for notifications, and must pass completions of requests other than
+    /// its own to [`Self::deliver`].
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.needs_slow_path() {
             return &[];
         }
-        let count = self.ask_device(room);
+        let count = self.poll_raw(room);
         if count <= 0 {
             return &[];
         }
@@ -195,7 +215,7 @@ impl CompletionQueueHandle {
     }
 
     fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
-        usize::try_from(self.ask_device(room)).map_err(|_| self.poll_error())
+        usize::try_from(self.poll_raw(room)).map_err(|_| self.poll_error())
     }
 
     #[cold]
@@ -211,19 +231,19 @@ impl CompletionQueueHandle {
             return Ok(&room[..count]);
         }
         let count = self.fill(room)?;
-        self.divert(room, count)
+        self.deliver_awaited(room, count)
     }
 
-    /// Takes those of the first `count` completions out of `room` that other threads await, and
-    /// delivers them to these threads. Returns the other completions. If none is left, polls again.
+    /// Delivers those of the first `count` completions in `room` that other threads wait for to
+    /// these threads, and returns the others. If none is left, polls again.
     #[cold]
-    fn divert<'r>(
+    fn deliver_awaited<'r>(
         &self,
         room: &'r mut [WorkCompletion],
         mut count: usize,
     ) -> Result<&'r [WorkCompletion]> {
         loop {
-            let kept = self.leave_out_awaited(&mut room[..count]);
+            let kept = self.retain_own(&mut room[..count]);
             // A program that waits for an event treats an empty result as an empty queue, so the
             // loop continues if all completions were delivered to other threads.
             if kept > 0 || count == 0 {
@@ -233,8 +253,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Fills `room` with completions that were put back, and then with completions from the device.
-    /// Returns the total number.
+    /// Fills `room` with completions that were put back, then with completions from the device.
+    /// Returns their number.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.take_stashed(room);
         // Polls the device even if the stash had completions: a caller that puts them back again
@@ -266,14 +286,14 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Delivers to other threads the completions that they await. Moves all other completions to
+    /// Delivers the completions that other threads wait for to these threads. Moves all others to
     /// the front of `completions`, and returns their number.
-    fn leave_out_awaited(&self, completions: &mut [WorkCompletion]) -> usize {
+    fn retain_own(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
             let completion = completions[index];
             let record = || CompletionRecord::from(&completion);
-            if !self.stash.divert(completion.id(), record) {
+            if !self.stash.deliver(completion.id(), record) {
                 completions.swap(kept, index);
                 kept += 1;
             }
@@ -281,9 +301,9 @@ impl CompletionQueueHandle {
         kept
     }
 
-    /// Polls up to `room.len()` completions whose ids `mine` accepts, and returns their number.
-    /// Delivers each other completion to the thread that awaits it, or puts it back. `mine` must
-    /// not poll this queue.
+    /// Polls up to `room.len()` completions whose ids the function `mine` accepts, and returns
+    /// their number. Delivers each other completion to the thread that waits for it, or puts it
+    /// back. `mine` must not poll this queue.
     pub(crate) fn poll_for(
         &self,
         room: &mut [WorkCompletion],
@@ -297,7 +317,7 @@ impl CompletionQueueHandle {
                 room[found] = record.completion;
                 found += 1;
             }
-            take || self.stash.divert(id, || *record)
+            take || self.stash.deliver(id, || *record)
         };
         if let Some(extension) = &self.extension {
             let outcome = extension.sort(self, &mut take);
@@ -339,8 +359,8 @@ impl CompletionQueueHandle {
         Ok(found)
     }
 
-    /// Polls the device, and puts the completions that `take` rejects into the stash. Locks the
-    /// stash only if `take` rejects a completion.
+    /// Polls the device, and puts the completions for which `take` returns `false` into the stash.
+    /// Locks the stash only if there is such a completion.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
         let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
@@ -356,11 +376,11 @@ impl CompletionQueueHandle {
         Ok(())
     }
 
-    /// Delivers a polled completion to the thread that awaits it. If no thread awaits it, puts it
+    /// Delivers a polled completion to the thread that waits for it. If no thread waits, puts it
     /// back for the next poll.
-    pub(super) fn hand_on(&self, completion: &WorkCompletion) {
+    pub(super) fn deliver(&self, completion: &WorkCompletion) {
         let record = || CompletionRecord::from(completion);
-        if !self.stash.divert(completion.id(), record) {
+        if !self.stash.deliver(completion.id(), record) {
             self.put_back(std::slice::from_ref(completion));
         }
     }
@@ -409,7 +429,7 @@ impl CompletionQueueHandle {
     }
 
     /// Sets event moderation: the device generates an event after `count` completions or after
-    /// `period`, whichever comes first.
+    /// `period`, whichever is earlier.
     pub(crate) fn moderate(&self, count: u16, period: Duration) -> Result<()> {
         let Ok(microseconds) = u16::try_from(period.as_micros()) else {
             return Err(Error::invalid(
@@ -442,8 +462,8 @@ impl CompletionQueueHandle {
     }
 }
 
-/// Number of completions that one call polls while the caller searches for the completions of one
-/// waiter.
+/// Number of completions that one call polls while a thread searches for the completions that it
+/// waits for.
 pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {

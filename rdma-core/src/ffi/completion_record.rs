@@ -1,19 +1,19 @@
-//! Completions that were copied from a completion queue, so that they can be stored and delivered
-//! later.
+//! Copies of completions, which can be stored and delivered later.
 
 use ibverbs_sys as sys;
 
 use crate::completion::{CompletionTag, WorkCompletion};
 
-/// A copy of a completion, with the additional fields that an extended queue reported for it.
+/// A copy of a completion, with the additional fields that an extended queue reported for the
+/// completion.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionRecord {
     pub(crate) completion: WorkCompletion,
     pub(crate) details: CompletionDetails,
 }
 
-/// The fields of an extended completion that a plain completion lacks. A field with which the queue
-/// was not created is `None`.
+/// The fields that an extended completion has in addition to a plain one. `None` if the queue was
+/// created without the field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CompletionDetails {
     pub(crate) source_lid: Option<u32>,
@@ -49,7 +49,7 @@ pub(crate) fn raw_invalidated_key(completion: &sys::ibv_wc) -> u32 {
     unsafe { completion.__bindgen_anon_1.invalidated_rkey }
 }
 
-/// Returns an all-zero completion, used to initialise buffers for polling.
+/// Returns a completion with all fields zero, for memory that a poll will fill.
 pub(crate) fn empty_completion() -> sys::ibv_wc {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { std::mem::zeroed() }

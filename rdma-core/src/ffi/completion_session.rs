@@ -11,16 +11,16 @@ use super::completion_queue::{BATCH, CompletionQueueHandle};
 use super::completion_record::{
     CompletionDetails, CompletionRecord, empty_completion, raw_immediate,
 };
-use super::extended_queue::Held;
+use super::extended_queue::IterationRight;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
-/// The flags of a completion that contains immediate data or an invalidated key.
+/// The flags that say that a completion contains immediate data or an invalidated key.
 const WITH_IMMEDIATE: u32 =
     sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// Maximum number of calls of `ibv_start_poll` that may fail with `EBUSY` in a row. The driver
-/// returns `EBUSY` while the kernel is updating the clock.
+/// Maximum number of consecutive calls of `ibv_start_poll` that fail with `EBUSY`, which the driver
+/// returns while the kernel updates the clock.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
 /// An iteration over the entries of an extended queue. The first call of [`Self::advance`] calls
@@ -36,7 +36,7 @@ pub(crate) struct Session<'a> {
     current: Option<CompletionRecord>,
     /// The exclusive right to iterate over the entries. This is the last field, so that it is
     /// dropped after `ibv_end_poll` has released the driver's lock.
-    held: Held<'a>,
+    held: IterationRight<'a>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ enum Phase {
 impl<'a> Session<'a> {
     pub(super) fn new(
         queue: &'a CompletionQueueHandle,
-        held: Held<'a>,
+        held: IterationRight<'a>,
         put_back: VecDeque<CompletionRecord>,
     ) -> Self {
         Self {
@@ -63,19 +63,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Advances to the next completion. Returns `false` if the queue has no further completion, and
-    /// from then on. Delivers completions that other threads await to those threads, and skips
-    /// these completions.
+    /// Advances to the next completion. Returns `false` if there is none, and in all later calls.
+    /// Completions that other threads wait for are delivered to these threads and skipped.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
-            if !self.queue.stash().divert(self.id(), || self.record()) {
+            if !self.queue.stash().deliver(self.id(), || self.record()) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Advances to the next completion, which may be one that another thread awaits.
+    /// Advances to the next completion, including those that other threads wait for.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {
@@ -158,9 +157,9 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Defines a method that returns a field of the current completion, or `None` if the queue was
-/// created without that field. The method calls the verb `$verb`, unless the completion was put
-/// back earlier and is a copy.
+/// Defines a method that returns a field of the current completion; `None` if the queue was created
+/// without the field. The method calls the verb `$verb`, or reads the copy if the completion was
+/// put back earlier.
 macro_rules! field {
     ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
         #[inline]
@@ -187,9 +186,9 @@ impl Session<'_> {
         (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
     }
 
-    /// Returns a field of the current completion. Calls `recorded` if the completion is a copy that
+    /// Returns a field of the current completion: calls `recorded` if the completion is a copy that
     /// was put back, or `live` if it is an entry of the device. Without a current completion,
-    /// returns the field of an empty completion.
+    /// returns the field of a completion with all fields zero.
     #[inline]
     fn read<T>(
         &self,

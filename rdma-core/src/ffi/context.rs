@@ -13,17 +13,17 @@ use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 use crate::memory::WindowType;
 
-/// Owner of an `ibv_context`.
+/// The owner of an open device (`ibv_context`). Dropping this value closes the device.
 pub(crate) struct ContextHandle {
     raw: NonNull<sys::ibv_context>,
     device: DeviceHandle,
     name: String,
-    /// Attributes of the device, which are constant while the device is open. The first query
-    /// stores them here.
+    /// The attributes of the device, which are constant while it is open. Stored by the first
+    /// query.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// Results of the tests whether the device checks the bounds of memory windows, for windows of
-    /// type 1 and of type 2. Empty until the test has run.
+    /// Whether the device checks the bounds of memory windows: for type 1, and for type 2. Empty
+    /// until the test has run.
     window_bounds: [OnceLock<bool>; 2],
 }
 
@@ -104,7 +104,7 @@ impl ContextHandle {
         &self.device
     }
 
-    /// Returns the registry of the leases (memory that peers access through a memory window) in all
+    /// Returns the registry of all leases (memory that peers access through a memory window) in the
     /// protection domains of this context.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
@@ -147,8 +147,8 @@ impl ContextHandle {
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the device attributes. Queries the device at the first call only, because creating a
-    /// queue pair and diagnosing a failure read the attributes several times.
+    /// Returns the device attributes. Queries the device only once, because creating a queue pair
+    /// and diagnosing a failure read the attributes several times.
     pub(crate) fn query_device(&self) -> Result<sys::ibv_device_attr> {
         if let Some(known) = self.attributes.get() {
             return Ok(*known);
@@ -258,8 +258,8 @@ impl Drop for ContextHandle {
     }
 }
 
-/// Converts the return value of a failed verb to an error number. The value is a positive error
-/// number, or -1 with the number in `errno`.
+/// Returns the error number of a verb that returned `returned`: a positive error number, or -1 with
+/// the number in `errno`.
 pub(super) fn positive(returned: i32) -> Errno {
     match returned {
         -1 => Errno::last(),

@@ -11,19 +11,19 @@ use crate::address::{Counters, Flow};
 use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_counters`.
+/// The owner of a set of counters (`ibv_counters`). Dropping this value destroys the counters.
 #[derive(Debug)]
 pub(crate) struct CountersHandle {
     raw: NonNull<sys::ibv_counters>,
     context: Arc<ContextHandle>,
     /// A lock that serializes the verbs on the counters, because libibverbs does not document them
     /// as thread-safe.
-    turn: Mutex<()>,
+    verbs_lock: Mutex<()>,
 }
 
-// SAFETY: `turn` ensures that only one thread at a time uses the counters.
+// SAFETY: `verbs_lock` ensures that only one thread at a time uses the counters.
 unsafe impl Send for CountersHandle {}
-// SAFETY: `turn` ensures that only one thread at a time uses the counters.
+// SAFETY: `verbs_lock` ensures that only one thread at a time uses the counters.
 unsafe impl Sync for CountersHandle {}
 
 impl CountersHandle {
@@ -35,7 +35,7 @@ impl CountersHandle {
             Some(raw) => Ok(Self {
                 raw,
                 context,
-                turn: Mutex::default(),
+                verbs_lock: Mutex::default(),
             }),
             None => {
                 let errno = Errno::last();
@@ -77,7 +77,7 @@ impl CountersHandle {
             self.check(flow.handle().queue_pair().domain().context())?;
         }
         let flow = flow.map_or(ptr::null_mut(), Flow::as_raw);
-        let _turn = self.turn.lock();
+        let _guard = self.verbs_lock.lock();
         // SAFETY: counters, attributes and flow are valid.
         let errno = unsafe {
             sys::ibv_attach_counters_point_flow(self.raw.as_ptr(), &mut attributes, flow)
@@ -93,7 +93,7 @@ impl CountersHandle {
             0
         };
         let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
-        let _turn = self.turn.lock();
+        let _guard = self.verbs_lock.lock();
         // SAFETY: the counters are valid, and `values` has room for at least `count`.
         let errno =
             unsafe { sys::ibv_read_counters(self.raw.as_ptr(), values.as_mut_ptr(), count, flags) };
@@ -130,12 +130,12 @@ impl Counters {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_counters) -> Self {
         Self::from_handle(CountersHandle {
             raw: NonNull::new(raw).expect("counters"),
             context: Arc::clone(context.handle()),
-            turn: Mutex::default(),
+            verbs_lock: Mutex::default(),
         })
     }
 }

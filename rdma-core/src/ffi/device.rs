@@ -11,8 +11,7 @@ use ibverbs_sys as sys;
 
 use crate::error::{Errno, Error, Result};
 
-/// The array that `ibv_get_device_list` returned. The devices in the array stay valid until the
-/// array is freed.
+/// The array that `ibv_get_device_list` returned. Its devices stay valid until the array is freed.
 struct DeviceArray {
     first: NonNull<*mut sys::ibv_device>,
 }
@@ -30,7 +29,7 @@ impl Drop for DeviceArray {
     }
 }
 
-/// A device in the list of libibverbs. A shared reference to the list keeps the device valid.
+/// A device in libibverbs' list. A shared reference to the list keeps the device valid.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
     raw: NonNull<sys::ibv_device>,

@@ -8,12 +8,12 @@ use ibverbs_sys as sys;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
-/// An owner of an `ibv_buf` and of the memory that the `ibv_buf` stands for.
+/// The owner of a buffer that a device allocated (`ibv_buf`). Dropping this value frees the memory.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     raw: NonNull<sys::ibv_buf>,
     start: NonNull<u8>,
-    /// The protection domain for which the buffer was allocated. It must outlive the buffer
+    /// The protection domain for which the buffer was allocated. The domain must outlive the buffer
     /// (`ibv_alloc_buf(3)`).
     domain: Arc<ProtectionDomainHandle>,
 }
@@ -52,8 +52,8 @@ impl DeviceBuffer {
         self.start
     }
 
-    /// Returns whether `ibv_reg_buf_mr` can register the buffer with `domain`, which must be the
-    /// domain that the buffer was allocated for.
+    /// Returns whether the buffer belongs to `domain`, so that `ibv_reg_buf_mr` can register it
+    /// there.
     pub(super) fn is_of(&self, domain: &ProtectionDomainHandle) -> bool {
         self.domain.as_raw() == domain.as_raw()
     }

@@ -8,7 +8,7 @@ use ibverbs_sys as sys;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_dm`.
+/// The owner of memory on a device (`ibv_dm`). Dropping this value frees the memory.
 #[derive(Debug)]
 pub(crate) struct DeviceMemoryHandle {
     raw: NonNull<sys::ibv_dm>,

@@ -13,38 +13,38 @@ use super::completion_record::CompletionRecord;
 use super::context::positive;
 use super::inbox::Inbox;
 use super::queue_pair::QueuePairHandle;
-use super::stash::Diversion;
+use super::stash::InboxRegistration;
 use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// Time to wait for the completion of a marker (a request without memory) before another marker is
-/// posted. The first completion may never be seen, because a concurrent poll may have taken it.
-const MAX_WAIT: Duration = Duration::from_millis(10);
+/// Maximum wait for the completion of a marker (a request without memory) before another marker is
+/// posted: a concurrent poll may have taken the first completion.
+const MARKER_WAIT: Duration = Duration::from_millis(10);
 
-/// Maximum time to wait for the completions of the remaining markers, once one marker (a request
-/// without memory) has completed. Counted from the post of the last marker. A limit is needed
-/// because a concurrent poll may have taken the completion of a marker.
-const REST: Duration = Duration::from_millis(100);
+/// Maximum wait for the completions of the remaining markers, from the post of the last one, after
+/// one marker has completed. The wait is limited because a concurrent poll may have taken a
+/// completion.
+const REMAINING_WAIT: Duration = Duration::from_millis(100);
 
-/// Maximum number of polls in a row before the thread waits. Each poll takes a batch of
+/// Maximum number of polls in a row before the thread waits. Each poll takes up to a batch of
 /// completions.
 const BATCHES: usize = 8;
 
-/// A work queue to which a marker (a request without memory) is posted, in order to wait until the
-/// queue is flushed. A work queue completes its requests in order, so a completed marker proves
-/// that all requests before it have completed.
-struct Marked<'a> {
+/// A work queue to which markers are posted in order to wait until it is flushed. A marker is a
+/// request without memory. A work queue completes its requests in order, so a completed marker
+/// proves that all requests before it have completed.
+struct Markers<'a> {
     queue: &'a CompletionQueueHandle,
     /// The work request id for the next marker.
     id: u64,
     count: u64,
     posted: Option<Instant>,
     /// The registration of the inbox in which the completions of the markers arrive.
-    awaited: Diversion<'a, CompletionRecord>,
+    awaited: InboxRegistration<'a, CompletionRecord>,
 }
 
-impl<'a> Marked<'a> {
+impl<'a> Markers<'a> {
     fn new(queue: &'a CompletionQueueHandle) -> Self {
         let (inbox, id) = Inbox::new();
         Self {
@@ -52,7 +52,7 @@ impl<'a> Marked<'a> {
             id,
             count: 0,
             posted: None,
-            awaited: queue.stash().divert_to(&Arc::new(inbox)),
+            awaited: queue.stash().register(&Arc::new(inbox)),
         }
     }
 
@@ -61,19 +61,18 @@ impl<'a> Marked<'a> {
         self.awaited.inbox().len() as u64
     }
 
-    /// Returns whether at least one marker has completed, which proves that the work queue is
-    /// flushed.
+    /// Returns whether at least one marker has completed, which proves that the queue is flushed.
     fn is_flushed(&self) -> bool {
         self.seen() > 0
     }
 
-    /// Polls, and returns whether the wait for this work queue can end. At least one marker must
-    /// have completed. In addition either all markers must have completed, or [`REST`] must have
-    /// passed, because other threads may have taken completions of markers.
+    /// Polls, and returns whether the wait for this work queue is over: at least one marker has
+    /// completed, and either all markers have, or [`REMAINING_WAIT`] has passed (other threads may
+    /// have taken the other completions).
     fn is_over(&self) -> Result<bool> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
-            let is_late = waited.is_some_and(|waited| waited > REST);
+            let is_late = waited.is_some_and(|waited| waited > REMAINING_WAIT);
             let seen = self.seen();
             seen > 0 && (seen >= self.count || is_late)
         };
@@ -93,7 +92,7 @@ impl<'a> Marked<'a> {
     }
 
     fn is_due(&self) -> bool {
-        !self.is_flushed() && self.posted.is_none_or(|posted| posted.elapsed() > MAX_WAIT)
+        !self.is_flushed() && self.posted.is_none_or(|at| at.elapsed() > MARKER_WAIT)
     }
 
     fn post(&mut self, post: impl FnOnce(u64) -> i32) -> Result<bool, i32> {
@@ -113,8 +112,8 @@ impl<'a> Marked<'a> {
 
 impl QueuePairHandle {
     /// Waits until all requests of the queue pair, which must be in the error state, have
-    /// completed. Puts back completions of other requests. Calls `wait` between polls to let time
-    /// pass; if `wait` returns an error, returns that error.
+    /// completed. Puts completions of these requests and of others back. Between polls, calls
+    /// `wait` to let time pass, and returns its error if it fails.
     pub(crate) fn await_flush(
         &self,
         own: &AddressVector,
@@ -131,12 +130,12 @@ impl QueuePairHandle {
         let [sent, received] = self.completions();
         let sends = self.kind().has_send_queue();
         let receives = self.kind().has_receive_queue() && self.shared_receive_queue().is_none();
-        let mut sends = sends.then(|| Marked::new(sent));
-        let mut receives = receives.then(|| Marked::new(received));
+        let mut sends = sends.then(|| Markers::new(sent));
+        let mut receives = receives.then(|| Markers::new(received));
         let outcome = loop {
             // Polls the completion queue first, so that it has room for the completions of the
             // markers.
-            if let Err(error) = forget_completed([&mut sends, &mut receives]) {
+            if let Err(error) = remove_flushed([&mut sends, &mut receives]) {
                 break Err(error);
             }
             if sends.is_none() && receives.is_none() {
@@ -147,7 +146,7 @@ impl QueuePairHandle {
             }
             if let Err(error) = wait() {
                 let is_flushed =
-                    |side: &Option<Marked<'_>>| side.as_ref().is_none_or(Marked::is_flushed);
+                    |side: &Option<Markers<'_>>| side.as_ref().is_none_or(Markers::is_flushed);
                 break if is_flushed(&sends) && is_flushed(&receives) {
                     Ok(())
                 } else {
@@ -163,13 +162,13 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Posts a marker request to each work queue of which no marker has completed yet, unless the
-    /// last marker was posted less than [`MAX_WAIT`] ago.
+    /// Posts a marker to each work queue of which no marker has completed, unless the last one was
+    /// posted less than [`MARKER_WAIT`] ago.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
-        sends: &mut Option<Marked<'_>>,
-        receives: &mut Option<Marked<'_>>,
+        sends: &mut Option<Markers<'_>>,
+        receives: &mut Option<Markers<'_>>,
     ) -> Result<()> {
         if let Some(side) = sends.as_mut().filter(|side| side.is_due()) {
             side.post(|id| self.mark_sends(id, destination))
@@ -221,8 +220,8 @@ impl QueuePairHandle {
     }
 }
 
-/// Replaces each work queue by `None` for which the wait has ended.
-fn forget_completed(sides: [&mut Option<Marked<'_>>; 2]) -> Result<()> {
+/// Replaces each work queue for which the wait is over by `None`.
+fn remove_flushed(sides: [&mut Option<Markers<'_>>; 2]) -> Result<()> {
     for side in sides {
         if let Some(marked) = side
             && marked.is_over()?

@@ -11,20 +11,21 @@ use ibverbs_sys as sys;
 use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
-/// Maximum number of scatter/gather elements of a request that this crate posts. The limit bounds
-/// the array of elements that is placed on the stack for each post.
+/// Maximum number of scatter/gather elements of a request. Each post places an array of this size
+/// on the stack.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
-/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Drivers count the bytes in 32 bits.
+/// Maximum number of bytes of a message (IBTA volume 1, 9.7.2). Drivers count these bytes in 32
+/// bits.
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The local key of a registration, together with the identity of the context (open device). The
-/// identity is needed because another context may have assigned the same key to other memory.
+/// The local key of a registration, and the identity of its context (open device): another context
+/// may have assigned the same number to other memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
 pub struct LocalKey {
     number: u32,
-    /// Address of the context's handle, as [`place`] returns it. The address is constant as long as
+    /// Address of the context's handle, as [`context_id`] returns it. The address is constant as long as
     /// the registration exists.
     context: usize,
 }
@@ -34,7 +35,7 @@ impl LocalKey {
     pub(super) fn new(number: u32, context: &ContextHandle) -> Self {
         Self {
             number,
-            context: place(context),
+            context: context_id(context),
         }
     }
 
@@ -47,7 +48,7 @@ impl LocalKey {
 
 /// Returns the address of a context's handle, which identifies the context.
 #[inline]
-pub(super) fn place(context: &ContextHandle) -> usize {
+pub(super) fn context_id(context: &ContextHandle) -> usize {
     std::ptr::from_ref(context).addr()
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct ElementList {
     len: usize,
     /// Total number of bytes of all elements.
     bytes: u64,
-    /// Set if [`Self::fits`] will check the list. That check rejects elements that are empty,
-    /// longer than a message or registered with another context.
+    /// Set if [`Self::fits`] will check the list; it rejects elements that are empty, longer than a
+    /// message, or registered with another context.
     is_strict: bool,
-    /// Nonzero if an element that [`Self::fits`] must reject was pushed. A single number
-    /// accumulates the results of all checks, so that one test of the number suffices.
-    odd: u64,
+    /// Nonzero if an element was pushed that [`Self::fits`] must reject. All checks accumulate in
+    /// this number, so that testing it once suffices.
+    rejected: u64,
     /// Set if this process can read the bytes at the addresses that the elements contain.
     is_mapped: bool,
     /// Set if the device may write to all elements.
@@ -94,16 +95,16 @@ impl ElementList {
             len: 0,
             bytes: 0,
             is_strict: false,
-            odd: 0,
+            rejected: 0,
             is_mapped: true,
             is_writable: true,
-            context: context.map_or(0, place),
+            context: context.map_or(0, context_id),
             is_foreign: false,
         }
     }
 
     /// Creates an empty list in `room` that [`Self::fits`] can check. `context` is the address that
-    /// [`place`] returns for the context with which memory must be registered.
+    /// [`context_id`] returns for the context with which memory must be registered.
     ///
     /// # Safety
     ///
@@ -150,21 +151,21 @@ impl ElementList {
     #[inline]
     pub(crate) fn push(&mut self, address: u64, len: usize, key: LocalKey) {
         if self.is_strict {
-            self.odd |= (key.context ^ self.context) as u64;
+            self.rejected |= (key.context ^ self.context) as u64;
         } else {
             self.is_foreign |= key.context != self.context;
         }
         self.push_bytes(address, len, key.number);
     }
 
-    /// Adds an element whose key was already checked, or whose bytes will be copied inline, so that
-    /// the key does not matter.
+    /// Adds an element whose key was already checked, or does not matter because the bytes will be
+    /// copied inline.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if self.is_strict {
             // The result of the division is 0 for every length from 1 to the maximum length of a
             // message.
-            self.odd |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
+            self.rejected |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
         } else if len == 0 {
             // Devices of several vendors interpret an element of length 0 as one of 2^31 bytes, so
             // it is left out.
@@ -200,12 +201,12 @@ impl ElementList {
         self.bytes
     }
 
-    /// Returns whether the device can accept the list unchanged. `limit` is the maximum number of
-    /// elements of the queue, at least 1 and at most the capacity of the list.
+    /// Returns whether the device can accept the list as it is. `limit` is the queue's maximum
+    /// number of elements, at least 1 and at most the capacity of the list.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);
-        self.odd == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
+        self.rejected == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
     /// Returns an error if the device cannot accept the list. `limit` is the queue's maximum number
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_stay_within_elements_and_bytes() {
+    fn element_lists_respect_the_limits_of_elements_and_bytes() {
         with_list(|list| {
             for _ in 0..3 {
                 list.push_bytes(4096, 1 << 29, 1);

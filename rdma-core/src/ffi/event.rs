@@ -14,9 +14,8 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct RawEvent {
     /// The type of the event, as the C enumeration.
     pub(crate) kind: sys::ibv_event_type,
-    /// Identifier of the object that the event affects. For a queue pair, work queue or port: its
-    /// number. For a completion queue or shared receive queue: its context value. For the device:
-    /// 0.
+    /// The identifier of the object that the event affects: the number of a queue pair, work queue
+    /// or port; the context value of a completion queue or shared receive queue; 0 for the device.
     pub(crate) about: u64,
 }
 
@@ -67,7 +66,7 @@ impl ContextHandle {
     }
 }
 
-/// Returns the identifier of the object that an event affects, as [`RawEvent::about`] describes.
+/// Returns the identifier of the object that `event` affects: see [`RawEvent::about`].
 ///
 /// # Safety
 ///
@@ -108,7 +107,7 @@ unsafe fn about(event: &sys::ibv_async_event) -> u64 {
 /// of a port changed.
 pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
 
-/// Waits until a descriptor is readable or `deadline` has passed. Returns whether it is readable.
+/// Waits until `fd` is readable, or until `deadline` has passed. Returns whether it is readable.
 fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, Errno> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),

@@ -5,11 +5,11 @@ use super::span::Span;
 use super::volatile::Volatile;
 use crate::error::Error;
 
-/// A span (an owned range of registered memory) with a second registration that grants remote
-/// access to the range.
+/// An owned range of registered memory (a span), with a second registration of this range that
+/// grants peers access.
 ///
-/// The second registration ends before the span is given back, so that the device no longer lets
-/// peers access the range.
+/// The second registration ends before the span is given back, so that the device then refuses
+/// accesses of peers.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     lease: RegionHandle,
@@ -17,7 +17,8 @@ pub(crate) struct Exposed {
 }
 
 impl Exposed {
-    /// Combines a span with the registration that grants remote access to exactly its range.
+    /// Combines a span with `lease`, the registration that grants peers access to exactly this
+    /// range.
     pub(crate) fn new(lease: RegionHandle, span: Span) -> Self {
         Self {
             lease,
@@ -25,8 +26,8 @@ impl Exposed {
         }
     }
 
-    /// Ends the registration that grants remote access, and returns the span (the memory). On
-    /// failure returns the error and the memory, which is still exposed.
+    /// Ends the registration that grants peers access, and returns the span. On failure returns the
+    /// error and this value, whose memory is still exposed.
     pub(crate) fn revoke(mut self) -> Result<Span, (Box<Self>, Error)> {
         match self.lease.end() {
             Ok(()) => Ok(self.memory.into_span()),
@@ -43,7 +44,7 @@ impl Exposed {
         self.memory.span()
     }
 
-    /// Returns the address that requests, of peers and of this process, use for the first byte.
+    /// Returns the address of the first byte, as requests of peers and of this process use it.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         let start = self.memory.span().start();

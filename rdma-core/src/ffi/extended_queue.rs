@@ -1,6 +1,7 @@
-//! The additional state of an extended completion queue, whose entries a thread reads one by one.
+//! The additional state of an extended completion queue, whose entries one thread reads one after
+//! the other.
 //!
-//! Only one thread at a time may iterate over the entries: [`Held`] is that exclusive right.
+//! Only one thread at a time may iterate over the entries: [`IterationRight`] is that exclusive right.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -41,14 +42,14 @@ pub(crate) struct ExtendedSettings {
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
-    /// Set if each poll must end after one entry: see [`ends_wrongly`].
+    /// Set if each poll must end after one entry: see [`has_end_poll_defect`].
     entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
     /// The [`token`] of the thread that has the right to iterate over the entries; 0 if no thread
-    /// has the right. The bit [`BRIEFLY`] is set for [`Holder::Verb`].
+    /// has the right. The bit [`VERB_BIT`] is set for [`Holder::Verb`].
     holder: AtomicUsize,
     /// Closures that must run when the iteration has ended.
-    afterwards: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+    run_after_poll: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
 impl std::fmt::Debug for Extension {
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Extension {
     }
 }
 
-/// The purpose for which a thread has the exclusive right to iterate over the entries.
+/// The purpose for which a thread holds the right to iterate over the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The thread runs code of the program between the entries, for an unknown time.
@@ -68,10 +69,10 @@ pub(crate) enum Holder {
     Verb,
 }
 
-/// The bit of a holder's token that marks [`Holder::Verb`].
-const BRIEFLY: usize = 1;
+/// The bit of [`Extension::holder`] that says that the thread holds the right as [`Holder::Verb`].
+const VERB_BIT: usize = 1;
 
-/// Returns a number that identifies this thread among the living threads, even and not 0.
+/// Returns a number that identifies this thread among all running threads: an even number, not 0.
 fn token() -> usize {
     thread_local!(static PLACE: u64 = const { 0 });
     PLACE.with(|place| ptr::from_ref(place).addr())
@@ -125,7 +126,7 @@ impl CompletionQueueHandle {
             return Err(Error::verb("ibv_create_cq_ex", object(), Errno::last()));
         };
         // SAFETY: the queue was just created from these objects, with these fields.
-        unsafe { Self::own_extended(raw, context, channel, domain, fields) }
+        unsafe { Self::adopt_extended(raw, context, channel, domain, fields) }
     }
 
     /// Takes ownership of an extended queue. Destroys the queue if it cannot report `fields`.
@@ -134,7 +135,7 @@ impl CompletionQueueHandle {
     ///
     /// The queue must be valid, must have been created from this context, channel and domain, and
     /// no other code may own it.
-    pub(super) unsafe fn own_extended(
+    pub(super) unsafe fn adopt_extended(
         raw: NonNull<sys::ibv_cq_ex>,
         context: Arc<ContextHandle>,
         channel: Option<Arc<ChannelHandle>>,
@@ -147,16 +148,16 @@ impl CompletionQueueHandle {
         let extension = Extension {
             raw,
             fields,
-            entry_by_entry: ends_wrongly(&context),
+            entry_by_entry: has_end_poll_defect(&context),
             _domain: domain,
             holder: AtomicUsize::new(0),
-            afterwards: Mutex::default(),
+            run_after_poll: Mutex::default(),
         };
-        // SAFETY: the caller guarantees the requirements of `own`; an extended queue begins with
+        // SAFETY: the caller guarantees the requirements of `adopt`; an extended queue begins with
         // the fields of a plain one.
         let queue = unsafe {
             let raw = NonNull::new_unchecked(sys::ibv_cq_ex_to_cq(raw.as_ptr()));
-            Self::own(raw, context, channel, Some(Box::new(extension)))
+            Self::adopt(raw, context, channel, Some(Box::new(extension)))
         };
         match missing {
             None => Ok(queue),
@@ -164,8 +165,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Begins an iteration over the entries of an extended queue, during which code of the program
-    /// runs.
+    /// Begins an iteration over the entries of an extended queue, between whose steps the program's
+    /// code runs.
     pub(crate) fn session(&self) -> Result<Session<'_>> {
         match self.extension() {
             Some(extension) => extension.session(self, Holder::Program),
@@ -176,20 +177,20 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// Returns whether this thread is iterating over the entries of this queue. An operation that
-    /// takes the driver's lock must then be deferred until the iteration has ended: see
-    /// [`Self::afterwards`].
+    /// Returns whether this thread is iterating over the entries of this queue. If so, operations
+    /// that take the driver's lock must be deferred until the iteration ends, by
+    /// [`Self::run_after_poll`].
     pub(crate) fn is_polled_here(&self) -> bool {
         self.extension()
             .is_some_and(|extension| extension.is_held_here())
     }
 
-    /// Runs `work` when this thread's iteration over the entries ends, or at once if this thread is
-    /// not iterating.
-    pub(crate) fn afterwards(&self, work: impl FnOnce() + Send + 'static) {
+    /// Runs `work` when this thread's iteration over the entries ends; immediately if this thread
+    /// is not iterating.
+    pub(crate) fn run_after_poll(&self, work: impl FnOnce() + Send + 'static) {
         match self.extension() {
             Some(extension) if extension.is_held_here() => {
-                extension.afterwards.lock().push(Box::new(work));
+                extension.run_after_poll.lock().push(Box::new(work));
             }
             _ => work(),
         }
@@ -210,22 +211,22 @@ impl Extension {
     }
 
     /// Acquires the exclusive right to iterate over the entries. Waits while another thread holds
-    /// the right as [`Holder::Verb`]. Returns an error if this thread already holds it, or if
-    /// another thread holds it as [`Holder::Program`], possibly for a long time.
-    pub(super) fn hold(&self, holder: Holder) -> Result<Held<'_>> {
-        let mine = token() | if holder == Holder::Verb { BRIEFLY } else { 0 };
+    /// it as [`Holder::Verb`]. Fails if this thread already holds it, or if another thread holds it
+    /// as [`Holder::Program`], possibly for a long time.
+    pub(super) fn hold(&self, holder: Holder) -> Result<IterationRight<'_>> {
+        let mine = token() | if holder == Holder::Verb { VERB_BIT } else { 0 };
         loop {
             let taken = self
                 .holder
                 .compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed);
             match taken {
                 Ok(_) => {
-                    return Ok(Held {
+                    return Ok(IterationRight {
                         extension: self,
                         _this_thread: PhantomData,
                     });
                 }
-                Err(other) if other & BRIEFLY != 0 && other & !BRIEFLY != token() => {
+                Err(other) if other & VERB_BIT != 0 && other & !VERB_BIT != token() => {
                     thread::yield_now();
                 }
                 Err(_) => {
@@ -237,7 +238,7 @@ impl Extension {
     }
 
     fn is_held_here(&self) -> bool {
-        self.holder.load(Ordering::Relaxed) & !BRIEFLY == token()
+        self.holder.load(Ordering::Relaxed) & !VERB_BIT == token()
     }
 
     fn session<'a>(
@@ -255,8 +256,8 @@ impl Extension {
         Ok(Session::new(queue, held, put_back))
     }
 
-    /// Polls completions of an extended queue, with the same result as `ibv_poll_cq` on a plain
-    /// queue.
+    /// Polls completions of an extended queue into `room`, with the same result as `ibv_poll_cq` on
+    /// a plain queue.
     pub(super) fn poll(
         &self,
         queue: &CompletionQueueHandle,
@@ -284,8 +285,8 @@ impl Extension {
     }
 
     /// Calls `take` with each completion that was put back earlier, and with up to
-    /// [`BATCH`](super::completion_queue::BATCH) pending completions of the device. Puts back the
-    /// completions for which `take` returns `false`.
+    /// [`BATCH`](super::completion_queue::BATCH) completions of the device. Puts back each
+    /// completion for which `take` returns `false`.
     pub(super) fn sort(
         &self,
         queue: &CompletionQueueHandle,
@@ -296,21 +297,22 @@ impl Extension {
     }
 }
 
-/// Returns whether the driver executes `ibv_end_poll` wrongly if the `ibv_next_poll` before it
-/// found no entry. The man page of ibv_create_cq_ex demands this order of calls.
+/// Returns whether the driver has a defect: it executes `ibv_end_poll` wrongly if the
+/// `ibv_next_poll` before it found no entry. The man page of ibv_create_cq_ex demands this order of
+/// calls.
 ///
-/// In that case the driver of Linux's Soft-RoCE removes one entry too many from the queue, and
-/// unlocks its lock twice. Later versions of rdma-core have corrected the number of entries
-/// (November 2024) and the lock (June 2025). Soft-RoCE is recognised by its missing vendor id,
-/// which all other drivers report. A device whose query fails is treated as Soft-RoCE.
-fn ends_wrongly(context: &ContextHandle) -> bool {
+/// The driver of Linux's Soft-RoCE then removes one entry too many from the queue, and unlocks its
+/// lock twice. Later versions of rdma-core have corrected the number of entries (November 2024) and
+/// the lock (June 2025). Soft-RoCE is recognised by its missing vendor ID, which all other drivers
+/// report. A device whose query fails is treated as Soft-RoCE.
+fn has_end_poll_defect(context: &ContextHandle) -> bool {
     const NO_VENDOR: u32 = 0x00ff_ffff;
     let attributes = context.query_device();
     attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)
 }
 
-/// Returns the name of the first field in `fields` for which the driver has no read function, or
-/// `None` if it has a function for every field.
+/// Returns the name of the first field in `fields` that the driver has no function to read; `None`
+/// if it can read all of them.
 fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static str> {
     type Field = CompletionFields;
     let always = [
@@ -388,32 +390,32 @@ fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static 
     told.iter().find(lacking).map(|&(_, _, what)| what)
 }
 
-/// The exclusive right of the current thread to iterate over the entries of an extended queue.
-/// Dropping it releases the right.
+/// The exclusive right of the current thread to iterate over the entries of an extended queue. The
+/// right ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct IterationRight<'a> {
     extension: &'a Extension,
     /// Makes the type `!Send`: the token and the driver's lock belong to this thread.
     _this_thread: PhantomData<*const ()>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> IterationRight<'a> {
     pub(super) fn extension(&self) -> &'a Extension {
         self.extension
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for IterationRight<'_> {
     fn drop(&mut self) {
         // Only code of the program defers closures, and such code runs only under
         // [`Holder::Program`].
-        let afterwards = if self.extension.holder.load(Ordering::Relaxed) & BRIEFLY == 0 {
-            mem::take(&mut *self.extension.afterwards.lock())
+        let run_after_poll = if self.extension.holder.load(Ordering::Relaxed) & VERB_BIT == 0 {
+            mem::take(&mut *self.extension.run_after_poll.lock())
         } else {
             Vec::new()
         };
         self.extension.holder.store(0, Ordering::Release);
-        for work in afterwards {
+        for work in run_after_poll {
             work();
         }
     }

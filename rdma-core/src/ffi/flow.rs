@@ -13,12 +13,12 @@ use crate::address::{Counters, Flow, FlowRule};
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::QueuePair;
 
-/// Owner of an `ibv_flow`.
+/// The owner of a flow (`ibv_flow`). Dropping this value ends the flow.
 #[derive(Debug)]
 pub(crate) struct FlowHandle {
     raw: NonNull<sys::ibv_flow>,
     queue_pair: Arc<QueuePairHandle>,
-    /// The counters that the flow updates. They must outlive the flow.
+    /// The counters that the flow updates, which must outlive the flow.
     counters: Mutex<Vec<Counters>>,
 }
 
@@ -64,7 +64,7 @@ impl FlowHandle {
         &self.queue_pair
     }
 
-    /// Keeps `counters` alive as long as the flow exists.
+    /// Keeps `counters` alive until the flow is destroyed.
     pub(crate) fn keep(&self, counters: Counters) {
         self.counters.lock().push(counters);
     }
@@ -98,7 +98,7 @@ impl Flow {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         queue_pair: &QueuePair,
         counters: &[Counters],

@@ -70,7 +70,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_mr")]
     pub unsafe fn from_raw<O: StableMemoryMut>(
         domain: &ProtectionDomain,
@@ -98,7 +98,7 @@ impl ProtectionDomain {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_pd")]
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_pd) -> Self {
         let raw = NonNull::new(raw).expect("a protection domain");
@@ -139,7 +139,7 @@ impl ThreadDomain {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_td")]
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_td) -> Self {
         let raw = NonNull::new(raw).expect("a thread domain");
@@ -157,7 +157,7 @@ impl DeviceMemory {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_dm")]
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_dm, len: usize) -> Self {
         let raw = NonNull::new(raw).expect("device memory");
@@ -178,7 +178,7 @@ impl UnmappedRegion {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_mr")]
     pub unsafe fn from_raw(
         domain: &ProtectionDomain,
@@ -210,7 +210,7 @@ impl MemoryWindow {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_mw")]
     pub unsafe fn from_raw(
         domain: &ProtectionDomain,

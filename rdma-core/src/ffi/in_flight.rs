@@ -21,11 +21,11 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
-/// The memory and objects that a request keeps alive while it is in flight.
+/// The memory and the objects that a request in flight keeps alive.
 pub(super) struct Launched<T> {
     pub(super) held: Held<T>,
-    /// Id of the latest unsignaled request before this request that has no completion of its own.
-    /// The completion of this request also completes that one. 0 if there is no such request.
+    /// The id of the latest earlier request that has no completion of its own: the completion of
+    /// this request completes it as well. 0 if there is none.
     pub(super) earlier: u64,
 }
 
@@ -44,8 +44,7 @@ impl<T> Launched<T> {
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Launched<T>>,
-    /// Unsignaled requests that were posted and that the completion of no later request completes
-    /// yet.
+    /// The posted unsignaled requests that no later request completes yet.
     pub(super) unfollowed: Unfollowed,
     /// Limits that requests on the fast path must meet; `None` if the queue pair does not support
     /// the fast path.
@@ -115,8 +114,8 @@ impl<T: Send + 'static> Slots<T> {
         Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Creates a guard for a reserved slot of this table. If the slot belongs to another table,
-    /// returns an error and the slot.
+    /// Creates a guard for a reserved slot of this table. Returns an error and the slot if it
+    /// belongs to another table.
     #[inline]
     pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
         if self.table.owns(&reserved) {
@@ -126,8 +125,8 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes a slot of this table out of its guard. If the slot belongs to another table, frees it
-    /// there and returns an error.
+    /// Takes a slot of this table out of its guard. Frees the slot and returns an error if it
+    /// belongs to another table.
     #[inline]
     pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
         if self.table.owns(slot.reserved()) {
@@ -142,8 +141,8 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Begins posting a send request. The result names the earlier unsignaled requests that the
-    /// completion of this request will also complete.
+    /// Begins posting a send request. The returned value names the earlier unsignaled requests that
+    /// this request will complete as well.
     #[inline]
     fn follow(&self, is_signaled: bool) -> Follow<'_> {
         if is_signaled {
@@ -153,9 +152,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Begins posting a request that the program made unsignaled. Makes the request signaled if
-    /// unsignaled requests already use half of the slots: if they used all slots, no completion
-    /// would ever free a slot. If the queue pair has several queues, they share that limit.
+    /// Begins posting a request that the program made unsignaled. Makes it signaled if unsignaled
+    /// requests already use half of the slots: if they used all slots, no completion would ever
+    /// free one. The queues of a queue pair share that limit.
     #[cold]
     fn follow_unsignaled(&self) -> Follow<'_> {
         // A table has at most 2^16 slots.
@@ -229,8 +228,8 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
-    /// Fills in a request or datagram on the fast path. Returns `false` if the request needs the
-    /// full checks of [`describe_send`].
+    /// Fills in `wr` for a request or datagram on the fast path. Returns `false` if the request
+    /// needs the full checks of [`describe_send`].
     #[inline]
     pub(super) fn describe_fast_path(
         &self,
@@ -254,16 +253,16 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// Takes the memory of a request that was not posted back out of the slot, and returns it with
-    /// `error`.
+    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// together with `error`.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
         let (error, memory) = self.withdraw_any(reserved, error);
         (error, memory.expect("the memory that was put in"))
     }
 
-    /// Takes the memory of a request that was not posted back out of the slot, and returns it with
-    /// `error`. An inline request has no memory.
+    /// Takes the memory of a request that was not posted back out of its slot, and returns it
+    /// together with `error`. The memory is `None` for an inline request.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
         let Launched { mut held, earlier } = self.table.withdraw(reserved);
@@ -435,7 +434,7 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Returns the error of a receive that found no free slot.
+    /// Returns the error for a receive for which no slot is free.
     #[cold]
     pub(super) fn no_slot(&self) -> Error {
         no_receive_queue(&self.queue_pair).unwrap_or(Error::QueueFull {
@@ -444,8 +443,8 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Takes the memory of the request with this id. Returns it with the index of the slot; the
-    /// memory is `None` for an inline request. The slot stays in use until [`Self::release`].
+    /// Takes the memory of the request with the id `id`. Returns it with the index of the slot,
+    /// which stays in use until [`Self::release`]; the memory is `None` for an inline request.
     /// Returns `None` if no request with this id is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
@@ -473,8 +472,8 @@ impl<T: Send + 'static> Slots<T> {
     }
 }
 
-/// Iterator over the slots of a completed request and of the unsignaled requests before it, the
-/// latest first. Dropping the iterator frees the remaining slots and drops their memory.
+/// An iterator over the slots of a completed request and of the unsignaled requests before it, the
+/// latest first. Dropping it frees the remaining slots and drops their memory.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
     /// Id of the request that the iterator returns next; 0 if none is left.
@@ -500,8 +499,8 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
         self.slots.release(index);
     }
 
-    /// Releases the objects that the current request keeps alive, according to the outcome of the
-    /// request.
+    /// Releases the objects that the current request keeps alive, as the outcome of the request
+    /// requires.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {

@@ -1,4 +1,4 @@
-//! Storage for the completions that one thread waits for and that other threads have polled.
+//! A store for the completions that one thread waits for and that other threads have polled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::request_id::{block_of, next_block};
 
-/// Storage for the completions that one thread (the waiter) waits for and that other threads have
-/// polled. A completion belongs to the waiter if its id is in one of the waiter's blocks of ids.
+/// The completions that one thread (the waiter) waits for and that other threads have polled. A
+/// completion belongs to the waiter if its id is in one of the waiter's blocks of ids.
 ///
 /// A waiter registers its inbox with the [stash](super::stash::Stash) of each queue on which its
 /// requests complete. A thread that polls such a queue then stores the completions of these
@@ -42,15 +42,15 @@ impl<T> Inbox<T> {
         (inbox, id)
     }
 
-    /// Adds another block of ids, and returns its first id.
+    /// Adds another block of ids to the waiter, and returns its first id.
     pub(super) fn next_block(&self) -> u64 {
         let id = next_block();
         self.inner.lock().blocks.push(block_of(id));
         id
     }
 
-    /// Returns whether `id` belongs to the waiter of this inbox. If so, calls `completion` and
-    /// stores the result in the inbox.
+    /// Returns whether `id` belongs to the waiter of this inbox. If so, stores the completion that
+    /// the function `completion` returns.
     pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
         let mut inner = self.inner.lock();
         let is_for_this = inner.blocks.contains(&block_of(id));

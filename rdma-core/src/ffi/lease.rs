@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ibverbs_sys as sys;
 
-use super::lease_registry::Place;
+use super::lease_registry::OccupiedSlot;
 use super::lease_state::{Phase, State};
 use super::queue_pair::QueuePairHandle;
 use super::span::Span;
@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 use crate::memory::{AccessFlags, WindowType};
 use crate::queue_pair::Outcome;
 
-/// A span (an owned range of registered memory), and the window that grants remote access to it.
+/// An owned range of registered memory (a span), with the memory window that grants peers access to
+/// it.
 ///
 /// The window is freed before the span, so that the device no longer lets peers access the memory.
 pub(crate) struct Lease {
@@ -32,7 +33,7 @@ pub(crate) struct Lease {
     access: AccessFlags,
     /// The upper 24 bits of the window's key, which never change.
     index: u32,
-    place: Place,
+    place: OccupiedSlot,
 }
 
 impl fmt::Debug for Lease {
@@ -47,9 +48,10 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Creates a lease, without a binding: a later bind request lets peers access the memory of
-    /// `span` through `window` with the rights `access`. `window` and `span` must belong to the
-    /// same protection domain. `access` must contain remote rights, and may contain `ZERO_BASED`.
+    /// Creates a lease without a binding: peers get access to the memory of `span` only when a
+    /// later bind request binds `window`, with the rights `access`. `window` and `span` must belong
+    /// to the same protection domain. `access` must contain remote rights, and may contain
+    /// `ZERO_BASED`.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
         let key = window.key();
         Arc::new(Self {
@@ -77,8 +79,7 @@ impl Lease {
         self.state().phase
     }
 
-    /// Returns the key that the window has since the latest binding. The request for that binding
-    /// may not have completed yet.
+    /// Returns the window's key for the latest binding, whose request may not have completed yet.
     pub(crate) fn key(&self) -> u32 {
         self.key_with(self.state().tag)
     }
@@ -92,14 +93,14 @@ impl Lease {
         }
     }
 
-    /// Begins to bind the window. Returns the change that a send request must carry out, or `None`
-    /// if the phase is not `Free`.
+    /// Begins to bind the window. Returns the change that a send request must make; `None` unless
+    /// the phase is `Free`.
     pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Free)
     }
 
-    /// Begins to end the binding of the window. Returns the change that a send request must carry
-    /// out, or `None` if the phase is not `Bound`.
+    /// Begins to end the binding of the window. Returns the change that a send request must make;
+    /// `None` unless the phase is `Bound`.
     pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
         self.begin(Phase::Bound)
     }
@@ -130,7 +131,7 @@ impl Lease {
         })
     }
 
-    /// Ends the lease and returns the window and the memory, if no peer can access the memory and
+    /// Ends the lease, and returns the window and the memory, if no peer can access the memory and
     /// no request uses the lease. Otherwise returns the lease.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
@@ -184,15 +185,15 @@ impl Drop for Lease {
     }
 }
 
-/// Returns the part of a window's key that never changes: the key with its low eight bits set to 0
+/// Returns the part of a window's key that never changes: `key` with its low eight bits set to 0
 /// (IBTA 10.6.7.2.1).
 fn index_of(key: u32) -> u32 {
     key & !0xff
 }
 
 /// The change that a bind or invalidate request makes to a memory window. The slot of the request
-/// stores this value until the request has completed. The value keeps the lease alive, and so the
-/// window and its memory.
+/// keeps this value until the request has completed, and so keeps the lease, its window and its
+/// memory alive.
 #[derive(Debug)]
 pub(crate) struct WindowChange {
     lease: Arc<Lease>,
@@ -223,9 +224,9 @@ impl WindowChange {
         Err(Error::invalid("memory window", reason))
     }
 
-    /// Returns the outcome of this request, which has no completion of its own. `later` is the
-    /// outcome of a later request of the queue pair. Returns [`Outcome::Failed`] if the queue pair
-    /// was reset or restarted in between.
+    /// Returns the outcome of this request if it has no completion of its own: derived from
+    /// `later`, the outcome of a later request of the queue pair. Returns [`Outcome::Failed`] if
+    /// the queue pair was reset or restarted in between.
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         if self.beginnings.load(Ordering::Relaxed) == queue_pair.beginnings() {
             later
@@ -234,9 +235,8 @@ impl WindowChange {
         }
     }
 
-    /// Returns whether the request must be posted by `ibv_bind_mw`, which cannot be part of a
-    /// batch.
-    pub(crate) fn goes_alone(&self) -> bool {
+    /// Returns whether the request must be posted by `ibv_bind_mw`, which a batch cannot contain.
+    pub(crate) fn needs_own_call(&self) -> bool {
         self.lease.window.kind() == WindowType::One
     }
 
@@ -266,7 +266,7 @@ impl WindowChange {
         };
     }
 
-    /// Records the outcome of the request, and thereby sets the new state of the lease.
+    /// Records the outcome of the request, and changes the state of the lease accordingly.
     pub(crate) fn settle(mut self, outcome: Outcome) {
         let mut after = self.during;
         after.phase = match (outcome, self.during.phase) {
@@ -283,8 +283,7 @@ impl WindowChange {
         self.finish(after);
     }
 
-    /// Sets the state of the lease to `after`, unless a peer has invalidated the window in the
-    /// meantime.
+    /// Sets the state of the lease to `after`, unless a peer has invalidated the window meanwhile.
     fn finish(&mut self, after: State) {
         if self.during != after {
             self.lease.change(self.during, after);
@@ -294,7 +293,7 @@ impl WindowChange {
 }
 
 impl Drop for WindowChange {
-    /// Handles a change whose outcome was not recorded because the queue of the request was
+    /// Handles a change whose outcome was never recorded, because the queue of the request was
     /// dropped. If the request may have been posted, the state of the lease becomes unknown.
     fn drop(&mut self) {
         if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
@@ -317,7 +316,8 @@ mod tests {
     use crate::ffi::ProtectionDomainHandle;
     use crate::memory::Buffer;
 
-    /// Creates a lease without a binding. The tests simulate the outcomes of requests.
+    /// Returns a lease without a binding. No request is posted: the tests report the outcomes
+    /// themselves.
     fn lease() -> Arc<Lease> {
         let context = Context::open("softroce0").unwrap();
         let domain = context.protection_domain().unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_key_is_not_believed_once() {
+    fn one_completion_with_a_doubtful_key_is_ignored() {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_doubtful_keys_are_not_believed_as_leases_ended() {
+    fn one_completion_is_ignored_for_each_ended_lease() {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);

@@ -13,8 +13,8 @@ use super::{Phase, Slot};
 
 const TAG: u8 = 7;
 
-/// Creates a slot with a lease in `phase`. The slot will ignore the next `doubts` completions that
-/// report the key of the lease.
+/// Creates a slot with a lease in the phase `phase`. The slot will ignore the next `doubts`
+/// completions that report the lease's key as invalidated.
 fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     let slot = Slot::default();
     slot.doubt(TAG);
@@ -24,8 +24,8 @@ fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
     Arc::new(slot)
 }
 
-/// Reports to the slot, from another thread, that a peer's message has invalidated the key.
-fn tell(slot: &Arc<Slot>) -> JoinHandle<()> {
+/// Starts a thread that reports to the slot that a peer's message has invalidated the lease's key.
+fn report_invalidation(slot: &Arc<Slot>) -> JoinHandle<()> {
     let slot = Arc::clone(slot);
     thread::spawn(move || slot.ended_by_peer(TAG))
 }
@@ -38,7 +38,7 @@ fn assert_is(slot: &Slot, phase: Phase, doubts: u8) {
 fn a_message_never_ends_the_next_lease() {
     loom::model(|| {
         let slot = slot(Phase::Bound, 0);
-        let teller = tell(&slot);
+        let teller = report_invalidation(&slot);
         slot.vacate();
         assert!(slot.take(Phase::Bound, TAG));
         teller.join().unwrap();
@@ -50,7 +50,7 @@ fn a_message_never_ends_the_next_lease() {
 fn messages_of_two_leases_never_end_a_third() {
     loom::model(|| {
         let slot = slot(Phase::Bound, 1);
-        let tellers = [tell(&slot), tell(&slot)];
+        let tellers = [report_invalidation(&slot), report_invalidation(&slot)];
         slot.vacate();
         assert!(slot.take(Phase::Bound, TAG));
         tellers
@@ -64,7 +64,7 @@ fn messages_of_two_leases_never_end_a_third() {
 fn one_of_two_messages_resolves_a_doubt_and_the_other_ends_the_lease() {
     loom::model(|| {
         let slot = slot(Phase::Bound, 1);
-        let teller = tell(&slot);
+        let teller = report_invalidation(&slot);
         slot.ended_by_peer(TAG);
         teller.join().unwrap();
         assert_is(&slot, Phase::Free, 0);
@@ -75,7 +75,7 @@ fn one_of_two_messages_resolves_a_doubt_and_the_other_ends_the_lease() {
 fn a_message_ends_a_binding_whose_request_completes() {
     loom::model(|| {
         let slot = slot(Phase::Binding, 0);
-        let teller = tell(&slot);
+        let teller = report_invalidation(&slot);
         let before = slot.state();
         let mut after = before;
         after.phase = Phase::Bound;
@@ -87,11 +87,11 @@ fn a_message_ends_a_binding_whose_request_completes() {
     });
 }
 
-/// Checks that the next lease in a slot sees the doubts of the lease before it, even if another
+/// Checks that the next lease in a slot finds the doubts of the lease before it, even if another
 /// thread creates it. The device may assign the number of a freed window to any thread, so only the
 /// slot orders the two leases.
 #[test]
-fn the_next_lease_knows_of_the_one_before() {
+fn the_next_lease_sees_earlier_doubts() {
     loom::model(|| {
         let slot = slot(Phase::Bound, 0);
         let first = slot.state();

@@ -29,7 +29,7 @@ type Middle = Box<Level<Arc<Slots>>>;
 /// A node in one level of the table, with one entry for each value of a byte.
 struct Level<T>([OnceLock<T>; 256]);
 
-/// The slots of 256 consecutive window numbers.
+/// The slots for 256 consecutive window numbers.
 struct Slots([Slot; 256]);
 
 impl<T> Default for Level<T> {
@@ -46,13 +46,13 @@ impl Default for Slots {
 
 impl Leases {
     /// Adds a lease whose window has the key `key`, in the phase [`Phase::Free`]: no peer has
-    /// access yet. Returns the place of the lease in the registry.
-    pub(super) fn add(&self, key: u32) -> Place {
-        let [high, middle, low, tag] = places_of(key);
+    /// access yet. Returns the slot that the lease occupies.
+    pub(super) fn add(&self, key: u32) -> OccupiedSlot {
+        let [high, middle, low, tag] = indices_of(key);
         let root = self.root.get_or_init(Box::default);
         let level = root.0[high].get_or_init(Box::default);
         let slots = Arc::clone(level.0[middle].get_or_init(Arc::default));
-        let mut place = Place {
+        let mut place = OccupiedSlot {
             slots,
             low,
             is_vacant: true,
@@ -61,8 +61,8 @@ impl Leases {
         place
     }
 
-    /// Records that a peer's message has invalidated the key `key`. Must be called once per
-    /// message.
+    /// Records that a peer's message has invalidated the window key `key`. Must be called exactly
+    /// once per message.
     pub(super) fn ended_by_peer(&self, key: u32) {
         if let Some(slot) = self.find(key) {
             slot.ended_by_peer(key as u8);
@@ -70,43 +70,42 @@ impl Leases {
     }
 
     fn find(&self, key: u32) -> Option<&Slot> {
-        let [high, middle, low, _] = places_of(key);
+        let [high, middle, low, _] = indices_of(key);
         let level = self.root.get()?.0[high].get()?;
         Some(&level.0[middle].get()?.0[low])
     }
 
-    /// Makes the registry ignore one later completion that reports the key `key`, as after a lease
-    /// whose key a peer may have invalidated before the lease ended.
+    /// Makes the registry ignore one later completion that reports the key `key` as invalidated.
+    /// Used after a lease that ended although a peer may have invalidated its key before.
     #[cfg(test)]
     pub(super) fn doubt(&self, key: u32) {
         self.find(key).unwrap().doubt(key as u8);
     }
 
-    /// Returns how many later completions that report the key `key` will be ignored.
+    /// Returns how many later completions that report the key `key` as invalidated will be ignored.
     #[cfg(test)]
     pub(super) fn doubts(&self, key: u32) -> u8 {
         self.find(key).map_or(0, |slot| slot.doubts(key as u8))
     }
 }
 
-/// Returns the index of a key in each of the three levels of the table, and the low byte of the
-/// key, which changes with each binding.
-fn places_of(key: u32) -> [usize; 4] {
+/// Returns the index of a key in each of the three levels of the table, followed by the low byte of
+/// the key, which changes with each binding.
+fn indices_of(key: u32) -> [usize; 4] {
     key.to_be_bytes().map(usize::from)
 }
 
-/// The slot of the registry that a lease occupies until it ends. Dropping this value frees the
-/// slot.
-pub(super) struct Place {
+/// The registry slot that a lease occupies until it ends. Dropping this value frees the slot.
+pub(super) struct OccupiedSlot {
     slots: Arc<Slots>,
     low: usize,
     is_vacant: bool,
 }
 
-impl Place {
-    /// Removes the lease from its slot, and returns the last state of the lease. Afterwards no
-    /// message of a peer affects the lease. Must be called before the device can assign the
-    /// window's number to another window.
+impl OccupiedSlot {
+    /// Removes the lease from its slot, and returns its last state. From then on, no message of a
+    /// peer affects the lease. Must be called before the device can assign the window's number to
+    /// another window.
     pub(super) fn vacate(&mut self) -> State {
         if self.is_vacant {
             // Another lease may be using the slot by now.
@@ -116,8 +115,8 @@ impl Place {
         self.slots.0[self.low].vacate()
     }
 
-    /// Adds the lease to its slot again, in the state `state`. Used if the window could not be
-    /// freed; the window then keeps its number, so the slot is free.
+    /// Puts the lease into its slot again, in the state `state`. Used if the window could not be
+    /// freed: it then keeps its number, so no other lease has taken the slot.
     pub(super) fn retake(&mut self, state: State) {
         self.take(state.phase, state.tag);
     }
@@ -134,7 +133,7 @@ impl Place {
     }
 }
 
-impl Deref for Place {
+impl Deref for OccupiedSlot {
     type Target = Slot;
 
     fn deref(&self) -> &Slot {
@@ -142,7 +141,7 @@ impl Deref for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OccupiedSlot {
     fn drop(&mut self) {
         self.vacate();
     }
@@ -155,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    fn bound(leases: &Leases, key: u32) -> Place {
+    fn bound(leases: &Leases, key: u32) -> OccupiedSlot {
         let place = leases.add(key);
         let before = place.state();
         let mut after = before;
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_with_doubts_without_end_take_no_more_memory() {
+    fn many_doubts_do_not_increase_the_memory() {
         let leases = Leases::default();
         drop(bound(&leases, 0x100));
         let slot: *const Slot = leases.find(0x100).unwrap();
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_left_once() {
+    fn a_slot_is_vacated_once() {
         let leases = Leases::default();
         let mut first = bound(&leases, 0x100);
         assert_eq!(first.vacate().phase, Phase::Bound);
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_again_is_as_before() {
+    fn a_retaken_slot_has_its_former_state() {
         let leases = Leases::default();
         let mut place = bound(&leases, 0x1ff);
         let before = place.vacate();
@@ -245,10 +244,10 @@ mod tests {
         assert_eq!(place.state().phase, Phase::Free);
     }
 
-    /// Checks that no invalidation is lost while several threads create leases, of close and
-    /// distant numbers, and report messages for all of them.
+    /// Checks that no invalidation is lost while several threads create leases with close and
+    /// distant numbers and report messages for all of them.
     #[test]
-    fn threads_lease_and_tell_at_once() {
+    fn concurrent_leases_lose_no_invalidation() {
         const THREADS: u32 = 3;
         const EACH: u32 = if cfg!(miri) { 20 } else { 500 };
         let leases = Leases::default();

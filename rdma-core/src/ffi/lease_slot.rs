@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::lease_state::{Phase, State};
 
-/// The state of the lease whose window has this number, and the number of late completions to
+/// The state of the lease whose window has a certain number, and the number of late completions to
 /// ignore.
 ///
 /// A completion that reports an invalidated key may be processed late, when the device has already
-/// assigned the key to another window. Suppose that a lease ends in another way, although a peer
-/// may also have invalidated its key. The key is then in doubt, and one later completion that
-/// reports the key is ignored. Doubts are counted, one for each such lease. A doubt remains when
-/// another window gets the number or when the window gets another key, because a late completion
-/// could then end the wrong lease.
+/// assigned the key to another window. If a lease ends in another way although a peer may also have
+/// invalidated its key, the key is in doubt, and one later completion that reports the key is
+/// ignored. Doubts are counted, one for each such lease. A doubt remains when another window gets
+/// the number or when the window gets another key: a late completion could otherwise end the wrong
+/// lease.
 #[derive(Default)]
 pub(super) struct Slot {
     /// Set while a lease uses the slot. While it is not set, the phase in `state` is
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 type Doubts = [AtomicU8; 256];
 
 impl Slot {
-    /// Begins a lease in this slot, in `phase` and with `tag` as the low byte of the key. Returns
+    /// Begins a lease in this slot, in the phase `phase`. `tag` is the low byte of its key. Returns
     /// `false` if another lease uses the slot.
     pub(super) fn take(&self, phase: Phase, tag: u8) -> bool {
         if self.is_taken.swap(true, Ordering::Acquire) {
@@ -54,8 +54,8 @@ impl Slot {
         true
     }
 
-    /// Ends the lease, and returns the last state of the lease. During the call only messages of
-    /// peers may change that state.
+    /// Ends the lease, and returns its last state. During the call, only messages of peers may
+    /// change that state.
     pub(super) fn vacate(&self) -> State {
         let end = loop {
             let before = self.state();
@@ -88,7 +88,7 @@ impl Slot {
     }
 
     /// Records that a peer's message has invalidated the key with the low byte `tag`. Must be
-    /// called once per message.
+    /// called exactly once per message.
     pub(super) fn ended_by_peer(&self, tag: u8) {
         // The state must be read before the doubts. Then the doubts of all earlier leases are
         // visible, and if the lease ends after this line, the state is no longer the one read here.
@@ -113,7 +113,8 @@ impl Slot {
         }
     }
 
-    /// Makes the slot ignore one more completion that reports the key with the low byte `tag`.
+    /// Makes the slot ignore one more completion that reports the key with the low byte `tag` as
+    /// invalidated.
     pub(super) fn doubt(&self, tag: u8) {
         let doubts = self
             .doubts
@@ -125,7 +126,7 @@ impl Slot {
     }
 
     /// Returns whether a completion that reports the key with the low byte `tag` must be ignored.
-    /// If so, reduces the number of completions to ignore, unless the number has reached
+    /// If so, reduces the number of completions to ignore by one, unless it has reached
     /// [`u8::MAX`].
     fn withdraw(&self, tag: u8) -> bool {
         let Some(doubts) = self.doubts.get() else {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_binds_can_be_ended_by_a_peer_and_nothing_else() {
+    fn a_peer_ends_only_a_lease_that_is_bound_or_binding() {
         use Phase::{Binding, Bound, Ending, Free, Unknown};
         for (phase, after) in [
             (Free, Free),
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_too_many_doubts_is_in_doubt_for_good() {
+    fn a_key_with_the_maximum_of_doubts_stays_in_doubt() {
         let slot = Slot::default();
         for _ in 0..300 {
             slot.doubt(TAG);
@@ -228,9 +229,9 @@ mod tests {
         assert_eq!(slot.doubts(TAG), u8::MAX);
     }
 
-    /// Runs many rounds. In each round one thread reports a message of a peer while the owner of
-    /// the lease runs `meanwhile`, both with varying delays. Asserts that `judge` returns `true`
-    /// after every round.
+    /// Runs many rounds. In each, one thread reports a message of a peer while the owner of the
+    /// lease runs `meanwhile`, both after varying delays. Asserts that `judge` returns `true` after
+    /// every round.
     fn race(begin: Phase, meanwhile: impl Fn(&Slot), judge: impl Fn(&Slot) -> bool) {
         let slot = Slot::default();
         let (begun, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -275,8 +276,7 @@ mod tests {
     }
 
     /// Checks a message that is reported while its lease ends and another lease takes the same key.
-    /// The message must either end the first lease or remove a doubt, and must not end the second
-    /// lease.
+    /// The message must either end the first lease or remove a doubt, and must not end the second.
     #[test]
     fn a_message_never_ends_the_next_lease() {
         let next = |slot: &Slot| {
@@ -287,7 +287,7 @@ mod tests {
         race(Phase::Bound, next, judge);
     }
 
-    /// Checks that a message that is reported while the bind request completes ends the binding.
+    /// Checks that a message ends the binding if it is reported while the bind request completes.
     #[test]
     fn a_message_ends_a_binding_whose_request_completes() {
         let complete = |slot: &Slot| {
@@ -302,8 +302,8 @@ mod tests {
         race(Phase::Binding, complete, judge);
     }
 
-    /// Checks that messages of one key, reported by several threads at once, remove exactly as many
-    /// doubts as there are messages.
+    /// Checks that messages about one key, reported by several threads at once, remove exactly one
+    /// doubt each.
     #[test]
     fn no_doubt_is_resolved_twice() {
         const EACH: u8 = 50;

@@ -1,7 +1,7 @@
 //! The state of a lease (memory that peers access through a memory window), which changes
 //! atomically.
 
-/// The access that peers have to the memory of a lease (memory behind a memory window).
+/// The phase of a lease: whether peers have access to its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -18,8 +18,8 @@ pub(crate) enum Phase {
     Unknown,
 }
 
-/// The state of a lease, packed into one word. Consists of the phase, the low byte of the window's
-/// key (tag), and the generation: how often a window with this number was leased or bound.
+/// The state of a lease, packed into one word: the phase, the low byte of the window's key (the
+/// tag), and the generation, which counts how often a window with this number was leased or bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) phase: Phase,

@@ -12,12 +12,12 @@ use super::queue_pair::QueuePairHandle;
 use crate::device::Gid;
 use crate::error::{Error, Result};
 
-/// Key of a membership: the address of the `ibv_qp`, and the GID and LID of the group. The address
-/// identifies the queue pair, because the queue pair exists as long as its memberships.
+/// The key of a membership: the address of the `ibv_qp`, and the GID and the LID of the group. The
+/// address is unique, because the queue pair exists as long as its memberships.
 type Key = (usize, Gid, u16);
 
-/// Number of [`AttachedQueuePair`]s for each key. The count is needed because the verbs do not
-/// count: only the first value attaches the queue pair, and dropping the last value detaches it.
+/// For each key, the number of [`AttachedQueuePair`]s. The verbs do not count: only the first value
+/// attaches the queue pair, and only dropping the last one detaches it.
 static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
 
 /// The membership of a queue pair in a multicast group.
@@ -68,7 +68,7 @@ impl AttachedQueuePair {
         self.lid
     }
 
-    /// Ends the membership. Does nothing if it has already ended.
+    /// Ends the membership of the queue pair in the group. Does nothing if it has already ended.
     pub(crate) fn detach(&mut self) -> Result<()> {
         if self.detached {
             return Ok(());

@@ -112,9 +112,9 @@ unsafe impl StableMemory for bytes::Bytes {
     }
 }
 
-/// The memory that one or more registrations cover, together with its owner. This type returns only
-/// the address of the memory. The types that contain a `Backing` decide when references to the
-/// memory may exist ([`super::Span`], [`super::Exposed`]).
+/// The memory of one or more registrations, together with its owner. This type gives out only the
+/// address of the memory; the types that contain a `Backing` decide when references to the memory
+/// may exist ([`super::Span`], [`super::Exposed`]).
 pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
@@ -143,7 +143,7 @@ impl fmt::Debug for Backing {
 }
 
 impl Backing {
-    /// Creates a backing whose memory only `owner` can access.
+    /// Creates a backing for the memory of `owner`, which no other code can access.
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is boxed before `memory` is called: moving it afterwards could invalidate the
         // pointer.
@@ -160,7 +160,7 @@ impl Backing {
         }
     }
 
-    /// Creates a backing whose memory is read-only.
+    /// Creates a backing for the memory of `owner`, which is read-only.
     pub(crate) fn shared(owner: impl StableMemory) -> Self {
         let owner = Box::new(owner);
         let memory = owner.memory();
@@ -189,13 +189,12 @@ impl Backing {
         self.buffer.as_ref()
     }
 
-    /// Returns whether the owner of the memory is of type `O`.
+    /// Returns whether the owner of the memory has the type `O`.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
     }
 
-    /// Returns the owner of the memory if it is of type `O`. Otherwise returns the unchanged
-    /// backing.
+    /// Returns the owner of the memory if it has the type `O`. Otherwise returns this backing.
     pub(crate) fn into_owner<O: 'static>(self) -> Result<O, Self> {
         let Self {
             start,

@@ -12,7 +12,8 @@ use super::queue_pair::QueuePairHandle;
 use super::request::FLUSH;
 use crate::error::{Error, Result};
 
-/// An `ibv_qp_ex` with the function pointers that newer headers append to it.
+/// The fields of `ibv_qp_ex`, followed by the function pointers that newer headers append to the
+/// struct.
 #[repr(C)]
 struct Later {
     _known: sys::ibv_qp_ex,
@@ -37,14 +38,14 @@ impl QueuePairHandle {
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Returns the pointer by which the fast path posts requests. The caller must keep this handle
-    /// alive while it uses the pointer.
+    /// Returns the pointer through which the fast path posts requests. The caller must keep this
+    /// handle alive while it uses the pointer.
     #[inline]
     pub(super) fn fast_path(&self) -> FastPathQueuePair {
         FastPathQueuePair(self.as_raw())
     }
 
-    /// Converts an error number that [`FastPathQueuePair::post_send`] returned to an [`Error`].
+    /// Converts `errno`, an error number from [`FastPathQueuePair::post_send`], to an [`Error`].
     #[cold]
     pub(super) fn post_send_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_send", errno)
@@ -100,7 +101,7 @@ impl QueuePairHandle {
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Converts an error number that [`FastPathQueuePair::post_receive`] returned to an [`Error`].
+    /// Converts `errno`, an error number from [`FastPathQueuePair::post_receive`], to an [`Error`].
     #[cold]
     pub(super) fn post_receive_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_recv", errno)
@@ -134,8 +135,8 @@ impl QueuePairHandle {
     }
 }
 
-/// A pointer to the `ibv_qp` by which the fast path posts requests. Queues store it next to the
-/// handle that keeps the queue pair alive, which saves one pointer indirection for every request.
+/// A pointer to the `ibv_qp`, through which the fast path posts requests. Queues store it beside
+/// the handle that keeps the queue pair alive, which saves a pointer indirection for every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FastPathQueuePair(*mut sys::ibv_qp);
 
@@ -175,8 +176,8 @@ impl FastPathQueuePair {
     }
 }
 
-/// Returns whether a bind request is for a window of type 1, which only the verb `ibv_bind_mw` can
-/// bind.
+/// Returns whether a bind request is for a window of type 1, which only the verb `ibv_bind_mw`
+/// binds.
 ///
 /// # Safety
 ///
@@ -188,7 +189,8 @@ unsafe fn is_bound_alone(wr: *const sys::ibv_send_wr) -> bool {
     unsafe { (*(*wr).__bindgen_anon_2.bind_mw.mw).type_ == sys::ibv_mw_type::IBV_MW_TYPE_1 }
 }
 
-/// Posts a request that binds a window of type 1, by `ibv_bind_mw`.
+/// Posts a request that binds a window of type 1, by `ibv_bind_mw`. Returns the error number, or 0
+/// on success.
 ///
 /// # Safety
 ///
@@ -208,9 +210,8 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
     }
 }
 
-/// Returns whether a request of the list has several elements. Such a list is posted by
-/// `ibv_post_send` instead of the functions `ibv_wr_*`. On a queue pair for `ibv_wr_*` both ways
-/// are allowed (ibv_wr_post(3)).
+/// Returns whether a list must be posted by `ibv_post_send` even on a queue pair for `ibv_wr_*`,
+/// because one of its requests has several elements. Both ways are allowed there (ibv_wr_post(3)).
 ///
 /// In some drivers `ibv_wr_set_sge_list` and `ibv_wr_set_inline_data_list` count the bytes wrongly,
 /// so that only a part of the message is sent. The driver of Linux's Soft-RoCE has this defect in
@@ -234,7 +235,8 @@ unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
     lists
 }
 
-/// Posts a list by the functions `ibv_wr_*`: either all of it or, on failure, no request.
+/// Posts a list by the functions `ibv_wr_*`: all of it or, on failure, no request. Returns the
+/// error number, or 0 on success.
 ///
 /// From `ibv_wr_start` to `ibv_wr_complete` the driver holds the queue pair's lock. Therefore the
 /// code in between must not panic, and must not call code of the program.
@@ -262,7 +264,7 @@ unsafe fn post_extended(queue_pair: *mut sys::ibv_qp_ex, first: *mut sys::ibv_se
 }
 
 /// Adds the request `wr` to the list that `ibv_wr_start` has begun on the queue pair. Returns
-/// `false` if `ibv_wr_*` has no function for the opcode.
+/// `false` if `ibv_wr_*` has no function for the opcode of the request.
 ///
 /// # Safety
 ///
@@ -347,8 +349,8 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
     true
 }
 
-/// Sets the destination of the request that [`describe`] has begun, if its queue pair type needs
-/// one.
+/// Sets the destination of the request that [`describe`] has begun, if the type of the queue pair
+/// needs one.
 ///
 /// # Safety
 ///

@@ -8,19 +8,19 @@ use ibverbs_sys as sys;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_pd`.
+/// The owner of a protection domain (`ibv_pd`). Dropping this value frees the domain.
 #[derive(Debug)]
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// The domains from which this parent domain was created. They must outlive this domain. `None`
+    /// The domains from which this parent domain was created, which must outlive this domain. `None`
     /// if this is not a parent domain.
     parts: Option<Parts>,
     /// Set if this object only stands for a domain that belongs to another value, which frees it.
     is_imported: bool,
 }
 
-/// The two domains that a parent domain combines: a protection domain, and optionally a thread
+/// The domains from which a parent domain was created: a protection domain and, optionally, a thread
 /// domain.
 #[derive(Debug)]
 struct Parts {
@@ -115,8 +115,8 @@ impl ProtectionDomainHandle {
         self.parts.is_some()
     }
 
-    /// Returns whether objects of this domain can be used with objects of `other`. That is the case
-    /// if both are the same protection domain or parent domains of the same protection domain.
+    /// Returns whether objects of this domain can be used together with objects of `other`: both
+    /// are the same protection domain, or parent domains of the same protection domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.innermost().raw == other.innermost().raw
     }
@@ -156,7 +156,7 @@ impl Drop for ProtectionDomainHandle {
     }
 }
 
-/// Owner of an `ibv_td`.
+/// The owner of a thread domain (`ibv_td`). Dropping this value frees the domain.
 #[derive(Debug)]
 pub(crate) struct ThreadDomainHandle {
     raw: NonNull<sys::ibv_td>,

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
+use super::queue_pair_destruction::QueuePairDestruction;
 use super::queue_pair_plan::{Created, QueuePairPlan};
-use super::queue_pair_remains::QueuePairRemains;
 use super::shared_receive_queue::SharedReceiveQueueHandle;
 use super::xrc_domain::XrcDomainHandle;
 use crate::error::{Errno, Error, Result};
@@ -21,8 +21,8 @@ use crate::queue_pair::{
     AttributeMask, Modification, QueuePairState, SendOperations, Transport, modify,
 };
 
-/// The numbers and lengths that determine the size of a queue pair, as requested at creation or as
-/// granted by the device.
+/// The sizes of a queue pair: numbers of requests and elements, and the length of inline data, as
+/// requested at creation or as granted by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueuePairSizes {
     pub(crate) send_requests: u32,
@@ -32,8 +32,8 @@ pub(crate) struct QueuePairSizes {
     pub(crate) inline_data: u32,
 }
 
-/// Owner of an `ibv_qp`, and of the memory that the device may use until the queue pair is
-/// destroyed.
+/// The owner of a queue pair (`ibv_qp`), and of the memory that the device may use until the queue
+/// pair is destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
     /// The queue pair as the functions `ibv_wr_*` need it; `None` if it was not created for them.
@@ -50,7 +50,7 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// Number of requested changes of the state to RESET or RTS: see [`Self::beginnings`].
+    /// Number of requested moves to RESET or RTS: see [`Self::beginnings`].
     beginnings: AtomicU32,
     /// Memory of requests that were still in flight when their queue was dropped.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -77,7 +77,7 @@ impl QueuePairHandle {
         Ok(Self::adopt(plan, created))
     }
 
-    /// Takes ownership of a queue pair that was created according to `plan`.
+    /// Takes ownership of the queue pair `created`, which was created from `plan`.
     pub(super) fn adopt(plan: QueuePairPlan, created: Created) -> Self {
         // SAFETY: the queue pair is valid, and the new handle owns it; its number does not change.
         let number = unsafe { created.raw.as_ref().qp_num };
@@ -123,7 +123,8 @@ impl QueuePairHandle {
         }
     }
 
-    /// Sets the sizes that [`Self::sizes`] returns, for a queue pair that other code created.
+    /// Replaces the stored sizes of this queue pair by `sizes`. Called for a queue pair that other
+    /// code created, after its sizes were queried.
     pub(super) fn set_sizes(&mut self, sizes: QueuePairSizes) {
         self.sizes = sizes;
         self.granted = sizes;
@@ -157,8 +158,8 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Returns whether this queue pair supports the fast path for requests: it must have a
-    /// connected transport, reliable or not, allow at least one send element, and post by
+    /// Returns whether requests to this queue pair can take the fast path: its transport is
+    /// connected (reliable or not), it allows at least one element in a send, and it posts by
     /// `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path(&self) -> bool {
@@ -169,8 +170,8 @@ impl QueuePairHandle {
         is_connection && self.is_posted_plainly()
     }
 
-    /// Returns whether this queue pair supports the fast path for datagrams: it must send
-    /// datagrams, allow at least one send element, and post by `ibv_post_send`.
+    /// Returns whether datagrams to this queue pair can take the fast path: its transport is the
+    /// datagram, it allows at least one element in a send, and it posts by `ibv_post_send`.
     #[inline]
     pub(super) fn is_fast_path_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
@@ -249,7 +250,8 @@ impl QueuePairHandle {
         Ok(())
     }
 
-    /// Modifies the attributes that `mask` selects, by `ibv_modify_qp`.
+    /// Sets those attributes of the queue pair that `mask` selects to the values in `attributes`, by
+    /// `ibv_modify_qp`. Counts a move to RESET or RTS.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
@@ -271,9 +273,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Returns how often a change of the state to RESET or RTS was requested. While this number
-    /// stays the same, a request that succeeds proves that all earlier requests have succeeded: a
-    /// failed request would have stopped all later ones.
+    /// Returns how often a move to RESET or RTS was requested. While this number stays the same, a
+    /// request that succeeds proves that all earlier requests have succeeded, because a failed one
+    /// would have stopped all later ones.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -365,9 +367,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Applies `change`. If it moves the queue pair to RESET, also frees the in-flight memory of
-    /// queues that were dropped: in RESET the device discards all requests (IBTA volume 1, 10.3.1),
-    /// even if other threads post meanwhile. Memory in queues that still exist stays there.
+    /// Applies `change`. If it moves the queue pair to RESET, also frees the memory of requests
+    /// whose queue was dropped: in RESET the device discards all requests (IBTA volume 1, 10.3.1),
+    /// even if other threads post meanwhile. Queues that still exist keep their memory.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);
@@ -380,25 +382,26 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue that posts to the send side, and returns the number of such queues so
-    /// far.
+    /// Counts one more queue that posts sends to this queue pair. Returns the number of such queues
+    /// so far.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the number of queues that were created for the send side, including dropped ones.
+    /// Returns how many queues were created to post sends to this queue pair, including dropped
+    /// ones.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)
     }
 
-    /// Keeps memory that the device may still use, until the queue pair is destroyed.
+    /// Keeps `memory`, which the device may still use, until the queue pair is destroyed.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
 }
 
-/// Returns attributes with every field zero.
+/// Returns queue pair attributes with all fields zero.
 pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
     // SAFETY: all-zero bytes are a valid value of this plain C struct.
     unsafe { mem::zeroed() }
@@ -410,7 +413,7 @@ pub(crate) fn set_destination(vector: &mut sys::ibv_ah_attr, gid: [u8; 16]) {
     vector.grh.dgid.raw = gid;
 }
 
-/// Returns the bytes of a GID.
+/// Returns the 16 bytes of a GID.
 pub(crate) fn gid_bytes(gid: &sys::ibv_gid) -> [u8; 16] {
     // SAFETY: every variant of this union is 16 plain bytes.
     unsafe { gid.raw }
@@ -423,7 +426,7 @@ impl Drop for QueuePairHandle {
             self.shared_receive_queue.clone(),
             self.xrc_domain.clone(),
         );
-        let remains = QueuePairRemains {
+        let remains = QueuePairDestruction {
             raw: self.raw,
             name: self.describe(),
             completions: self.completions.clone(),

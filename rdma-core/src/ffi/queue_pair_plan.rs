@@ -1,4 +1,4 @@
-//! The parameters of a new queue pair, and its creation from them.
+//! The plan of a new queue pair (objects and parameters), and its creation.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -38,7 +38,7 @@ pub(crate) struct QueuePairPlan {
     pub(crate) segmentation_header: Option<u16>,
 }
 
-/// A queue pair that was just created, and the sizes that the device granted.
+/// A queue pair that was just created, with the sizes that the device granted.
 pub(super) struct Created {
     pub(super) raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QueuePairSizes,
@@ -137,8 +137,8 @@ impl QueuePairPlan {
         raw
     }
 
-    /// Returns an error unless all objects of the plan belong to one context. libibverbs and the
-    /// drivers do not check this.
+    /// Returns an error unless all objects of the plan belong to one context, which neither
+    /// libibverbs nor the drivers check.
     pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();
         let foreign = |what: &str| {

@@ -36,11 +36,11 @@ impl QueuePairBuilder {
     ///
     /// A [`SendQueue`](crate::SendQueue) may be created from the result only if its send requests
     /// complete in the order of posting. Vendor-specific kinds may not guarantee that order; queues
-    /// [for any number of threads](crate::ConcurrentSendQueue) and scopes do not need it.
+    /// [for any number of threads](crate::queue_pair::ConcurrentSendQueue) and scopes do not need it.
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     #[doc(alias = "ibv_qp")]
     pub unsafe fn from_raw(self, raw: *mut sys::ibv_qp) -> Result<ManualQueuePair> {
         let raw = NonNull::new(raw).expect("a queue pair");

@@ -1,4 +1,4 @@
-/// Returns an unpredictable random number from the random generator of the operating system.
+/// Returns a random number that cannot be predicted, from the operating system's generator.
 pub(crate) fn random_word() -> u32 {
     let mut bytes = [0; size_of::<u32>()];
     loop {

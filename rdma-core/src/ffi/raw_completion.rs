@@ -30,11 +30,11 @@ impl CompletionChannel {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_comp_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("a completion channel");
         // SAFETY: the caller guarantees a channel of `context` that no other code uses.
-        let handle = unsafe { ChannelHandle::own(raw, Arc::clone(context.handle())) }?;
+        let handle = unsafe { ChannelHandle::adopt(raw, Arc::clone(context.handle())) }?;
         Ok(Self::from_handle(handle))
     }
 }
@@ -52,7 +52,7 @@ impl CompletionQueue {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         context: &Context,
         channel: Option<&CompletionChannel>,
@@ -64,7 +64,7 @@ impl CompletionQueue {
         // SAFETY: the caller guarantees that the queue is valid and that no other code uses it.
         let handle = unsafe {
             name(raw, id);
-            CompletionQueueHandle::own(raw, Arc::clone(context.handle()), channel, None)
+            CompletionQueueHandle::adopt(raw, Arc::clone(context.handle()), channel, None)
         };
         Self::from_handle(handle, id)
     }
@@ -85,7 +85,7 @@ impl ExtendedCompletionQueue {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         context: &Context,
         channel: Option<&CompletionChannel>,
@@ -100,7 +100,7 @@ impl ExtendedCompletionQueue {
         // extended queue begins with the fields of a plain one.
         let handle = unsafe {
             name(raw.cast(), id);
-            CompletionQueueHandle::own_extended(raw, context, channel, None, fields)
+            CompletionQueueHandle::adopt_extended(raw, context, channel, None, fields)
         }?;
         Ok(Self::from_handle(handle, id))
     }

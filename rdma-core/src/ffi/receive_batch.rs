@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::memory::Scatter;
 use crate::queue_pair::KeepAlive;
 
-/// A batch of receives under construction. The batch borrows the queue to which it will post.
+/// A batch of receives under construction, with a borrow of the queue to which it will post.
 pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
     queue: &'a mut ReceiveRing<T>,
     /// Index, in the batch storage, of the first receive that was added and not posted.
@@ -41,7 +41,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    /// Adds a receive to the batch. Most receives take a fast path, which is inlined at the caller.
+    /// Adds a receive into `memory` to the batch. Most receives take a fast path, which is inlined
+    /// at the caller.
     #[inline(always)]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -88,8 +89,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
-    /// result of the call. After an error the other receives stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
+    /// result of the call. After an error, the receives that were not posted stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -120,8 +121,8 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         (posted, result)
     }
 
-    /// Ends the batch. Returns the receives that were not posted, so that the caller can take back
-    /// their memory.
+    /// Ends the batch. Returns the receives that were not posted, so that the caller can take their
+    /// memory back.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.queue.ring.end_staging()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
-use super::batch::BatchRoom;
+use super::batch::BatchStorage;
 use super::queue_pair::QueuePairHandle;
 use super::request::{Limits, receive_request, scatter, scatter_fast_path, stack_room};
 use super::ring::Ring;
@@ -19,7 +19,7 @@ use crate::queue_pair::KeepAlive;
 pub(crate) struct ReceiveRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
-    pub(super) room: BatchRoom<sys::ibv_recv_wr>,
+    pub(super) room: BatchStorage<sys::ibv_recv_wr>,
     limits: Limits,
 }
 
@@ -38,7 +38,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         };
         let ring = Ring::new(queue_pair, capacity, sizes.receive_elements > 0);
         Self {
-            room: BatchRoom::CLOSED,
+            room: BatchStorage::CLOSED,
             limits: Limits::of_receives(ring.queue_pair()),
             ring,
         }
@@ -57,7 +57,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is the id of the oldest receive in flight.
+    /// Returns whether `id` is that of the oldest receive in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
@@ -69,8 +69,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.take_oldest()
     }
 
-    /// Removes the receive with this id and returns its memory. Returns `None` if no receive of
-    /// this queue with the id is in flight.
+    /// Removes the receive with the id `id`, and returns its memory. Returns `None` if no receive
+    /// of this queue with this id is in flight.
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
         self.ring.take(id)
     }
@@ -158,7 +158,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
     }
 }
 
-/// Returns an error if receives cannot be posted to the queue pair, or `None` if they can.
+/// Returns an error if the queue pair has no receive queue to post to; `None` if it has one.
 pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
     let reason = if queue_pair.shared_receive_queue().is_some() {
         "the queue pair takes its receives from a shared receive queue".to_owned()

@@ -15,8 +15,8 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// An `ibv_mr`, deregistered by [`Self::end`]. The type that contains it decides what happens when
-/// the deregistration fails.
+/// A registered `ibv_mr`, which [`Self::end`] deregisters. The type that contains this value
+/// decides what happens if that fails.
 #[derive(Debug)]
 pub(super) struct RawRegion {
     /// The `ibv_mr` of the region; `None` after the deregistration.
@@ -77,8 +77,8 @@ impl RawRegion {
         }
     }
 
-    /// Reads the keys of the region again after a change, and records `domain` as the domain of the
-    /// region.
+    /// Reads the keys of the region again, after a change of the region, and records `domain` as
+    /// its domain.
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
             // SAFETY: the region is registered.
@@ -126,7 +126,7 @@ impl RawRegion {
     }
 }
 
-/// Owner of an `ibv_mr` over part of a [`Backing`].
+/// The owner of a memory region (`ibv_mr`) over a part of a [`Backing`].
 ///
 /// The region is deregistered before the memory is freed: `Drop` deregisters, and the fields, among
 /// them the memory, are dropped afterwards.
@@ -149,7 +149,7 @@ impl fmt::Debug for RegionHandle {
     }
 }
 
-/// The parameters of a registration, other than the domain and the memory.
+/// The parameters of a registration, except the domain and the memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registering {
     pub(crate) access: AccessFlags,
@@ -191,8 +191,8 @@ impl Registering {
         })
     }
 
-    /// Returns, for a region that begins at `start`, the difference between the address that
-    /// requests use for a byte and the address of the byte in this process, modulo 2^64.
+    /// Returns the shift of a region that begins at `start`: the difference, modulo 2^64, between
+    /// the address that requests use for a byte and the address in this process.
     fn shift(self, start: *const u8) -> u64 {
         let start = start as u64;
         self.first.unwrap_or(start).wrapping_sub(start)
@@ -200,7 +200,7 @@ impl Registering {
 }
 
 impl RegionHandle {
-    /// Registers `range` of `memory`. The range must lie inside the memory.
+    /// Registers `range` of `memory`, which must lie inside the memory, with `domain`.
     pub(crate) fn register(
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<Backing>,
@@ -257,7 +257,7 @@ impl RegionHandle {
         })
     }
 
-    /// Takes ownership of a region that covers all of `memory` and was registered with the
+    /// Takes ownership of `raw`, a region that covers all of `memory` and was registered with the
     /// parameters `how`.
     pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
         Self {
@@ -294,8 +294,8 @@ impl RegionHandle {
         &self.memory
     }
 
-    /// Returns the address that requests use for the byte that has the address `address` in this
-    /// process.
+    /// Returns the address by which requests refer to the byte that has the address `address` in
+    /// this process.
     #[inline]
     pub(crate) fn request_address(&self, address: *const u8) -> u64 {
         (address as u64).wrapping_add(self.shift)
@@ -312,8 +312,7 @@ impl RegionHandle {
         self.raw.end()
     }
 
-    /// Deregisters the region and returns its memory. On failure returns the region with the error
-    /// of the deregistration.
+    /// Deregisters the region, and returns its memory. On failure returns the region and the error.
     #[allow(clippy::result_large_err, reason = "the region is what comes back")]
     pub(crate) fn release(mut self) -> Result<Arc<Backing>, (Self, Error)> {
         match self.raw.end() {
@@ -322,8 +321,8 @@ impl RegionHandle {
         }
     }
 
-    /// Records that the region was reregistered successfully. Returns the former memory if the
-    /// memory changed.
+    /// Records that the region was reregistered successfully. Returns the former memory if it was
+    /// replaced.
     ///
     /// Requests address new memory by its address in this process. Without new memory, the
     /// addresses that requests use stay the same.
@@ -342,8 +341,8 @@ impl RegionHandle {
     }
 }
 
-/// Returns the error of a verb that failed to register `len` bytes, with a hint if the cause can be
-/// determined.
+/// Returns the error of a verb that failed to register `len` bytes, with a hint if the cause is
+/// known.
 #[cold]
 pub(super) fn refused(
     verb: &'static str,
@@ -363,8 +362,8 @@ pub(super) fn refused(
     Error::verb(verb, object, errno)
 }
 
-/// Returns an error if the registration would be invalid on every device, because the range is
-/// empty or `access` allows writes to read-only memory.
+/// Returns an error if no device could register the memory: the range is empty, or `access` allows
+/// writes to read-only memory.
 pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
     if range.is_empty() {
         let reason = "a region of 0 bytes cannot be registered";
@@ -388,8 +387,8 @@ impl Drop for RegionHandle {
 }
 
 impl ContextHandle {
-    /// Returns whether the device lacks on-demand paging. Also returns `true` if the query of the
-    /// device fails.
+    /// Returns whether the device lacks on-demand paging; `true` also if the query of the device
+    /// fails.
     fn lacks_on_demand_paging(&self) -> bool {
         let mut attributes = sys::ibv_device_attr_ex::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.

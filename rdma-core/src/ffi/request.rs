@@ -1,4 +1,4 @@
-//! Construction of work requests: the C structs and element lists that the device reads.
+//! Construction of work requests: the C structs and the element lists that the device reads.
 //!
 //! Most requests take a fast path, which is inlined into the caller (`describe_fast_path` and its
 //! variants); all other requests are fully checked by [`describe_send`] or [`describe_inline`].
@@ -9,7 +9,7 @@ use std::ptr;
 use ibverbs_sys as sys;
 
 use super::context::ContextHandle;
-use super::elements::{ElementList, MAX_ELEMENTS, place};
+use super::elements::{ElementList, MAX_ELEMENTS, context_id};
 use super::queue_pair::{QueuePairHandle, QueuePairSizes};
 use super::request_check::{ATOMIC, check};
 use crate::address::AddressHandle;
@@ -26,15 +26,15 @@ pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 /// Storage for the scatter/gather elements of a request.
 pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
 
-/// Returns uninitialised storage for scatter/gather elements, which the caller can place on the
+/// Returns uninitialised storage for the scatter/gather elements of one request, for the caller's
 /// stack.
 #[inline]
 pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-/// Checks a send request, and fills in the C struct `wr`. The memory of the request must stay in
-/// place until the request has completed.
+/// Checks a send request, and fills in the C struct `wr`. The memory of the request must stay at
+/// its place until the request has completed.
 ///
 /// Afterwards `wr` points into `room`, which must not be changed until the request is posted.
 #[inline]
@@ -55,12 +55,12 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// The limits that the fast paths check for every request of a queue.
+/// The limits that the fast path checks for every request of a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
     inline: u64,
-    /// Address of the context with which the memory of requests must be registered: see [`place`].
+    /// Address of the context with which the memory of requests must be registered: see [`context_id`].
     context: usize,
     /// Address of the context with which the memory of reads and atomics must be registered. On
     /// queue pairs that do not support these operations the value is [`NOWHERE`], which matches no
@@ -68,13 +68,13 @@ pub(super) struct Limits {
     read_context: usize,
 }
 
-/// A value that is not the address of any context, so that no memory matches it.
+/// An address that belongs to no context, so that no memory matches it.
 const NOWHERE: usize = 1;
 
 impl Limits {
     pub(super) fn of_sends(queue_pair: &QueuePairHandle) -> Self {
         let sizes = queue_pair.sizes();
-        let context = place(queue_pair.domain().context());
+        let context = context_id(queue_pair.domain().context());
         Self {
             elements: MAX_ELEMENTS.min(sizes.send_elements as usize),
             inline: sizes.inline_data.into(),
@@ -97,12 +97,12 @@ impl Limits {
         Self {
             elements: MAX_ELEMENTS.min(elements as usize),
             inline: 0,
-            context: place(context),
+            context: context_id(context),
             read_context: NOWHERE,
         }
     }
 
-    /// Returns the address of the context with which the memory for `operation` must be registered.
+    /// Returns the address of the context with which memory for `operation` must be registered.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -120,8 +120,8 @@ impl Limits {
     }
 }
 
-/// Checks a request of a connected queue pair and fills in `wr`, on the fast path for requests that
-/// keep nothing but their memory alive. Returns `false` if the request needs the full checks of
+/// Checks a request of a connected queue pair, and fills in `wr`, on the fast path: for requests
+/// that keep only their memory alive. Returns `false` if the request needs the full checks of
 /// [`describe_send`].
 ///
 /// The function is inlined, so that the compiler removes checks whose result is known in the
@@ -161,9 +161,9 @@ pub(super) fn describe_fast_path<T: Gather>(
     is_fast_path
 }
 
-/// Checks a request with inline data of a connected queue pair and fills in `wr`, on the fast path
-/// for requests that keep nothing alive. Returns `false` if the request needs the full checks of
-/// [`describe_inline`].
+/// Checks a request with inline data of a connected queue pair, and fills in `wr`, on the fast
+/// path: for requests that keep nothing alive. Returns `false` if the request needs the full checks
+/// of [`describe_inline`].
 ///
 /// The function is inlined for the same reason as [`describe_fast_path`].
 #[inline(always)]
@@ -216,7 +216,7 @@ pub(super) fn describe_fast_path_datagram<T: Gather>(
     };
     let is_inline = request.flags.contains(SendFlags::INLINE);
     let is_fast_path = (!is_inline || (list.is_mapped() && list.bytes() <= limits.inline))
-        && place(handle.context()) == limits.context
+        && context_id(handle.context()) == limits.context
         && list.fits(limits.elements);
     if is_fast_path {
         write_fast_path(wr, &list, request, wr_id);
@@ -231,9 +231,9 @@ pub(super) fn describe_fast_path_datagram<T: Gather>(
     is_fast_path
 }
 
-/// Writes into `place` the fields that the device reads for a request of the fast path. The written
-/// request points to the elements in `list`. Fields that only other operations or queue pair types
-/// use stay uninitialised.
+/// Writes those fields into `place` that the device reads for a request on the fast path; fields of
+/// other operations or queue pair types stay uninitialised. The request points to the elements in
+/// `list`.
 #[inline(always)]
 fn write_fast_path(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -295,7 +295,7 @@ fn write_fast_path(
 }
 
 /// Checks a request with inline data, and fills in the C struct `wr`. Posting copies the data,
-/// which must be valid until then.
+/// which must stay valid until then.
 #[inline]
 pub(super) fn describe_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -318,8 +318,8 @@ pub(super) fn describe_inline<D: InlineData>(
     Ok(())
 }
 
-/// Writes a request with the id `wr_id` into `place`. The written request points to the elements in
-/// the list, and to objects in `keep`.
+/// Writes a request with the id `wr_id` into `place`. The request points to the elements in `list`,
+/// and to objects in `keep`.
 #[inline(always)]
 fn write(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -427,7 +427,7 @@ fn write(
 }
 
 /// Packs the placement type and the selectivity level of a flush into one word, which the module
-/// `posting` unpacks.
+/// `posting` unpacks. `whole` says that the flush is for the whole region.
 fn flush_word(placement: Placement, whole: bool) -> u64 {
     let kind = match placement {
         Placement::Global => 1,
@@ -453,11 +453,11 @@ impl ReceiveElements {
         }
     }
 
-    /// Collects the scatter/gather elements of `memory`, and checks limits that drivers may not
-    /// check.
+    /// Collects the scatter/gather elements of `memory` in this value, and checks limits that
+    /// drivers may not check.
     ///
-    /// The method writes the elements into `self` instead of returning them, because a return would
-    /// copy the whole array several times.
+    /// The elements are not returned but stored in `self`, because a return would copy the whole
+    /// array several times.
     #[inline]
     pub(super) fn scatter<T: Scatter>(
         &mut self,
@@ -476,8 +476,8 @@ impl ReceiveElements {
     }
 }
 
-/// Writes the scatter/gather elements of `memory` into `room`, after checking them, and returns
-/// their number.
+/// Checks the scatter/gather elements of `memory`, writes them into `room`, and returns their
+/// number.
 #[inline]
 pub(super) fn scatter<T: Scatter>(
     room: &mut Room,
@@ -492,8 +492,8 @@ pub(super) fn scatter<T: Scatter>(
     Ok(list.len())
 }
 
-/// Writes the scatter/gather elements of `memory` into `room` on the fast path, which is inlined,
-/// and returns their number. Returns `None` if the elements need the full checks of [`scatter`].
+/// Writes the scatter/gather elements of `memory` into `room`, and returns their number, on the
+/// inlined fast path. Returns `None` if the elements need the full checks of [`scatter`].
 #[inline(always)]
 pub(super) fn scatter_fast_path<T: Scatter>(
     room: &mut Room,

@@ -61,9 +61,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks that the type of the queue pair supports the operation, and that the request has a
-/// destination if the type needs one. Drivers dereference the address handle of a datagram without
-/// a check.
+/// Checks that the queue pair's type supports the operation, and that the request has a destination
+/// if the type needs one: drivers dereference the address handle of a datagram without a check.
 #[cold]
 fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<()> {
     use Operation as op;
@@ -124,7 +123,8 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
     ))
 }
 
-/// Returns an error if the queue pair was not created for `operation`, or `None` if it was.
+/// Returns an error if the queue pair was created without support for `operation`; `None` if it
+/// supports it.
 #[inline]
 fn missing(operation: Operation, queue_pair: &QueuePairHandle) -> Option<Error> {
     let made_for = match queue_pair.as_extended() {

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Logarithm, to base 2, of the number of ids in a block.
+/// The number of low bits of an id that count within a block: a block has 2^24 ids.
 pub(super) const BLOCK_BITS: u32 = 24;
 pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
@@ -23,18 +23,17 @@ pub(super) fn block_of(id: u64) -> u64 {
     id >> BLOCK_BITS
 }
 
-/// The ids of the requests of a queue with a single owner. The requests are numbered from 0 in the
+/// The ids of the requests of a queue with a single owner. Requests are numbered from 0 in the
 /// order of posting.
 ///
 /// At most 2^[`BLOCK_BITS`] requests are outstanding, so all ids are from the last two blocks.
 ///
-/// The low bits of an id are the low bits of the request's number, and its high bits identify a
-/// block. Therefore the operations on the fast path compute with ids alone and need no request
-/// numbers.
+/// The low bits of an id are those of the request's number; the high bits identify a block.
+/// Therefore the fast path computes with ids alone, and needs no request numbers.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// [`Self::tail_id`] plus the number of further requests that can be posted. While the sequence
-    /// is closed, [`CLOSED`] is subtracted.
+    /// The first id for which the sequence has no room: [`Self::tail_id`] plus the number of
+    /// further requests that can be posted. While the sequence is closed, [`CLOSED`] is subtracted.
     end_id: i64,
     /// Id of the oldest outstanding request, or of the next request if none is outstanding.
     /// Includes [`MARK`] while the sequence is marked.
@@ -52,13 +51,11 @@ pub(super) struct Sequence {
     capacity: usize,
 }
 
-/// The bit that [`Sequence::mark`] sets in an id. No id of this crate contains the bit, and ids
-/// that the program chooses are below 2^24 or at least 2^63. Therefore a marked id matches no
-/// request.
+/// The bit that [`Sequence::mark`] sets in an id so that the id matches no request. No id of this
+/// crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
 const MARK: u64 = 1 << 62;
 
-/// A number that is larger than the capacity of every sequence, so that subtracting it leaves no
-/// room.
+/// A number larger than the capacity of every sequence: subtracting it leaves no room for requests.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -81,13 +78,13 @@ impl Sequence {
         self.capacity
     }
 
-    /// Returns whether one more request can be posted: the sequence has room and is not closed.
+    /// Returns whether one more request can be posted: the sequence has room, and is not closed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
     }
 
-    /// Closes the sequence or opens it again. While the sequence is closed, [`Self::is_open`]
+    /// Closes the sequence (`true`) or opens it again. While it is closed, [`Self::is_open`]
     /// returns `false`.
     pub(super) fn close(&mut self, closed: bool) {
         match (self.is_closed(), closed) {
@@ -102,13 +99,13 @@ impl Sequence {
         self.end_id < self.tail_id as i64
     }
 
-    /// Marks the sequence or removes the mark. While the sequence is marked, [`Self::oldest_id`]
+    /// Marks the sequence (`true`) or removes the mark. While it is marked, [`Self::oldest_id`]
     /// matches no request.
     pub(super) fn mark(&mut self, marked: bool) {
         self.head_id = self.head_id & !MARK | if marked { MARK } else { 0 };
     }
 
-    /// Returns the number of the oldest outstanding request, or of the next request if none is
+    /// Returns the number of the oldest outstanding request; that of the next request if none is
     /// outstanding.
     #[inline]
     pub(super) fn head(&self) -> u64 {
@@ -127,8 +124,8 @@ impl Sequence {
         self.capacity - (self.end_id + closed - self.tail_id as i64) as usize
     }
 
-    /// Returns the id of the oldest outstanding request, or of the next request if none is
-    /// outstanding. While the sequence is marked, returns an id that matches no request.
+    /// Returns the id of the oldest outstanding request; that of the next request if none is
+    /// outstanding. While the sequence is marked, the returned id matches no request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -146,7 +143,8 @@ impl Sequence {
         self.blocks[(number >> BLOCK_BITS) as usize & 1] | (number & BLOCK_MASK)
     }
 
-    /// Returns the number of the outstanding request with this id, if there is such a request.
+    /// Returns the number of the outstanding request with the id `id`; `None` if there is no such
+    /// request.
     pub(super) fn number(&self, id: u64) -> Option<u64> {
         let head = self.head();
         let number = head + (id.wrapping_sub(head) & BLOCK_MASK);
@@ -159,7 +157,7 @@ impl Sequence {
         BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
     }
 
-    /// Counts `count` further requests as outstanding. `count` must be less than
+    /// Counts `count` more requests as outstanding. `count` must be less than
     /// [`Self::left_in_block`].
     #[inline]
     pub(super) fn advance_tail_within(&mut self, count: u64) {
@@ -167,7 +165,7 @@ impl Sequence {
         self.tail_id += count;
     }
 
-    /// Counts the next request as outstanding.
+    /// Counts one more request, the next one, as outstanding.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail_id += 1;
@@ -188,7 +186,7 @@ impl Sequence {
         self.tail_id = id;
     }
 
-    /// Removes the oldest outstanding request from the sequence. The request must exist.
+    /// Removes the oldest outstanding request, which must exist, from the sequence.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);
@@ -205,9 +203,9 @@ impl Sequence {
         self.head_id = self.id(self.head()) | self.head_id & MARK;
     }
 
-    /// Ensures that the block of ids for the request with the number `number` is allocated. The
-    /// number must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding request.
-    /// Calls must be in the order of the numbers.
+    /// Allocates the block of ids for the request with the number `number`, unless it is allocated
+    /// already. The number must be less than 2^[`BLOCK_BITS`] above that of the oldest outstanding
+    /// request. Numbers must not decrease from call to call.
     #[inline]
     pub(super) fn open(&mut self, number: u64) {
         if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {

@@ -21,13 +21,13 @@ pub(crate) struct Changes {
     pub(crate) memory: Option<Arc<Backing>>,
 }
 
-/// The condition of a region after a failed reregistration.
+/// The condition of a region after its reregistration failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Remains {
+pub(crate) enum Status {
     /// The region is unchanged and still valid.
-    Old,
+    Valid,
     /// The region must not be used any more, but the owner must still deregister it.
-    Nothing,
+    Unusable,
 }
 
 impl RegionHandle {
@@ -38,17 +38,17 @@ impl RegionHandle {
     /// memory: after `ibv_rereg_mr`, requests address new memory by its address in this process.
     /// Without new memory they keep using the same addresses.
     ///
-    /// On failure the handle is unchanged. After [`Remains::Nothing`] the caller must deregister
+    /// On failure the handle is unchanged. After [`Status::Unusable`] the caller must deregister
     /// the region and prevent its use. The region must cover the whole of its memory.
     pub(crate) fn reregister(
         &mut self,
         changes: &Changes,
-    ) -> Result<Option<Arc<Backing>>, (Remains, Error)> {
+    ) -> Result<Option<Arc<Backing>>, (Status, Error)> {
         let memory = changes.memory.as_ref().unwrap_or(self.memory());
         let access = changes.access.unwrap_or(self.access());
         region::check(memory, &(0..memory.len()), access)
             .and_then(|()| self.check_addresses(changes))
-            .map_err(|error| (Remains::Old, error))?;
+            .map_err(|error| (Status::Valid, error))?;
         let mut flags = Change(0);
         let (mut pd, mut start, mut len, mut wanted) = (ptr::null_mut(), ptr::null_mut(), 0, 0);
         if let Some(domain) = &changes.domain {
@@ -86,9 +86,9 @@ impl RegionHandle {
         } else if answer.0 != 0 {
             let remains = match answer {
                 Failure::IBV_REREG_MR_ERR_INPUT | Failure::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
-                    Remains::Old
+                    Status::Valid
                 }
-                _ => Remains::Nothing,
+                _ => Status::Unusable,
             };
             let object = format!("a memory region of {}", self.domain().context().describe());
             return Err((remains, Error::verb("ibv_rereg_mr", object, errno)));
@@ -97,8 +97,9 @@ impl RegionHandle {
         Ok(self.changed(domain, access, changes.memory.clone()))
     }
 
-    /// Returns an error for `ZERO_BASED` with new memory, and for a change of `ZERO_BASED` without
-    /// new memory: the verb cannot set the addresses that requests use.
+    /// Returns an error for changes that the verb cannot express, because it cannot set the
+    /// addresses that requests use: `ZERO_BASED` with new memory, and a change of `ZERO_BASED`
+    /// without new memory.
     fn check_addresses(&self, changes: &Changes) -> Result<()> {
         let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         let before = is_counted(self.access());

@@ -1,21 +1,21 @@
-//! A guard for a reserved slot, which returns the slot to its table unless a request uses it.
+//! A guard for a reserved slot, which gives the slot back to its table unless a request uses it.
 
 use std::fmt;
 use std::mem;
 
 use super::slot_table::{Reserved, SlotTable};
 
-/// A [`Reserved`] slot that is returned to its table when the guard is dropped.
+/// A [`Reserved`] slot that is given back to its table when this guard is dropped.
 ///
-/// Creating a guard and taking the slot out of it by [`SlotGuard::into_reserved`] costs nothing.
+/// Creating a guard, and taking the slot out of it by [`SlotGuard::into_reserved`], costs nothing.
 /// Only a drop of the guard calls the table, through a pointer.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
     table: &'t (dyn Cancel + Sync),
 }
 
-/// A slot table that can take back a reserved slot. The trait hides the type of the memory that the
-/// slots of the table contain.
+/// A slot table to which a reserved slot can be given back. The trait hides the type of the memory
+/// that the slots contain.
 trait Cancel {
     fn cancel(&self, reserved: Reserved);
 }
@@ -55,7 +55,7 @@ impl<'t> SlotGuard<'t> {
     /// the table.
     #[inline]
     pub(crate) fn into_reserved(self) -> Reserved {
-        let reserved = self.reserved.moved();
+        let reserved = self.reserved.duplicate();
         mem::forget(self);
         reserved
     }
@@ -63,7 +63,7 @@ impl<'t> SlotGuard<'t> {
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        self.table.cancel(self.reserved.moved());
+        self.table.cancel(self.reserved.duplicate());
     }
 }
 

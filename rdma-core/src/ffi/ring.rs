@@ -8,7 +8,7 @@ use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
 
-/// The memory and objects that a request keeps until it has completed. Inline data is not kept.
+/// The memory and the objects that a request keeps until it has completed. Inline data is not kept.
 pub(super) struct Held<T> {
     pub(super) memory: Option<T>,
     pub(super) keep: KeepAlive,
@@ -21,8 +21,8 @@ impl<T> Held<T> {
     };
 }
 
-/// A ring buffer of requests, each with the memory that the device uses for it. The id of a request
-/// determines its position in the ring.
+/// A ring buffer of the requests of a queue, each with the memory that the device uses. The id of a
+/// request determines its position in the ring.
 ///
 /// The requests in flight are followed by the staged requests of a batch, which are not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Ring<T> {
             is_fast_path,
             has_unclaimed: false,
         };
-        ring.look_around();
+        ring.update_fast_path();
         ring
     }
 
@@ -105,29 +105,29 @@ impl<T: Send + 'static> Ring<T> {
         self.order.outstanding()
     }
 
-    /// Returns the id of the next request to be posted.
+    /// Returns the id that the next posted request will have.
     #[inline]
     pub(super) fn next_id(&self) -> u64 {
         self.order.next_id()
     }
 
     /// Returns whether the next request can be posted on the fast path: the ring has room, and the
-    /// slot of the request is empty.
+    /// slot for the request is empty.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.order.is_open()
     }
 
-    /// Returns whether the ring has room for the next request and the slot of that request is
-    /// empty. Unlike [`Self::is_ready`], also returns `true` if the fast path is closed.
+    /// Returns whether the ring has room for the next request and the slot for it is empty. Unlike
+    /// [`Self::is_ready`], this does not depend on whether the fast path is open.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
     }
 
-    /// Opens or closes the fast path. It is open if the queue pair supports it and no slot contains
-    /// a request that was not posted.
-    fn look_around(&mut self) {
+    /// Opens the fast path if the queue pair supports it and no slot contains a request that was not
+    /// posted. Otherwise closes the fast path.
+    fn update_fast_path(&mut self) {
         let is_clear = !self.has_unclaimed && self.staged() == 0;
         self.order.close(!self.is_fast_path || !is_clear);
     }
@@ -165,7 +165,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Records that the next request was posted. The request keeps nothing alive.
+    /// Records that the next request was posted, as one that keeps nothing alive.
     ///
     /// [`Self::is_ready`] must return `true`, so that the request's slot is empty.
     #[inline]
@@ -185,17 +185,17 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// Returns whether `id`, which comes from a completion, is the id of the oldest request in
-    /// flight. If no request is in flight, compares with the id of the next request, which no
-    /// completion has yet.
+    /// Returns whether `id`, the id in a completion, is that of the oldest request in flight. If no
+    /// request is in flight, compares with the id of the next request, which no completion can
+    /// have.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
     }
 
-    /// Returns how many requests the completion with this id completes: the request with the id,
-    /// and all older requests in flight. Returns 0 if no request of this queue with the id is in
-    /// flight.
+    /// Returns how many requests are completed by the completion with the id `id`: the request with
+    /// this id, and all older ones in flight. Returns 0 if no request of this queue with this id is
+    /// in flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
@@ -203,8 +203,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// the outcome of the request that has a completion. That request was posted `left` requests
-    /// after the oldest one.
+    /// that of the request that has the completion, which was posted `left` requests after the
+    /// oldest one.
     #[inline]
     pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
@@ -223,8 +223,8 @@ impl<T: Send + 'static> Ring<T> {
         unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// Removes only the request with this id, and returns its memory. Returns `None` if no request
-    /// of this queue with the id is in flight.
+    /// Removes the request with the id `id` alone, and returns its memory. Returns `None` if no
+    /// request of this queue with this id is in flight.
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
         if self.is_oldest(id) {
             self.order.advance_head();
@@ -233,9 +233,9 @@ impl<T: Send + 'static> Ring<T> {
         self.pick(id)
     }
 
-    /// Removes a single request, which need not be the oldest, and returns its memory.
+    /// Removes one request, which need not be the oldest, and returns its memory.
     ///
-    /// As long as a request in flight is older than a removed request, the sequence of ids is
+    /// As long as an older request is in flight than one that was removed, the sequence of ids is
     /// marked. [`Self::take`] then calls this function for every request.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
@@ -265,8 +265,8 @@ impl<T: Send + 'static> Ring<T> {
         held.memory.take()
     }
 
-    /// Returns the index of the slot for the request with this number or id, which have the same
-    /// low bits.
+    /// Returns the index of the slot for the request with this number, or with this id: both have
+    /// the same low bits.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         number as usize & self.mask
@@ -286,8 +286,7 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
 
 /// Methods for staging requests: filling them in for a batch, before they are posted.
 impl<T: Send + 'static> Ring<T> {
-    /// Returns the number of staged requests: the requests that were added to a batch and not
-    /// posted yet.
+    /// Returns the number of staged requests: those that were added to a batch and not posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.1 - self.staged.0) as usize
@@ -299,7 +298,7 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() + self.staged() < self.capacity()
     }
 
-    /// Discards the staged requests of a leaked batch, before another batch begins.
+    /// Discards the staged requests of a batch that was leaked, before another batch begins.
     #[inline]
     pub(super) fn begin_staging(&mut self) {
         let forgotten = self.staged;
@@ -312,7 +311,7 @@ impl<T: Send + 'static> Ring<T> {
             let had_unclaimed = std::mem::replace(&mut self.has_unclaimed, true);
             self.clear(forgotten);
             self.has_unclaimed = had_unclaimed;
-            self.look_around();
+            self.update_fast_path();
         }
         if self.is_fast_path && !self.has_unclaimed {
             let room = self.capacity() - self.in_flight();
@@ -320,8 +319,8 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Returns the id of the next request to be staged, or `None` if the request cannot be staged
-    /// on the fast path.
+    /// Returns the id of the next request to be staged; `None` if it cannot be staged on the fast
+    /// path.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
@@ -355,8 +354,8 @@ impl<T: Send + 'static> Ring<T> {
         self.order.close(true);
     }
 
-    /// Empties the slots of the staged requests from `first` to before `end`, except slots that
-    /// later requests in flight use.
+    /// Empties the slots of the staged requests from `first` to before `end`, except those slots
+    /// that later requests in flight use.
     #[cold]
     fn clear(&mut self, (first, end): (u64, u64)) {
         for number in first.max(self.order.tail())..end {
@@ -393,11 +392,11 @@ impl<T: Send + 'static> Ring<T> {
             }
         }
         self.staged.0 += count as u64;
-        self.look_around();
+        self.update_fast_path();
     }
 
     /// Ends the batch. Returns an iterator over the staged requests that were not posted, so that
-    /// the caller can take their memory.
+    /// the caller can take their memory back.
     pub(super) fn end_staging(&mut self) -> Unstaged<'_, T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
@@ -406,7 +405,7 @@ impl<T: Send + 'static> Ring<T> {
         let had_unclaimed = self.has_unclaimed;
         // The flag stays set until the memory of all staged requests has been taken.
         self.has_unclaimed |= next < end;
-        self.look_around();
+        self.update_fast_path();
         Unstaged {
             ring: self,
             next,
@@ -416,7 +415,8 @@ impl<T: Send + 'static> Ring<T> {
     }
 }
 
-/// An iterator over the memory of the requests that an ended batch has staged but not posted.
+/// An iterator over the memory of the requests that a batch had staged, but not posted, when it
+/// ended.
 #[derive(Debug)]
 pub(crate) struct Unstaged<'a, T: Send + 'static> {
     ring: &'a mut Ring<T>,
@@ -427,7 +427,7 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
-    /// Takes the memory of the next request that has memory. Returns `None` if no request is left.
+    /// Returns the memory of the next request that has memory; `None` if no request is left.
     pub(crate) fn next(&mut self) -> Option<T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
@@ -437,7 +437,7 @@ impl<T: Send + 'static> Unstaged<'_, T> {
             }
         }
         self.ring.has_unclaimed = self.had_unclaimed;
-        self.ring.look_around();
+        self.ring.update_fast_path();
         None
     }
 }
@@ -458,7 +458,7 @@ mod tests {
     use super::*;
     use crate::context::Context;
 
-    /// Memory whose drop panics if the flag is set.
+    /// Memory for the tests, whose drop panics if its flag is set.
     struct Memory(bool);
 
     impl Drop for Memory {
@@ -474,8 +474,7 @@ mod tests {
         Ring::new(handle, 4, true)
     }
 
-    /// Stages as many requests as the fast path allows, checks that their ids are as expected, and
-    /// returns their number.
+    /// Stages as many requests as the fast path allows, checks their ids, and returns their number.
     fn stage_fast_path(ring: &mut Ring<Memory>) -> usize {
         let mut count = 0;
         while let Some(id) = ring.fast_path_staged_id() {
@@ -488,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_staged_in_the_fast_path_way_where_nothing_was_left_behind() {
+    fn the_fast_path_stages_requests_unless_slots_are_unclaimed() {
         let mut ring = ring();
         assert_eq!(ring.fast_path_staged_id(), None, "no batch");
         for round in 0..3 {
@@ -519,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_panic_left_behind_is_not_taken_for_an_empty_slot() {
+    fn a_slot_left_full_by_a_panic_is_not_used_as_empty() {
         let mut ring = ring();
         ring.begin_staging();
         ring.stage(Some(Memory(true)), KeepAlive::Nothing);

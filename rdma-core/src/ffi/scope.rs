@@ -50,14 +50,14 @@ pub(crate) fn scope<'env, R>(
     requests: ScopeRequests,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 ) -> Result<R> {
-    // The check is needed because `give_up` may have to reset the queue pair, which is impossible
+    // The check is needed because `force_end` may have to reset the queue pair, which is impossible
     // while this thread is polling its completion queue.
     requests.queue_pair.refuse_within_poll()?;
     // Other threads may poll these completion queues too; they then store the completions of this
     // scope's requests in its inbox.
     let queues = requests.completions.clone();
     let inbox = requests.slots.inbox();
-    let _diversions = [&queues[0], &queues[1]].map(|queue| queue.stash().divert_to(inbox));
+    let _diversions = [&queues[0], &queues[1]].map(|queue| queue.stash().register(inbox));
     let scope = Scope {
         requests,
         scope: PhantomData,
@@ -83,7 +83,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Aborts the process, because the device may still use memory whose borrow would otherwise end.
+/// Aborts the process with a message. Called if a borrow would otherwise end while the device may
+/// still use the memory.
 #[cold]
 pub(super) fn abort(reason: &str) -> ! {
     tracing::error!(reason, "aborting: the device may still use borrowed memory");
@@ -176,7 +177,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// Asserts at compile time that `M` has no destructor, as [`BorrowedMemory`] requires.
+/// Asserts, at compile time, that `M` has no destructor, as [`BorrowedMemory`] requires.
 const fn assert_borrowed<M>() {
     assert!(
         !mem::needs_drop::<M>(),
@@ -184,7 +185,7 @@ const fn assert_borrowed<M>() {
     );
 }
 
-/// The requests of a scope. Each request uses a slot (a place in a fixed table) until it has ended.
+/// The requests of a scope. Each uses a slot (a place in a fixed table) until it has ended.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
     /// The completion queue for sends (at index [`SENDS`]) and the one for receives (at index
@@ -202,16 +203,16 @@ pub(crate) struct ScopeRequests {
     pub(super) failure: Cell<Option<Error>>,
 }
 
-/// Index of the completion queue of sends in [`ScopeRequests::completions`].
+/// The index, in [`ScopeRequests::completions`], of the completion queue for sends.
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
-/// The conditions under which the fast path can post a request.
+/// The conditions under which a request of a scope can take the fast path.
 struct FastPath {
     /// Limits that a request on the fast path must meet.
     limits: Limits,
-    /// Value that the word of the next slot must have. [`FREE`], or `u64::MAX` if the fast path is
-    /// not supported: no word has that value.
+    /// The value that the word of the next slot must have: [`FREE`], or `u64::MAX` if the queue
+    /// pair does not support the fast path; no word has that value.
     free: u64,
 }
 
@@ -253,7 +254,7 @@ impl ScopeRequests {
         }
     }
 
-    /// Adds one to the number of requests in flight.
+    /// Counts one more request in flight.
     #[inline]
     fn count(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -282,7 +283,7 @@ impl ScopeRequests {
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (ticket, limits) = (self.slots.next(), self.sends.limits);
         let id = ticket.id();
-        if !ticket.finds(self.sends.free)
+        if !ticket.has_word(self.sends.free)
             || !describe_fast_path(&mut wr, &mut room, &memory, &description, limits, id)
         {
             let pieces = (memory, description, KeepAlive::Nothing);
@@ -360,7 +361,8 @@ impl ScopeRequests {
         }
     }
 
-    /// Posts a receive on the fast path or else on [the general path](Self::post_any_receive).
+    /// Posts a receive on the fast path, or otherwise on [the general
+    /// path](Self::post_any_receive).
     ///
     /// # Safety
     ///
@@ -369,7 +371,7 @@ impl ScopeRequests {
     #[inline(always)]
     unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket<'_>, M), (Error, M)> {
         let (mut room, ticket) = (stack_room(), self.slots.next());
-        let count = if ticket.finds(self.receives.free) {
+        let count = if ticket.has_word(self.receives.free) {
             scatter_fast_path(&mut room, &memory, self.receives.limits)
         } else {
             None

@@ -1,25 +1,25 @@
-//! Waiting for the requests of a scope, and ending those that do not complete in time.
+//! Waiting for the requests of a scope, and forcing those to end that do not complete in time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::completion_queue::CompletionQueueHandle;
 use super::scope::{ScopeRequests, abort};
-use super::scope_slots::{Ticket, Use};
+use super::scope_slots::{SlotUse, Ticket};
 use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus, pause};
 use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
-/// Maximum time without a completion while a queue pair in the error state flushes the requests of
-/// a scope. After this time the scope resets the queue pair.
+/// Maximum time without a completion while the device flushes the requests of a scope, after the
+/// queue pair was moved to the error state. Then the scope resets the queue pair.
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
     /// Polls once for the completion of the request `ticket`. `way` is the index of its completion
-    /// queue in [`ScopeRequests::completions`]. In the usual case this completion is the only one
-    /// pending and is successful; then frees the slot and returns the completion. Otherwise returns
-    /// `None`, and the caller must call [`Self::wait`].
+    /// queue in [`ScopeRequests::completions`]. In the usual case this completion is successful and
+    /// the only one pending: the slot is then freed and the completion returned. In all other cases
+    /// returns `None`, and the caller must call [`Self::wait`].
     #[inline(always)]
     pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
         if !ticket.is_simply_in_flight() {
@@ -47,12 +47,12 @@ impl ScopeRequests {
     }
 
     /// Processes those of the polled `completions` that belong to this scope. Delivers each other
-    /// completion to the thread that waits for it, or puts it back into the queue.
+    /// one to the thread that waits for it, or puts it back into the queue.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
             if !self.complete(completion) {
-                queue.hand_on(completion);
+                queue.deliver(completion);
             }
         }
     }
@@ -72,7 +72,7 @@ impl ScopeRequests {
         let outcome = self.slots.get(ticket.id());
         ticket.free();
         let completion = match outcome {
-            Some(Use::Completed(completion)) => completion,
+            Some(SlotUse::Completed(completion)) => completion,
             // A reset of the queue pair, during this wait or an earlier one, has discarded the
             // request.
             _ => return Err(waited.err().unwrap_or_else(|| self.timed_out())),
@@ -96,20 +96,20 @@ impl ScopeRequests {
         Ok(!self.is_awaited(ticket))
     }
 
-    /// Returns whether the request `ticket` is still in flight. The slot belongs to that request
-    /// until its handle is dropped.
+    /// Returns whether the request `ticket` is still in flight. Its slot belongs to it until its
+    /// handle is dropped.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
-        matches!(self.slots.get(ticket.id()), Some(Use::InFlight { .. }))
+        matches!(self.slots.get(ticket.id()), Some(SlotUse::InFlight { .. }))
     }
 
-    /// Records that the program has dropped the handle of the request, so that no handle reports
-    /// the outcome.
+    /// Records that the program has dropped the handle of the request, so that no handle will
+    /// report its outcome.
     #[inline(never)]
-    pub(crate) fn unwatch(&self, ticket: Ticket<'_>) {
+    pub(crate) fn drop_handle(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
-            Some(Use::InFlight { id }) => self.slots.set(id, Use::Unwatched { id }),
-            Some(Use::Completed(completion)) => {
-                self.note(&completion);
+            Some(SlotUse::InFlight { id }) => self.slots.set(id, SlotUse::HandleDropped { id }),
+            Some(SlotUse::Completed(completion)) => {
+                self.record_failure(&completion);
                 ticket.free();
             }
             _ => ticket.free(),
@@ -117,8 +117,8 @@ impl ScopeRequests {
     }
 
     /// Records the failure of a request whose handle was dropped or leaked. The end of the scope
-    /// then returns the first such failure.
-    fn note(&self, completion: &WorkCompletion) {
+    /// returns the first such failure.
+    fn record_failure(&self, completion: &WorkCompletion) {
         if let Err(error) = completion.result() {
             let first = self.failure.take().unwrap_or(Error::Work(error));
             self.failure.set(Some(first));
@@ -135,7 +135,7 @@ impl ScopeRequests {
     }
 
     /// Ends the scope: waits until no request of the scope is in flight. Returns an error if the
-    /// wait timed out. Otherwise returns the first failure that no handle has reported, if any.
+    /// wait timed out, else the first failure that no handle has reported.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
         if self.in_flight.get() > 0 {
@@ -143,8 +143,8 @@ impl ScopeRequests {
         }
         for (_, what) in self.slots.in_use() {
             // These requests have completed, but their handles were leaked.
-            if let Use::Completed(completion) = what {
-                self.note(&completion);
+            if let SlotUse::Completed(completion) = what {
+                self.record_failure(&completion);
             }
         }
         waited?;
@@ -152,13 +152,13 @@ impl ScopeRequests {
     }
 
     /// Waits until `is_over` returns `true`, which it must do at the latest when no request is in
-    /// flight. If no request ends during the timeout of the scope, forces all requests to end and
+    /// flight. If no request ends for the timeout of the scope, forces all requests to end and
     /// returns an error.
     fn wait_until(&self, is_over: impl Fn() -> bool) -> Result<()> {
         match self.await_progress(self.timeout, &is_over) {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.give_up();
+                self.force_end();
                 Err(error)
             }
         }
@@ -190,7 +190,7 @@ impl ScopeRequests {
         Ok(())
     }
 
-    /// Polls the completion queues and the inbox once. Returns the number of requests of this scope
+    /// Polls the completion queues and the inbox once. Returns the number of this scope's requests
     /// that have completed.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
@@ -200,15 +200,15 @@ impl ScopeRequests {
         }
         // The inbox is read after the queues were polled. A completion that another thread took
         // from a queue before is in the inbox now, or will be at the next poll.
-        match self.take_noted() {
+        match self.process_inbox() {
             0 => polled,
             noted => Ok(noted + polled.unwrap_or(0)),
         }
     }
 
-    /// Processes the completions that other threads have polled and stored in the inbox of this
-    /// scope. Returns the number of requests that have ended.
-    fn take_noted(&self) -> usize {
+    /// Processes the completions in the inbox of this scope, which other threads have polled.
+    /// Returns the number of requests that have ended.
+    fn process_inbox(&self) -> usize {
         let noted = std::iter::from_fn(|| self.slots.inbox().take());
         noted
             .filter(|record| self.complete(&record.completion))
@@ -229,8 +229,8 @@ impl ScopeRequests {
     fn complete(&self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         let is_watched = match self.slots.get(id) {
-            Some(Use::InFlight { id: it }) if it == id => true,
-            Some(Use::Unwatched { id: it }) if it == id => false,
+            Some(SlotUse::InFlight { id: it }) if it == id => true,
+            Some(SlotUse::HandleDropped { id: it }) if it == id => false,
             _ => return false,
         };
         self.slots.keep(id).settle(End::of(completion));
@@ -243,20 +243,20 @@ impl ScopeRequests {
         }
         self.in_flight.set(self.in_flight.get() - 1);
         if is_watched {
-            self.slots.set(id, Use::Completed(*completion));
+            self.slots.set(id, SlotUse::Completed(*completion));
         } else {
-            self.note(completion);
+            self.record_failure(completion);
             self.slots.free(id);
         }
         true
     }
 
-    /// Forces the device to end all requests: moves the queue pair to the error state and waits for
-    /// the flushed completions. If completions are still missing after [`MAX_FLUSH_WAIT`], resets
-    /// the queue pair, which discards all requests (IBTA volume 1, 10.3.1.1). If the reset fails,
+    /// Forces all requests to end: moves the queue pair to the error state, and waits for the
+    /// flushed completions. If completions are still missing after [`MAX_FLUSH_WAIT`], resets the
+    /// queue pair, which discards all requests (IBTA volume 1, 10.3.1.1). If the reset fails,
     /// aborts the process.
     #[cold]
-    fn give_up(&self) {
+    fn force_end(&self) {
         if let Err(error) = self.change(QueuePairState::Error) {
             tracing::error!(%error, "a queue pair with borrowed memory in flight");
         }
@@ -269,9 +269,9 @@ impl ScopeRequests {
         }
         for (slot, what) in self.slots.in_use() {
             match what {
-                Use::InFlight { .. } => self.slots.set(slot, Use::Forgotten),
-                Use::Unwatched { .. } => self.slots.free(slot),
-                Use::Completed(_) | Use::Forgotten | Use::Nothing => continue,
+                SlotUse::InFlight { .. } => self.slots.set(slot, SlotUse::Discarded),
+                SlotUse::HandleDropped { .. } => self.slots.free(slot),
+                SlotUse::Completed(_) | SlotUse::Discarded | SlotUse::Unusable => continue,
             }
             drop(self.slots.keep(slot));
             self.in_flight.set(self.in_flight.get() - 1);

@@ -9,33 +9,33 @@ use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
-/// Maximum number of slots of a scope, which is also the maximum number of requests in flight.
+/// Maximum number of slots of a scope, and so of its requests in flight.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// Value of a slot's word while the slot is free. Like [`OTHER`], this value is never the id of a
-/// request: ids begin at 2^24.
+/// The word of a slot that is free. Like [`OTHER`], this value is never the id of a request: ids
+/// begin at 2^24.
 pub(super) const FREE: u64 = 0;
 
-/// Value of a slot's word if the word cannot express the state of the slot. The field
-/// [`Details::what`] then contains the state.
+/// The word of a slot whose state the word cannot express. The state is then in the field
+/// [`Details::what`].
 const OTHER: u64 = 1;
 
-/// The state of a scope's request, as its slot records it.
+/// The state of a request of a scope, as its slot records it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Use {
+pub(super) enum SlotUse {
     InFlight {
         id: u64,
     },
     /// The request is in flight, and the program has dropped its handle.
-    Unwatched {
+    HandleDropped {
         id: u64,
     },
     Completed(WorkCompletion),
     /// A reset of the queue pair has discarded the request.
-    Forgotten,
+    Discarded,
     /// No request may use the slot: the length of the table is a power of two, and may exceed the
     /// capacity of the scope.
-    Nothing,
+    Unusable,
 }
 
 /// A table with a fixed number of slots for the requests of a scope.
@@ -55,15 +55,15 @@ pub(super) struct ScopeSlots {
     inbox: Arc<Inbox<CompletionRecord>>,
 }
 
-/// The data of a slot that is needed only in unusual states: the request has completed, its handle
+/// The part of a slot that is needed only in unusual states: the request has completed, its handle
 /// was dropped, or it keeps objects alive.
 struct Details {
     /// State of the request. Valid only while the word of the slot is [`OTHER`].
-    what: Cell<Use>,
+    what: Cell<SlotUse>,
     keep: Cell<KeepAlive>,
 }
 
-/// A reference to a request of a scope: the id of the request, and the word of its slot.
+/// A reference to a request of a scope: its id, and the word of its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket<'s> {
     id: u64,
@@ -76,20 +76,20 @@ impl Ticket<'_> {
         self.id
     }
 
-    /// Returns whether the word of the slot is equal to `word`.
+    /// Returns whether the slot's word, which encodes the state of the slot, equals `word`.
     #[inline]
-    pub(super) fn finds(self, word: u64) -> bool {
+    pub(super) fn has_word(self, word: u64) -> bool {
         self.word.get() == word
     }
 
-    /// Returns whether the request is in flight, has a handle, and keeps nothing alive (the usual
-    /// state).
+    /// Returns whether the request is in the usual state: in flight, with a handle, and keeping
+    /// nothing alive.
     #[inline]
     pub(super) fn is_simply_in_flight(self) -> bool {
-        self.finds(self.id)
+        self.has_word(self.id)
     }
 
-    /// Marks the slot of the request as free.
+    /// Marks the request's slot as free.
     #[inline]
     pub(super) fn free(self) {
         self.word.set(FREE);
@@ -102,7 +102,7 @@ impl ScopeSlots {
         let count = capacity.next_power_of_two();
         let word = |index| Cell::new(if index < capacity { FREE } else { OTHER });
         let details = || Details {
-            what: Cell::new(Use::Nothing),
+            what: Cell::new(SlotUse::Unusable),
             keep: Cell::new(KeepAlive::Nothing),
         };
         let (inbox, first) = Inbox::new();
@@ -124,7 +124,7 @@ impl ScopeSlots {
         self.capacity
     }
 
-    /// Returns the id and the slot for the next request. If the slot is still in use, the caller
+    /// Returns the id and the slot for the next request. If that slot is still in use, the caller
     /// must call [`Self::reserve`] instead.
     #[inline]
     pub(super) fn next(&self) -> Ticket<'_> {
@@ -148,8 +148,8 @@ impl ScopeSlots {
         &self.details[(id & self.mask) as usize]
     }
 
-    /// Searches for a free slot, and returns it with the id that the next request must use. Returns
-    /// `None` if every slot is in use.
+    /// Searches for a free slot. Returns it with the id that the next request must then use; `None`
+    /// if every slot is in use.
     pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
         let next = self.next.get();
         for id in next..next + self.words.len() as u64 {
@@ -167,8 +167,8 @@ impl ScopeSlots {
         None
     }
 
-    /// Records that the next request was posted and is in flight. The request must keep nothing
-    /// alive, and its slot must be free.
+    /// Records that the next request, which keeps nothing alive, was posted and is in flight. Its
+    /// slot must be free.
     #[inline]
     pub(super) fn launch(&self, ticket: Ticket<'_>) {
         let id = ticket.id;
@@ -186,27 +186,26 @@ impl ScopeSlots {
     }
 
     /// Records that the next request was posted and is in flight, and stores the objects that it
-    /// keeps alive. The slot of the request must be free.
+    /// keeps alive. Its slot must be free.
     pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
         let id = ticket.id;
         self.launch(ticket);
         if !matches!(keep, KeepAlive::Nothing) {
             self.details(id).keep.set(keep);
-            self.set(id, Use::InFlight { id });
+            self.set(id, SlotUse::InFlight { id });
         }
     }
 
-    /// Returns the state of the request in the slot that belongs to this id, or `None` if the slot
-    /// is free.
-    pub(super) fn get(&self, id: u64) -> Option<Use> {
+    /// Returns the state of the request with the id `id`; `None` if its slot is free.
+    pub(super) fn get(&self, id: u64) -> Option<SlotUse> {
         match self.word(id).get() {
             FREE => None,
             OTHER => Some(self.details(id).what.get()),
-            id => Some(Use::InFlight { id }),
+            id => Some(SlotUse::InFlight { id }),
         }
     }
 
-    pub(super) fn set(&self, id: u64, what: Use) {
+    pub(super) fn set(&self, id: u64, what: SlotUse) {
         self.details(id).what.set(what);
         self.word(id).set(OTHER);
     }
@@ -215,7 +214,7 @@ impl ScopeSlots {
         self.word(id).set(FREE);
     }
 
-    /// Takes the objects that the request with this id keeps alive out of its slot.
+    /// Takes the objects that the request with the id `id` keeps alive out of its slot.
     pub(super) fn keep(&self, id: u64) -> KeepAlive {
         self.details(id).keep.replace(KeepAlive::Nothing)
     }
@@ -223,14 +222,14 @@ impl ScopeSlots {
     /// Returns whether the request with this id is in flight.
     pub(super) fn is_in_flight(&self, id: u64) -> bool {
         match self.get(id) {
-            Some(Use::InFlight { id: it } | Use::Unwatched { id: it }) => it == id,
+            Some(SlotUse::InFlight { id: it } | SlotUse::HandleDropped { id: it }) => it == id,
             _ => false,
         }
     }
 
     /// Returns the index and the state of each slot in use. Methods that take an id also accept
-    /// such an index.
-    pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, Use)> {
+    /// this index.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, SlotUse)> {
         (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
     }
 }
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_slots_as_were_asked_for() {
+    fn the_table_has_the_requested_number_of_slots() {
         for capacity in [1, 2, 3, 5, 8] {
             let slots = ScopeSlots::new(capacity);
             for _ in 0..3 {
@@ -264,16 +263,16 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_stay_in_use_are_left_out() {
+    fn slots_in_use_are_skipped() {
         let slots = ScopeSlots::new(4);
         let kept = launch(&slots).unwrap();
         let mut seen = HashSet::from([kept]);
         for _ in 0..100 {
             let id = launch(&slots).unwrap();
             assert!(seen.insert(id));
-            slots.set(id, Use::Unwatched { id });
+            slots.set(id, SlotUse::HandleDropped { id });
             assert!(slots.is_in_flight(id));
-            slots.set(id, Use::Forgotten);
+            slots.set(id, SlotUse::Discarded);
             assert!(!slots.is_in_flight(id));
             slots.free(id);
         }
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_another_block_follow_at_its_end() {
+    fn a_new_block_of_ids_follows_the_end_of_a_block() {
         for taken in [false, true] {
             let slots = ScopeSlots::new(4);
             let first = slots.next.get();
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_completion_is_of_no_request() {
+    fn an_empty_completion_belongs_to_no_request() {
         let slots = ScopeSlots::new(1);
         assert!(!slots.is_in_flight(0));
         launch(&slots).unwrap();

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::Gather;
 use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
-/// A batch of send requests under construction. The batch borrows the queue for `'a`. During `'a`
+/// A batch of send requests under construction, with a borrow of its queue for `'a`. During `'a`
 /// the queue posts only through this batch, and inline data stays valid.
 pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
@@ -147,8 +147,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.stage_any_inline(SendRequest::from_described(data, description))
     }
 
-    /// Adds a request with inline data on the fast path. Returns `false` if the request cannot take
-    /// the fast path and was not added.
+    /// Adds a request with inline data on the fast path. Returns `false` if the request needs the
+    /// general path, and was not added.
     #[inline(always)]
     fn stage_fast_path_inline<D: InlineData + 'a>(
         &mut self,
@@ -198,8 +198,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the requests of the batch in one call. Returns the number of posted requests and the
-    /// result of the call. After an error the other requests stay in the batch.
+    /// Posts the requests of the batch in one call. Returns the number of posted requests, and the
+    /// result of the call. After an error, the requests that were not posted stay in the batch.
     #[inline]
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.len();
@@ -226,8 +226,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// Records that the requests of the batch before the request at `bad` were posted, and returns
-    /// their number.
+    /// Records that the requests before `bad`, which was not posted, were posted. Returns their
+    /// number. The batch has `count` requests.
     #[cold]
     fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
         let queue = &mut *self.queue;
@@ -244,8 +244,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         posted
     }
 
-    /// Ends the batch. Returns the requests that were not posted, so that the caller can take back
-    /// their memory.
+    /// Ends the batch. Returns the requests that were not posted, so that the caller can take their
+    /// memory back.
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.run = self.queue.run();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
-use super::batch::BatchRoom;
+use super::batch::BatchStorage;
 use super::queue_pair::QueuePairHandle;
 use super::request::{
     Limits, describe_fast_path, describe_fast_path_datagram, describe_fast_path_inline,
@@ -24,7 +24,7 @@ use crate::queue_pair::{
 pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Storage in which batches are built.
-    pub(super) room: BatchRoom<sys::ibv_send_wr>,
+    pub(super) room: BatchStorage<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
     /// Set if the fast path of the queue pair supports datagrams.
@@ -37,13 +37,12 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
     }
 }
 
-/// The limit for the number of consecutive unsignaled requests, and their current number.
+/// The number of consecutive unsignaled requests, and its limit.
 ///
-/// At least one of the requests that fill the send queue must be signaled; otherwise no completion
-/// would ever make room. If the queue pair has only one queue of this crate, all requests but one
-/// may be unsignaled. Several queues of a queue pair share that number. A queue that is created
-/// later makes its first request signaled, because the other queues may already have left only one
-/// free place.
+/// One of the requests that fill the send queue must be signaled; otherwise no completion would
+/// ever make room. If the queue pair has only one queue of this crate, all requests but one may be
+/// unsignaled; several queues share that number. A queue that is created later makes its first
+/// request signaled, because the other queues may already have left only one free place.
 struct Signals {
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
@@ -75,7 +74,7 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled as well.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
     /// Returns `false` if the number of queues has changed, because `limit` must then be computed
     /// again.
     #[inline]
@@ -83,8 +82,8 @@ impl Signals {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
-    /// Returns whether a request that the program made unsignaled must be signaled, because it
-    /// follows `run` unsignaled requests.
+    /// Returns whether a request that the program made unsignaled must be signaled nevertheless,
+    /// because it follows `run` unsignaled requests. Computes the limit again if necessary.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -106,7 +105,7 @@ impl<T: Send + 'static> SendRing<T> {
         let is_fast_path = queue_pair.is_fast_path();
         let ring = Ring::new(queue_pair, capacity, is_fast_path);
         Self {
-            room: BatchRoom::CLOSED,
+            room: BatchStorage::CLOSED,
             signals: Signals::new(ring.queue_pair(), ring.capacity()),
             limits: Limits::of_sends(ring.queue_pair()),
             sends_datagrams: ring.queue_pair().is_fast_path_for_datagrams(),
@@ -127,23 +126,23 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// Returns whether `id` is the id of the oldest request in flight.
+    /// Returns whether `id` is that of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// Returns how many requests the completion with this id completes: the request with the id,
-    /// and all older requests in flight. Returns 0 if no request of this queue with the id is in
-    /// flight.
+    /// Returns how many requests are completed by the completion with the id `id`: the request with
+    /// this id, and all older ones in flight. Returns 0 if no request of this queue with this id is
+    /// in flight.
     #[inline]
     pub(crate) fn completed(&self, id: u64) -> u64 {
         self.ring.completed(id)
     }
 
     /// Removes the oldest request in flight, which must exist, and returns its memory. `outcome` is
-    /// the outcome of the request that has a completion. That request was posted `left` requests
-    /// after the oldest one.
+    /// that of the request that has the completion, which was posted `left` requests after the
+    /// oldest one.
     #[inline]
     pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         self.ring.retire(outcome, left)
@@ -168,7 +167,7 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request on the fast path. On failure returns the memory, with the error number of
-    /// `ibv_post_send`, or with 0 if the request cannot take the fast path.
+    /// `ibv_post_send`, or with 0 if the request needs the general path.
     #[inline(always)]
     fn post_fast_path(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
     where
@@ -285,7 +284,7 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Posts a request with inline data on the fast path. On failure returns the error number of
-    /// `ibv_post_send`, or 0 if the request cannot take the fast path.
+    /// `ibv_post_send`, or 0 if the request needs the general path.
     #[inline(always)]
     fn post_fast_path_inline<D: InlineData>(
         &mut self,
@@ -338,8 +337,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled as well.
-    /// Also returns `false` if the number of queues has changed since the limit was computed.
+    /// Returns whether a request that follows `run` unsignaled requests may be unsignaled, too.
+    /// Returns `false` as well if the number of queues has changed since the limit was computed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
@@ -363,8 +362,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.sends_datagrams
     }
 
-    /// Makes `request` signaled if it follows the maximum number of unsignaled requests, and
-    /// returns it. `run` is the number of unsignaled requests before it.
+    /// Returns `request`, signaled if it follows the maximum number of unsignaled requests. `run`
+    /// is the number of unsignaled requests before it.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {
@@ -384,7 +383,8 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.run
     }
 
-    /// Updates the number of consecutive unsignaled requests for a request that was posted.
+    /// Updates the number of consecutive unsignaled requests after a request was posted, which was
+    /// signaled or not.
     #[inline]
     pub(super) fn count(&mut self, signaled: bool) {
         self.signals.run = if signaled { 0 } else { self.signals.run + 1 };

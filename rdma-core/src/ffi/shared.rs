@@ -14,8 +14,8 @@ use super::span::Span;
 
 const WRITER: u32 = u32::MAX;
 
-/// A span (an owned range of registered memory) that several readers or a single writer can claim,
-/// like a non-blocking read-write lock.
+/// An owned range of registered memory (a span) that either several readers or a single writer can
+/// claim, as with a non-blocking read-write lock.
 ///
 /// A claim is a right to read or write the memory. It keeps this value alive and can outlive every
 /// borrow. A claim that is leaked, or that belongs to a request in flight, keeps the memory
@@ -59,8 +59,8 @@ impl Shared {
         self.len
     }
 
-    /// Returns the span. The method takes `self` by value, and every claim holds a reference to it,
-    /// so no claim exists.
+    /// Returns the span. Every claim holds a reference to this value, which the method takes by
+    /// value, so no claim exists.
     pub(crate) fn into_span(self) -> Span {
         self.span.into_inner()
     }
@@ -80,7 +80,7 @@ impl Shared {
         self.claims.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the bytes of the span, or `None` if a write claim exists.
+    /// Returns the bytes of the span for reading; `None` if a write claim exists.
     ///
     /// Only the shared buffer, which holds the one [`Arc`] that belongs to no claim, may call this
     /// method and the methods below. The shared buffer creates write claims through `&mut self`, so
@@ -95,8 +95,8 @@ impl Shared {
         Some(unsafe { (*self.span.get()).bytes() })
     }
 
-    /// Returns the bytes of the span for writing, or `None` if a claim exists. The result borrows
-    /// `owner` exclusively, so no claim can be created during the borrow.
+    /// Returns the bytes of the span for writing; `None` if a claim exists. The result borrows
+    /// `owner` exclusively, so no claim can be created meanwhile.
     #[inline]
     pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
         if owner.claims.load(Ordering::Acquire) != 0 {
@@ -179,8 +179,8 @@ impl Writing {
         unsafe { &*self.shared.span.get() }
     }
 
-    /// Returns the bytes for writing. The method does not return the span: with two spans a caller
-    /// could exchange them, and each claim would then guard the wrong memory.
+    /// Returns the bytes for writing. Does not return the span: a caller with two spans could
+    /// exchange them, and each claim would then guard the wrong memory.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the only write claim is held; `&mut self` makes the borrow exclusive.
@@ -189,7 +189,7 @@ impl Writing {
 }
 
 impl Writing {
-    /// Releases the claim and returns the shared memory, if this claim holds the last reference to
+    /// Releases the claim, and returns the shared memory if this claim has the last reference to
     /// that memory. Otherwise returns the claim.
     #[inline]
     pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ibverbs_sys as sys;
 
-use super::batch::{BatchRoom, posted_before};
+use super::batch::{BatchStorage, posted_before};
 use super::elements::MAX_ELEMENTS;
 use super::request::{receive_request, scatter};
 use super::shared_receive_slots::SharedReceiveSlots;
@@ -12,11 +12,11 @@ use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
 
-/// A batch of receives that one thread builds. The batch has storage of its own. The memory of each
-/// receive moves into the receive's slot when the batch is posted.
+/// A batch of receives that one thread builds, with storage of its own. The memory of each receive
+/// moves into its slot when the batch is posted.
 pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
     slots: &'a SharedReceiveSlots<T>,
-    room: BatchRoom<sys::ibv_recv_wr>,
+    room: BatchStorage<sys::ibv_recv_wr>,
     /// Index, in `room`, of the first receive that was added and not posted.
     first: usize,
     /// The receives that were added and not posted, in the order of addition. The vector never
@@ -37,7 +37,7 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
     /// Creates a batch of at most `capacity` receives.
     pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.most());
-        let mut room = BatchRoom::CLOSED;
+        let mut room = BatchStorage::CLOSED;
         room.open(capacity, MAX_ELEMENTS);
         Self {
             slots,
@@ -79,8 +79,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
-    /// result of the call. After an error the other receives stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
+    /// result of the call. After an error, the receives that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         let count = self.staged.len();
         if count == 0 {
@@ -108,8 +108,8 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         }
     }
 
-    /// Takes the memory of the receive at `bad`, and of all receives after it, back out of their
-    /// slots: these were not posted. Returns the number of receives that were posted.
+    /// Takes the memory of the receives that were not posted (that at `bad`, and all after it) back
+    /// out of their slots. Returns the number of receives that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
         let count = self.staged.len();
@@ -126,12 +126,12 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         posted
     }
 
-    /// Ends the batch, and returns the memory of the receives that were not posted. Frees all their
-    /// slots, even if the caller does not take all memory.
+    /// Ends the batch, and returns the memory of the receives that were not posted. Frees the slots
+    /// of all of them, even if the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for (reserved, _) in &self.staged {
-            self.slots.table().cancel(reserved.moved());
+            self.slots.table().cancel(reserved.duplicate());
         }
         self.staged.drain(..).filter_map(|(_, memory)| memory)
     }

@@ -19,14 +19,16 @@ use crate::error::{Errno, Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, SharedReceiveQueueId, XrcDomain};
 
-/// The maximum numbers of receives and of scatter/gather elements of a shared receive queue.
+/// The capacity of a shared receive queue: maximum numbers of receives, and of scatter/gather
+/// elements of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedReceiveSizes {
     pub(crate) requests: u32,
     pub(crate) elements: u32,
 }
 
-/// Owner of an `ibv_srq`, and of the memory that the device may use until the queue is destroyed.
+/// The owner of a shared receive queue (`ibv_srq`), and of the memory that the device may use until
+/// the queue is destroyed.
 pub(crate) struct SharedReceiveQueueHandle {
     raw: NonNull<sys::ibv_srq>,
     id: u64,
@@ -103,7 +105,8 @@ impl SharedReceiveQueueHandle {
         Ok(handle)
     }
 
-    /// Queries the number of the queue, if it is in an XRC domain. Other queues have no number.
+    /// Reads the number of the queue into its field, if the queue is in an XRC domain. Other queues
+    /// have no number.
     fn read_number(&mut self) -> Result<()> {
         if self.xrc.is_none() {
             return Ok(());
@@ -140,7 +143,7 @@ impl SharedReceiveQueueHandle {
         self.elements
     }
 
-    /// Keeps memory that the device may still use until the queue is destroyed.
+    /// Keeps `memory`, which the device may still use, until the queue is destroyed.
     pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
         self.abandoned.lock().push(memory);
     }
@@ -269,7 +272,7 @@ impl SharedReceiveQueueHandle {
 
 impl Drop for SharedReceiveQueueHandle {
     fn drop(&mut self) {
-        let remains = Remains {
+        let remains = Destruction {
             raw: self.raw,
             name: self.describe(),
             completions: self.xrc.as_ref().map(|(_, queue)| Arc::clone(queue)),
@@ -280,9 +283,9 @@ impl Drop for SharedReceiveQueueHandle {
     }
 }
 
-/// A shared receive queue that the program no longer uses and that is about to be destroyed, with
-/// the objects that must outlive it.
-struct Remains {
+/// A shared receive queue that is no longer used and about to be destroyed, with the objects that
+/// must outlive it.
+struct Destruction {
     raw: NonNull<sys::ibv_srq>,
     /// Name of the queue in log messages.
     name: String,
@@ -295,19 +298,19 @@ struct Remains {
 }
 
 // SAFETY: verbs are thread-safe on a shared receive queue.
-unsafe impl Send for Remains {}
+unsafe impl Send for Destruction {}
 
-impl Remains {
-    /// Destroys the queue. The driver takes the lock of the completion queue for the destruction.
-    /// If this thread is iterating over that queue and so holds its lock, the shared receive queue
-    /// is destroyed when the iteration ends.
+impl Destruction {
+    /// Destroys the queue. For that the driver locks the completion queue. If this thread is
+    /// iterating over that completion queue, and so holds its lock, the destruction is deferred
+    /// until the iteration ends.
     fn destroy(self) {
         let polled = self
             .completions
             .as_ref()
             .filter(|queue| queue.is_polled_here());
         if let Some(queue) = polled.map(Arc::clone) {
-            return queue.afterwards(move || self.destroy());
+            return queue.run_after_poll(move || self.destroy());
         }
         // SAFETY: the queue is valid and destroyed once, here; every queue pair created with it
         // holds an `Arc` of its handle, so no such queue pair is left. Afterwards the device uses
@@ -345,7 +348,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(
         domain: &ProtectionDomain,
         xrc: Option<(&XrcDomain, &CompletionQueue)>,

@@ -11,8 +11,8 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
-/// The receives in flight of a shared receive queue. Each receive uses a slot (a place in a fixed
-/// table) from posting to completion.
+/// The receives in flight of a shared receive queue. Each uses a slot (a place in a fixed table)
+/// from posting to completion.
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
@@ -55,8 +55,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// Returns the sizes against which receives are checked. Only the number of elements is
-    /// meaningful.
+    /// Returns the sizes against which receives are checked, of which only the number of elements
+    /// has a meaning.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {
@@ -68,7 +68,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    /// Returns the context with which the memory of receives must be registered.
+    /// Returns the context with which memory for receives must be registered.
     #[inline]
     pub(super) fn context(&self) -> &ContextHandle {
         self.handle.domain().context()

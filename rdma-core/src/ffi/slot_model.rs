@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::{Reserved, SlotTable};
 
-/// A simulated device that passes ids from one thread to another, as a completion queue does. It
+/// A simulated device, which passes ids from one thread to another as a completion queue does. It
 /// imposes no memory ordering, so the table itself must order its memory accesses.
 #[derive(Default)]
 struct Device(AtomicU64);
@@ -55,7 +55,7 @@ fn memory_goes_from_the_poster_to_the_completer() {
 }
 
 #[test]
-fn a_completion_that_two_threads_show_counts_once() {
+fn a_completion_passed_by_two_threads_counts_once() {
     loom::model(|| {
         let table = Arc::new(SlotTable::new(1));
         let reserved = table.reserve().unwrap();

@@ -20,15 +20,15 @@ mod choice {
             Self(UnsafeCell::new(value))
         }
 
-        /// Calls `turn` with exclusive access to the value.
+        /// Calls `access` with exclusive access to the value.
         ///
         /// # Safety
         ///
         /// No other thread may access the value during the call.
         #[inline]
-        pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
+        pub(in crate::ffi) unsafe fn with<R>(&self, access: impl FnOnce(&mut T) -> R) -> R {
             // SAFETY: the caller guarantees that no other thread accesses the value.
-            turn(unsafe { &mut *self.0.get() })
+            access(unsafe { &mut *self.0.get() })
         }
     }
 
@@ -81,14 +81,14 @@ mod choice {
             Self(UnsafeCell::new(value))
         }
 
-        /// Calls `turn` with exclusive access to the value.
+        /// Calls `access` with exclusive access to the value.
         ///
         /// # Safety
         ///
         /// No other thread may access the value during the call; the model checks this.
-        pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
+        pub(in crate::ffi) unsafe fn with<R>(&self, access: impl FnOnce(&mut T) -> R) -> R {
             // SAFETY: the caller guarantees exclusive access, which the model checks.
-            self.0.with_mut(|value| turn(unsafe { &mut *value }))
+            self.0.with_mut(|value| access(unsafe { &mut *value }))
         }
     }
 

@@ -1,4 +1,4 @@
-//! A lock-free table of slots that many threads use.
+//! A lock-free table of slots that many threads use at the same time.
 //!
 //! The slots contain the memory of requests in flight. The table serves queues to which several
 //! threads post.
@@ -9,16 +9,16 @@ use std::sync::atomic::Ordering;
 use super::request_id::{BLOCK_BITS, next_block};
 use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 
-/// Number of low bits of a request id that contain the index of the slot. The other bits count the
-/// uses of the slot.
+/// Number of low bits of a request id that are the index of the slot. The other bits count the uses
+/// of the slot.
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Number of times that a slot can be used before it needs another block of ids.
+/// Number of times that a slot can be used before it needs a new block of ids.
 const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
 
-/// State of a slot that no request uses. The low bits of a slot's word contain the state, and the
-/// higher bits the number of times that the slot was used.
+/// The state of a slot that no request uses. The low bits of a slot's word are the state; the
+/// higher bits count how often the slot was used.
 const FREE: u64 = 0;
 const RESERVED: u64 = 1;
 const IN_FLIGHT: u64 = 2;
@@ -47,8 +47,8 @@ struct Slot<T> {
 // between threads, which `T: Send` allows, and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// The exclusive right to use a reserved slot for one request. Contains the unique id of that
-/// request. The right is valid only for the table that created it.
+/// The exclusive right to use a reserved slot for one request, whose unique id it contains. The
+/// right is valid only for the table that created it.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     id: u64,
@@ -67,10 +67,9 @@ impl Reserved {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// Returns a duplicate of this right. The caller must use only one of the two values
-    /// afterwards.
+    /// Returns a duplicate of this right. The caller must afterwards use only one of the two.
     #[inline]
-    pub(super) fn moved(&self) -> Self {
+    pub(super) fn duplicate(&self) -> Self {
         Self { id: self.id }
     }
 
@@ -80,8 +79,7 @@ impl Reserved {
     }
 }
 
-/// Returns the word of a slot that the request with the id `id` uses and that is in the state
-/// `state`.
+/// Returns the word of a slot in the state `state` that the request with the id `id` uses.
 #[inline]
 fn word(id: u64, state: u64) -> u64 {
     ((id >> INDEX_BITS) << STATE_BITS) | state
@@ -132,8 +130,7 @@ impl<T> SlotTable<T> {
         Some(reserved)
     }
 
-    /// Returns the slot that a reservation is for, or `None` if the reservation belongs to another
-    /// table.
+    /// Returns the slot of a reservation; `None` if the reservation belongs to another table.
     #[inline]
     fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
         let slot = self.slots.get(reserved.index() as usize)?;
@@ -147,7 +144,7 @@ impl<T> SlotTable<T> {
         self.slot(reserved).is_some()
     }
 
-    /// Frees a reserved slot that no request has used. Has no effect if the slot belongs to another
+    /// Frees a reserved slot that no request has used. Has no effect if it belongs to another
     /// table.
     #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
@@ -157,12 +154,11 @@ impl<T> SlotTable<T> {
         }
     }
 
-    /// Stores the memory of a request in a reserved slot. The state of the slot is then "in
-    /// flight".
+    /// Stores the memory of a request in a reserved slot, whose state becomes "in flight".
     ///
     /// # Panics
     ///
-    /// If the slot belongs to another table.
+    /// Panics if the slot belongs to another table.
     #[inline]
     pub(super) fn launch(&self, reserved: &Reserved, memory: T) {
         let slot = self.slot(reserved).expect("a slot of this table");
@@ -172,16 +168,16 @@ impl<T> SlotTable<T> {
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
-    /// Takes the memory of the request with this id, and returns the index of the slot with the
-    /// memory. The slot stays in use until [`Self::release`]. Returns `None` if no request with
-    /// this id is in flight.
+    /// Takes the memory of the request with the id `id`, and returns it with the index of its slot.
+    /// The slot stays in use until [`Self::release`]. Returns `None` if no request with this id is
+    /// in flight.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
         self.take(id, DONE)
     }
 
-    /// Takes the memory of the request with this id out of its slot, and sets the state of the slot
-    /// to `next`.
+    /// Takes the memory of the request with the id `id` out of its slot, whose state becomes
+    /// `next`.
     #[inline]
     fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
@@ -209,7 +205,7 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Takes back the memory of a request that the device did not accept. The slot stays reserved
+    /// Takes back the memory of a request that the device did not accept. Its slot stays reserved
     /// for another attempt.
     #[cold]
     pub(super) fn recall(&self, reserved: &Reserved) -> T {
@@ -218,7 +214,7 @@ impl<T> SlotTable<T> {
         memory
     }
 
-    /// Frees the slot at `index` if its request has completed. Has no effect on a slot in any other
+    /// Frees the slot at `index` if its request has completed. Has no effect on a slot in another
     /// state.
     #[inline]
     pub(super) fn release(&self, index: u32) {
@@ -245,8 +241,8 @@ impl<T> SlotTable<T> {
 }
 
 impl<T: Send + 'static> SlotTable<T> {
-    /// Takes all slots out of the table if a request is in flight. The caller must keep the result
-    /// until the device no longer uses the memory. Returns `None` if no request is in flight.
+    /// Takes all slots out of the table if a request is in flight. The caller must keep them until
+    /// the device no longer uses the memory. Returns `None` if no request is in flight.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let in_flight =
             |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;
@@ -352,10 +348,10 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&memory), 1);
     }
 
-    /// Checks that the memory of each request is returned exactly once and unchanged while threads
-    /// post and complete requests, and another thread releases slots at wrong times.
+    /// Checks that the memory of each request is returned exactly once, and unchanged, while
+    /// threads post and complete requests and another thread releases slots at wrong times.
     #[test]
-    fn many_threads_and_untimely_releases() {
+    fn wrong_releases_lose_no_memory() {
         const THREADS: usize = 3;
         const EACH: usize = if cfg!(miri) { 200 } else { 30_000 };
         let table = SlotTable::<Box<usize>>::new(2);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ibverbs_sys as sys;
 
-use super::batch::{BatchRoom, Linked, posted_before};
+use super::batch::{BatchStorage, Linked, posted_before};
 use super::elements::MAX_ELEMENTS;
 use super::in_flight::{Launched, Slots};
 use super::request::{describe_send, receive_request, scatter};
@@ -15,18 +15,18 @@ use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
-/// A batch of requests that one thread builds. The batch has storage of its own. The memory of each
-/// request moves into the request's slot when the batch is posted.
+/// A batch of requests that one thread builds, with storage of its own. The memory of each request
+/// moves into its slot when the batch is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     slots: &'a Slots<T>,
-    room: BatchRoom<W>,
+    room: BatchStorage<W>,
     /// Index, in `room`, of the first request that was added and not posted.
     first: usize,
     /// The requests that were added and not posted, in the order of addition. The vector never
     /// reallocates.
     staged: Vec<Staged<T>>,
-    /// Id of the last posted request if it is unsignaled, otherwise 0. The completion of the next
-    /// signaled request of the batch also completes that request.
+    /// The id of the last posted request if it is unsignaled, else 0. The next signaled request of
+    /// the batch completes it as well.
     earlier: u64,
 }
 
@@ -37,8 +37,8 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// Returns the id of this request if it is unsignaled: the completion of a later request must
-    /// then complete it as well. Returns 0 if this request is signaled.
+    /// Returns the id of this request if it is unsignaled, so that the completion of a later
+    /// request must complete it as well. Returns 0 if it is signaled.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -62,7 +62,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     /// Creates a batch of at most `capacity` requests.
     pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.capacity());
-        let mut room = BatchRoom::CLOSED;
+        let mut room = BatchStorage::CLOSED;
         room.open(capacity, MAX_ELEMENTS);
         Self {
             slots,
@@ -91,7 +91,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Moves the memory of the requests that were added into their slots.
+    /// Moves the memory of the requests in the batch into their slots.
     #[inline]
     fn launch(&mut self) {
         let mut earlier = self.earlier;
@@ -103,7 +103,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         }
     }
 
-    /// Records that all requests that were added have been posted, and returns their number.
+    /// Records that all requests in the batch were posted, and returns their number.
     #[inline]
     fn finish(&mut self) -> usize {
         let count = self.staged.len();
@@ -112,8 +112,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         count
     }
 
-    /// Takes the memory of the request at `bad`, and of all requests after it, back out of their
-    /// slots: these were not posted. Returns the number of requests that were posted.
+    /// Takes the memory of the requests that were not posted (that at `bad`, and all after it) back
+    /// out of their slots. Returns the number of requests that were posted.
     #[cold]
     fn recall(&mut self, bad: *mut W) -> usize {
         let count = self.staged.len();
@@ -133,12 +133,12 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         posted
     }
 
-    /// Ends the batch, and returns the memory of the requests that were not posted. Frees all their
-    /// slots, even if the caller does not take all memory.
+    /// Ends the batch, and returns the memory of the requests that were not posted. Frees the slots
+    /// of all of them, even if the caller does not take all memory.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         for staged in &mut self.staged {
-            self.slots.cancel(staged.reserved.moved());
+            self.slots.cancel(staged.reserved.duplicate());
             staged.held.keep.settle(Outcome::NotPosted);
         }
         let staged = self.staged.drain(..);
@@ -147,7 +147,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
-    /// Adds a request to the batch, in the reserved slot `slot`. On failure the slot is freed.
+    /// Adds a request in the reserved slot `slot` to the batch. On failure the slot is freed.
     #[inline]
     pub(crate) fn stage(
         &mut self,
@@ -205,8 +205,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         unsafe { (*wr.as_mut_ptr()).send_flags |= signaled };
     }
 
-    /// Posts the requests of the batch in one call. Returns the number of posted requests and the
-    /// result of the call. After an error the other requests stay in the batch.
+    /// Posts the requests of the batch in one call. Returns the number of posted requests, and the
+    /// result of the call. After an error, the requests that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
@@ -266,8 +266,8 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
         Ok(())
     }
 
-    /// Posts the receives of the batch in one call. Returns the number of posted receives and the
-    /// result of the call. After an error the other receives stay in the batch.
+    /// Posts the receives of the batch in one call. Returns the number of posted receives, and the
+    /// result of the call. After an error, the receives that were not posted stay in the batch.
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));

@@ -1,4 +1,4 @@
-//! Spans: exclusive ownership of a range of registered memory.
+//! Spans: ranges of registered memory with exclusive ownership.
 //!
 //! A span is the basis of the crate's buffers: it can be split, joined and moved into a request.
 
@@ -37,8 +37,8 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// Creates a span that covers a whole region. The function takes the handle of the region by
-    /// value, so no other span of the region exists.
+    /// Creates a span of a whole region. The region's handle is taken by value, so no other span of
+    /// it exists.
     pub(crate) fn whole(region: RegionHandle) -> Self {
         let (start, len) = (region.memory().start(), region.memory().len());
         Self {
@@ -66,8 +66,7 @@ impl Span {
         &self.region
     }
 
-    /// Returns the range that this span covers in the memory of its region, in bytes from the start
-    /// of the region.
+    /// Returns the range of this span in the memory of its region, in bytes.
     pub(crate) fn range(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize - self.region.memory().start().as_ptr() as usize;
         start..start + self.len
@@ -90,8 +89,7 @@ impl Span {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Returns the region, if this span covers the whole region and no other span of the region
-    /// exists. Otherwise returns the span.
+    /// Returns the region if this span covers all of it. Otherwise returns the span.
     pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
         let Self { start, len, region } = self;
         let again = |region| Self { start, len, region };
@@ -101,8 +99,7 @@ impl Span {
         Arc::try_unwrap(region).map_err(again)
     }
 
-    /// Divides the span into two, `[0, at)` and `[at, len)`. `at` must be at most the length of the
-    /// span.
+    /// Divides the span into `[0, at)` and `[at, len)`. `at` must be at most its length.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.len, "split at {at} of {} bytes", self.len);
         // SAFETY: `at` is inside the span or one past its end.
@@ -115,8 +112,8 @@ impl Span {
         (Self { len: at, ..self }, right)
     }
 
-    /// Joins this span with the span `right`, which must directly follow it in memory. Returns both
-    /// spans unchanged if they are not adjacent or belong to different regions.
+    /// Joins this span with `right`, which must directly follow it in memory. Returns both
+    /// unchanged if they are not adjacent or belong to different regions.
     pub(crate) fn join(self, right: Self) -> Result<Self, (Self, Self)> {
         // SAFETY: the end of the span is inside its allocation or one past its end.
         let end = unsafe { self.start.add(self.len) };

@@ -1,5 +1,5 @@
-//! The stash of a completion queue: a store for completions that a thread has polled although they
-//! belong to requests of another thread.
+//! The stash of a completion queue: a store for completions that one thread has polled although
+//! they belong to requests of another.
 //!
 //! A completion stays in the stash until the next poll, or is delivered to the [`Inbox`] of the
 //! thread that waits for it.
@@ -14,22 +14,21 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::inbox::Inbox;
 
-/// Flag of [`Stash::state`]: the stash contains completions, or a thread has opened it.
+/// Flag of [`Stash::state`]: the stash contains completions, or a thread has it open.
 const FILLED: u64 = 1;
-/// Flag of [`Stash::state`]: polls must always take the slow path, because the queue is an extended
+/// Flag of [`Stash::state`]: every poll must take the slow path, because the queue is an extended
 /// queue, which `ibv_poll_cq` must not poll.
 const SLOW: u64 = 2;
 /// Flag of [`Stash::state`]: the inbox of a waiting thread is registered.
 const AWAITED: u64 = 4;
-/// Values of one step of two counters in [`Stash::state`]. Steps of `SORTER` count the threads that
-/// are sorting, and steps of `WAITER` the threads that wait until no thread is sorting.
+/// Steps of two counters in [`Stash::state`]: `SORTER` counts the threads that are sorting,
+/// `WAITER` the threads that wait until none is sorting.
 const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// A store for completions that one thread has polled and another thread must receive. The
-/// completions are in the order of polling or, if several threads poll at the same time, in the
-/// order of insertion.
+/// The completions that one thread has polled and another must receive, in the order of
+/// polling; if several threads poll at the same time, in the order of insertion.
 ///
 /// A poll reads one word of the stash, so a queue whose stash is never used has no other cost.
 #[derive(Debug)]
@@ -42,7 +41,8 @@ pub(super) struct Stash<T> {
 }
 
 impl<T> Stash<T> {
-    /// Creates an empty stash. If `always_slow` is set, [`Self::needs_slow_path`] always returns `true`.
+    /// Creates an empty stash. If `always_slow` is set, [`Self::needs_slow_path`] always returns
+    /// `true`.
     pub(super) fn new(always_slow: bool) -> Self {
         Self {
             state: AtomicU64::new(if always_slow { SLOW } else { 0 }),
@@ -65,8 +65,8 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
-    /// Returns whether the stash contains completions, or may soon contain completions because a
-    /// thread has opened it.
+    /// Returns whether the stash contains completions, or may do so soon because a thread has it
+    /// open.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.state.load(Ordering::Relaxed) & FILLED != 0
@@ -77,11 +77,11 @@ impl<T> Stash<T> {
     ///
     /// Requests with these ids must be posted only after the registration, so that every thread
     /// that polls their completions sees the inbox.
-    pub(super) fn divert_to(&self, inbox: &Arc<Inbox<T>>) -> Diversion<'_, T> {
+    pub(super) fn register(&self, inbox: &Arc<Inbox<T>>) -> InboxRegistration<'_, T> {
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(inbox));
         self.state.fetch_or(AWAITED, Ordering::Relaxed);
-        Diversion {
+        InboxRegistration {
             stash: self,
             inbox: Arc::clone(inbox),
         }
@@ -96,15 +96,16 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & AWAITED != 0
     }
 
-    /// Delivers the completion with this id to the inbox to which the id belongs. Returns `false`
-    /// if no registered inbox has the id. A completion for an inbox is never delivered elsewhere.
+    /// Delivers the completion with the id `id` to the inbox to which the id belongs. Returns
+    /// `false` if no registered inbox has the id. A completion for an inbox is never delivered
+    /// elsewhere.
     #[inline]
-    pub(super) fn divert(&self, id: u64, completion: impl FnMut() -> T) -> bool {
-        self.is_awaited() && self.divert_awaited(id, completion)
+    pub(super) fn deliver(&self, id: u64, completion: impl FnMut() -> T) -> bool {
+        self.is_awaited() && self.deliver_to_inbox(id, completion)
     }
 
     #[cold]
-    fn divert_awaited(&self, id: u64, mut completion: impl FnMut() -> T) -> bool {
+    fn deliver_to_inbox(&self, id: u64, mut completion: impl FnMut() -> T) -> bool {
         let awaited = self.awaited.lock();
         awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
@@ -131,10 +132,10 @@ impl<T> Stash<T> {
         (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
-    /// Waits until all threads that are sorting have finished, and opens the stash.
+    /// Waits until no thread is sorting, then opens the stash.
     ///
-    /// During the wait no further thread can begin to sort, so that the wait ends: [`Self::sort`]
-    /// returns `None`.
+    /// No further thread can begin to sort during the wait, so it ends: [`Self::sort`] returns
+    /// `None`.
     pub(super) fn open_sorted(&self) -> Open<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor.
         const SPINS: u32 = 100;
@@ -156,7 +157,7 @@ impl<T> Stash<T> {
     }
 }
 
-/// The guard of a thread that is sorting: see [`Stash::sort`]. Dropping the guard ends the sorting.
+/// The guard of a thread that is sorting: see [`Stash::sort`]. Dropping it ends the sorting.
 #[derive(Debug)]
 pub(super) struct Sorting<'a> {
     state: &'a AtomicU64,
@@ -168,20 +169,20 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// The registration of an inbox with a stash. Dropping this value ends the registration.
+/// The registration of an inbox with a stash, which ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Diversion<'a, T> {
+pub(super) struct InboxRegistration<'a, T> {
     stash: &'a Stash<T>,
     inbox: Arc<Inbox<T>>,
 }
 
-impl<T> Diversion<'_, T> {
+impl<T> InboxRegistration<'_, T> {
     pub(super) fn inbox(&self) -> &Inbox<T> {
         &self.inbox
     }
 }
 
-impl<T> Drop for Diversion<'_, T> {
+impl<T> Drop for InboxRegistration<'_, T> {
     fn drop(&mut self) {
         let mut awaited = self.stash.awaited.lock();
         awaited.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
@@ -191,7 +192,7 @@ impl<T> Drop for Diversion<'_, T> {
     }
 }
 
-/// A guard that gives exclusive access to the completions in a stash.
+/// A guard with exclusive access to the completions in a stash.
 #[derive(Debug)]
 pub(super) struct Open<'a, T> {
     state: &'a AtomicU64,
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_filled_while_open_or_with_something_in_it() {
+    fn a_stash_is_filled_while_open_or_not_empty() {
         let stash = Stash::new(false);
         assert!(!stash.is_filled() && !stash.needs_slow_path());
         let mut open = stash.open();
@@ -245,26 +246,26 @@ mod tests {
         let stash = Stash::<u8>::new(false);
         let ((inbox, id), (other, its)) = (Inbox::new(), Inbox::new());
         let (inbox, other) = (Arc::new(inbox), Arc::new(other));
-        assert!(!stash.divert(id, || 1) && !stash.is_awaited());
-        let awaited = stash.divert_to(&inbox);
-        let others = stash.divert_to(&other);
+        assert!(!stash.deliver(id, || 1) && !stash.is_awaited());
+        let awaited = stash.register(&inbox);
+        let others = stash.register(&other);
         assert!(stash.is_awaited() && !stash.needs_slow_path() && !stash.is_filled());
         assert!(
             stash.sort().is_some(),
             "that does not keep anybody from sorting"
         );
-        assert!(!stash.divert(next_block(), || 2));
-        assert!(stash.divert(id + 3, || 3) && stash.divert(its + 4, || 4));
+        assert!(!stash.deliver(next_block(), || 2));
+        assert!(stash.deliver(id + 3, || 3) && stash.deliver(its + 4, || 4));
         assert_eq!((awaited.inbox().len(), others.inbox().len()), (1, 1));
         assert_eq!((inbox.take(), other.take()), (Some(3), Some(4)));
         drop(awaited);
-        assert!(!stash.divert(id, || 5) && stash.is_awaited());
+        assert!(!stash.deliver(id, || 5) && stash.is_awaited());
         drop(others);
         assert!(!stash.is_awaited());
     }
 
     #[test]
-    fn who_sorts_is_waited_for() {
+    fn opening_waits_for_sorting_threads() {
         let stash = Stash::new(false);
         let sorting = stash.sort().unwrap();
         let other = stash.sort().expect("sorters do not wait for each other");
@@ -285,11 +286,11 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// Checks that a thread finds its completion even if other threads poll the completion and put
-    /// it back. The thread polls as the crate does: the stash if it may contain completions, then
-    /// the device, then the stash again.
+    /// Checks that a thread finds its completion even if other threads poll it and put it back. The
+    /// thread polls as the crate does: the stash if it may contain completions, then the device,
+    /// then the stash again.
     #[test]
-    fn nobody_misses_what_another_one_has_in_hand() {
+    fn a_thread_finds_a_completion_that_another_has_polled() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };
         let stash = Stash::new(false);
         let device = Mutex::new(VecDeque::new());

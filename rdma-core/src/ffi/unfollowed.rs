@@ -1,16 +1,16 @@
-//! Unsignaled requests of a queue to which many threads post.
+//! The unsignaled requests of a queue to which many threads post.
 //!
-//! Unsignaled requests have no completion of their own; the completion of a later request completes
-//! them.
+//! An unsignaled request has no completion of its own; the completion of a later request completes
+//! it as well.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The posted unsignaled requests of a queue for which no signaled request has been posted yet.
+/// The posted unsignaled requests of a queue after which no signaled request was posted yet.
 ///
 /// Unsignaled requests form chains: the slot of each request contains the id of the request before
-/// it. A signaled request takes over a whole chain. Its completion also completes the requests of
+/// it. A signaled request takes over a whole chain; its completion also completes the requests of
 /// that chain, because they were posted before it. A thread holds the lock while it posts an
 /// unsignaled request.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ struct Chains {
 }
 
 impl Unfollowed {
-    /// Creates an empty list. `is_alone` states whether no other queue posts to the queue pair. If
-    /// it is `false`, the first request must be signaled, because the other queues may have left
-    /// only one free place in the send queue.
+    /// Creates an empty list. `is_alone` says that no other queue posts to the queue pair.
+    /// Otherwise the first request must be signaled, because the other queues may have left only
+    /// one free place in the send queue.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
@@ -43,8 +43,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting a signaled request. If a chain of unsignaled requests exists, the completion
-    /// of this request will also complete that chain.
+    /// Begins posting a signaled request. If a chain of unsignaled requests exists, this request
+    /// takes it over.
     #[inline]
     pub(super) fn follow(&self) -> Follow<'_> {
         Follow {
@@ -54,8 +54,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting a request that the program made unsignaled. The request becomes signaled if
-    /// `limit` unsignaled requests in a row precede it.
+    /// Begins posting a request that the program made unsignaled. The request becomes signaled if it follows
+    /// `limit` unsignaled requests in a row.
     pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);
@@ -71,8 +71,8 @@ impl Unfollowed {
         }
     }
 
-    /// Removes a chain of unsignaled requests. Returns the id of its last request, or 0 if there is
-    /// no chain.
+    /// Removes a chain of unsignaled requests, and returns the id of its last request; 0 if there
+    /// is no chain.
     #[inline]
     pub(super) fn take(&self) -> u64 {
         // Relaxed: a chain that is not visible yet is taken by the next request.
@@ -91,8 +91,8 @@ impl Unfollowed {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain of unsignaled requests whose last request has this id. The next request will be
-    /// signaled, because the chain may already have the maximum length.
+    /// Adds a chain of unsignaled requests whose last request has the id `id`. The next request
+    /// will be signaled, because the chain may already have the maximum length.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
         let mut chains = self.chains.lock();
@@ -119,15 +119,15 @@ impl Follow<'_> {
         self.unsignaled.is_none()
     }
 
-    /// Returns the id of the last request in the chain of unsignaled requests before this request,
-    /// or 0 if there is no chain.
+    /// Returns the id of the last request in the chain that this request takes over; 0 if there is
+    /// none.
     #[inline]
     pub(super) fn earlier(&self) -> u64 {
         self.earlier
     }
 
-    /// Records that the device has accepted the request with the id `id`. Adds the request to its
-    /// chain if it is unsignaled.
+    /// Records that the device has accepted the request, whose id is `id`. Adds it to its chain if
+    /// it is unsignaled.
     #[inline]
     pub(super) fn posted(self, id: u64) {
         if let Some(mut chains) = self.unsignaled {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_behind_which_nothing_was_posted_is_left_again() {
+    fn a_chain_without_a_later_request_is_released() {
         let unfollowed = Unfollowed::new(true);
         unfollowed.follow_unsignaled(MANY).posted(1);
         for is_signaled in [true, false] {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_behind_as_many_unsignaled_ones_as_may_be_is_signaled() {
+    fn the_request_after_the_maximum_of_unsignaled_ones_is_signaled() {
         let unfollowed = Unfollowed::new(true);
         for id in 1..=4 {
             let follow = unfollowed.follow_unsignaled(4);

@@ -1,4 +1,4 @@
-//! Memory regions that Rust references cannot point to: device memory, dma-bufs and null regions.
+//! Memory regions to which no Rust reference can point: device memory, dma-bufs and null regions.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::region::{RawRegion, Registering};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// Owner of an `ibv_mr` over memory that no Rust reference can point to.
+/// The owner of a memory region (`ibv_mr`) over memory to which no Rust reference can point.
 pub(crate) struct UnmappedHandle {
     raw: RawRegion,
     /// Address that requests use for the first byte.
@@ -37,8 +37,7 @@ impl fmt::Debug for UnmappedHandle {
 }
 
 impl UnmappedHandle {
-    /// Creates a null region: RDMA reads of the region return zeroes, and the device discards
-    /// writes to it.
+    /// Creates a null region: RDMA reads of it return zeroes, and the device discards writes to it.
     pub(crate) fn null(domain: Arc<ProtectionDomainHandle>) -> Result<Self> {
         // SAFETY: the handle of the domain keeps it valid.
         let raw = unsafe { sys::ibv_alloc_null_mr(domain.as_raw()) };

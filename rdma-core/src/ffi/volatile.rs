@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use super::access::{copy_in, copy_out};
 use super::span::Span;
 
-/// A span (an owned range of registered memory) that is never borrowed as a slice: the program
+/// An owned range of registered memory (a span) that is never borrowed as a slice. The program
 /// accesses it only by atomic operations.
 ///
 /// Invariant: while this value exists, no plain reference to the bytes exists.
@@ -15,13 +15,13 @@ pub(crate) struct Volatile {
 }
 
 impl Volatile {
-    /// Wraps a span. From then on no code can borrow the bytes as a slice.
+    /// Wraps a span. As long as this value exists, no code can borrow the bytes as a slice.
     pub(super) fn new(span: Span) -> Self {
         Self { span }
     }
 
-    /// Returns the span, whose bytes can be borrowed again. The caller must know that no peer or
-    /// device writes to the bytes any more.
+    /// Returns the span, whose bytes can then be borrowed again. The caller must know that no peer
+    /// or device writes to them any more.
     pub(super) fn into_span(self) -> Span {
         self.span
     }
@@ -34,8 +34,8 @@ impl Volatile {
         self.span.len()
     }
 
-    /// Returns whether the byte at `offset` is aligned for an atomic access of `size` bytes. `size`
-    /// must be a power of two.
+    /// Returns whether the byte at `offset` is aligned for an atomic access of `size` bytes, a
+    /// power of two.
     #[inline]
     pub(crate) fn is_aligned(&self, offset: usize, size: usize) -> bool {
         (self.span.start().as_ptr() as usize).wrapping_add(offset) & (size - 1) == 0
@@ -56,7 +56,7 @@ impl Volatile {
         unsafe { copy_in(from, start) };
     }
 
-    /// Returns the eight bytes at `offset` as an atomic. They must be aligned and inside the span.
+    /// Returns the eight bytes at `offset`, which must be aligned and inside the span, as an atomic.
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         let start = self.aligned(offset, size_of::<u64>());
@@ -65,7 +65,7 @@ impl Volatile {
         unsafe { &*start.cast::<AtomicU64>() }
     }
 
-    /// Returns the four bytes at `offset` as an atomic. They must be aligned and inside the span.
+    /// Returns the four bytes at `offset`, which must be aligned and inside the span, as an atomic.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         let start = self.aligned(offset, size_of::<u32>());

@@ -10,7 +10,7 @@ use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::WindowType;
 
-/// Owner of an `ibv_mw`.
+/// The owner of a memory window (`ibv_mw`). Dropping this value frees the window.
 #[derive(Debug)]
 pub(crate) struct WindowHandle {
     /// The `ibv_mw` of the window; `None` after the window was freed.
@@ -65,7 +65,7 @@ impl WindowHandle {
         &self.domain
     }
 
-    /// Returns the key in the `ibv_mw`, where libibverbs has recorded it; 0 after [`Self::end`].
+    /// Returns the key that libibverbs has recorded in the `ibv_mw`; 0 after [`Self::end`].
     pub(super) fn key(&self) -> u32 {
         // SAFETY: the window exists until `end` clears `raw`.
         self.raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
@@ -83,7 +83,7 @@ impl WindowHandle {
         }
     }
 
-    /// Moves the window into a new handle. This handle is empty afterwards.
+    /// Moves the window into a new handle, and leaves this one empty.
     pub(super) fn take(&mut self) -> Self {
         Self {
             raw: self.raw.take(),
@@ -107,7 +107,8 @@ impl WindowHandle {
     }
 }
 
-/// Returns the error for a failed allocation of a window of type `kind`.
+/// Returns the error of a failed allocation of a window of type `kind`: [`Error::Unsupported`] if
+/// the device does not have such windows.
 #[cold]
 fn refused(domain: &ProtectionDomainHandle, kind: WindowType, errno: Errno) -> Error {
     use sys::ibv_device_cap_flags as Capability;

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 use crate::receive::{XrcDomain, XrcDomainOpening};
 
-/// Owner of an `ibv_xrcd`.
+/// The owner of an XRC domain (`ibv_xrcd`). Dropping this value closes the domain.
 #[derive(Debug)]
 pub(crate) struct XrcDomainHandle {
     raw: NonNull<sys::ibv_xrcd>,
@@ -89,7 +89,7 @@ impl XrcDomain {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_xrcd) -> Self {
         let handle = XrcDomainHandle {
             raw: NonNull::new(raw).expect("an XRC domain"),

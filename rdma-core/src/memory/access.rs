@@ -34,7 +34,7 @@ bitflags::bitflags! {
         /// page.
         ///
         /// The operations that a device supports on such memory are reported by
-        /// [`on_demand_paging`](crate::ExtendedDeviceAttributes::on_demand_paging).
+        /// [`on_demand_paging`](crate::device::ExtendedDeviceAttributes::on_demand_paging).
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
         /// The whole region consists of huge pages. Meaningful only together with
         /// [`Self::ON_DEMAND`].

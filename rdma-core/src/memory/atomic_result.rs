@@ -11,7 +11,8 @@ use crate::protection_domain::ProtectionDomain;
 /// An `AtomicResult` is `Send` and `Sync`, like a [`Buffer`].
 ///
 /// ```
-/// # use rdma_core::{AccessFlags, AtomicResult, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # use rdma_core::memory::AtomicResult;
 /// # let context = Context::open("softroce0")?;
 /// # let domain = context.protection_domain()?;
 /// # let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
@@ -35,7 +36,7 @@ use crate::protection_domain::ProtectionDomain;
 pub struct AtomicResult(Buffer);
 
 impl AtomicResult {
-    /// Size of the result of an atomic operation in bytes.
+    /// The size of an atomic operation's result in bytes.
     const SIZE: usize = size_of::<u64>();
 
     /// Allocates and registers memory for one result. To place several results in one registration,
@@ -66,8 +67,7 @@ impl AtomicResult {
 impl TryFrom<Buffer> for AtomicResult {
     type Error = Error;
 
-    /// Converts a buffer to memory for a result. Returns an error unless the buffer has exactly
-    /// eight bytes.
+    /// Converts a buffer of exactly eight bytes to memory for a result. Fails for any other size.
     fn try_from(buffer: Buffer) -> Result<Self> {
         if buffer.len() != Self::SIZE {
             let reason = format!("{} bytes, and an atomic brings 8", buffer.len());

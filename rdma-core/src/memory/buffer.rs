@@ -67,8 +67,8 @@ impl Buffer {
         self.span.region().as_raw()
     }
 
-    /// Splits the buffer into two independent buffers, `[0, at)` and `[at, len)`, of the same
-    /// registration.
+    /// Splits the buffer into two independent buffers of the same registration, `[0, at)` and `[at,
+    /// len)`.
     ///
     /// # Panics
     ///
@@ -79,7 +79,7 @@ impl Buffer {
         (Self { span: left }, Self { span: right })
     }
 
-    /// Joins this buffer and the adjacent buffer `right` into one buffer.
+    /// Joins this buffer and `right`, the adjacent buffer, into one buffer.
     ///
     /// # Errors
     ///
@@ -91,7 +91,8 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer read-only and shareable: any number of requests can send from it at once.
+    /// Makes the buffer read-only and shareable, so that any number of requests can send from it at
+    /// once.
     pub fn freeze(self) -> FrozenBuffer {
         let range = 0..self.len();
         FrozenBuffer {
@@ -113,7 +114,7 @@ impl Buffer {
         self.grant(access, None)
     }
 
-    /// Grants peers RDMA access to the memory of this buffer, like [`Self::expose`]. Peers use
+    /// Grants peers RDMA access to the memory of this buffer, like [`Self::expose`], but peers use
     /// `address` for the first byte. `address` must have the same offset within a page as the
     /// memory.
     ///
@@ -256,8 +257,8 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// Returns the underlying buffer if no other clone or part exists. Does not check that the
-    /// memory is writable.
+    /// Returns the underlying buffer if no other clone or part exists, else this value. Does not
+    /// check that the memory is writable.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
@@ -294,8 +295,8 @@ impl Gather for FrozenBuffer {
     }
 }
 
-/// Converts `range` to start and end offsets. Returns an error if the range does not lie inside of
-/// `len` bytes.
+/// Converts `range` to a start and an end. Returns an error if the range is not inside of `len`
+/// bytes.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

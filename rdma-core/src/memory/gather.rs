@@ -9,11 +9,11 @@ use crate::ffi::ElementList;
 pub(crate) mod sealed {
     use crate::ffi::LocalKey;
 
-    /// A private supertrait that seals [`super::Gather`]. A wrong implementation of `Gather` could
+    /// A private supertrait that seals [`super::Gather`]: a wrong implementation of `Gather` could
     /// let a device write to memory that the request does not own.
     pub trait Sealed {}
 
-    /// Memory that is one contiguous range of a registration, so that it needs one scatter/gather
+    /// Memory that is one contiguous range of a registration, and so needs only one scatter/gather
     /// element.
     pub trait Contiguous: Sealed {
         /// Returns the address that requests use for the first byte.
@@ -59,7 +59,7 @@ impl<'a> Elements<'a> {
         self.0.forbid_writing();
     }
 
-    /// Appends bytes for an inline request. Posting the request copies the bytes, which must happen
+    /// Appends the bytes of an inline request. Posting the request copies them, which must happen
     /// before the borrow ends.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
@@ -106,7 +106,7 @@ pub trait Scatter: Gather {
     }
 }
 
-/// Memory of which a request uses only a range. The completion of the request gives back the whole
+/// Memory of which a request uses only a range. The request's completion gives back all of the
 /// memory.
 #[derive(Debug)]
 pub struct Part<M> {

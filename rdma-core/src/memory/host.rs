@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{Allocation, PAGE};
 use crate::protection_domain::ProtectionDomain;
 
-/// Default size of a huge page in bytes: 2 MiB, the smallest size on x86-64 and the usual size on
-/// aarch64.
+/// The default size of a huge page in bytes: 2 MiB, the smallest size on x86-64 and the usual size
+/// on aarch64.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory of this process that can be registered. The memory can have a chosen alignment, can be in
@@ -20,7 +20,8 @@ const HUGE_PAGE: usize = 2 << 20;
 /// `HostMemory` is `Send` and `Sync`, like a `Box<[u8]>`.
 ///
 /// ```
-/// use rdma_core::{Context, HostMemory, HugePages};
+/// use rdma_core::Context;
+/// use rdma_core::memory::{HostMemory, HugePages};
 ///
 /// let memory = HostMemory::builder(1 << 20)
 ///     .huge_pages(HugePages::Prefer)
@@ -65,7 +66,7 @@ pub enum Pages {
     Huge(usize),
 }
 
-/// The program's choice whether new memory uses huge pages.
+/// Whether new memory is allocated in huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -235,7 +236,7 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Allocates memory without huge pages: from the device if it has an allocator, otherwise from
+    /// Allocates the memory without huge pages: from the device if it has an allocator, else from
     /// the process.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);

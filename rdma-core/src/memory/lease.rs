@@ -31,7 +31,8 @@ use crate::refused::Refused;
 /// state, by deallocating the window.
 ///
 /// ```
-/// use rdma_core::{AccessFlags, WindowType};
+/// use rdma_core::AccessFlags;
+/// use rdma_core::memory::WindowType;
 /// # use rdma_core::{ConnectOptions, Context, QueuePair, SendQueue, SendRequest, WorkCompletion};
 /// # let context = Context::open_default()?;
 /// # let domain = context.protection_domain()?;
@@ -67,7 +68,7 @@ use crate::refused::Refused;
 /// While it is leased, the memory cannot be accessed as a slice:
 ///
 /// ```compile_fail,E0608
-/// # fn example(lease: rdma_core::WindowLease) {
+/// # fn example(lease: rdma_core::memory::WindowLease) {
 /// println!("{}", lease[0]);
 /// # }
 /// ```
@@ -83,11 +84,10 @@ pub struct WindowLease {
     lease: Arc<Lease>,
 }
 
-/// The name of leased memory in error messages.
+/// The name that error messages use for leased memory.
 const LEASED: &str = "leased memory";
 
-/// The state of a memory window, from [`WindowLease::state`]: it states whether peers can access
-/// the memory through the window.
+/// The state of a lease's memory window: whether peers can access the memory through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
@@ -132,9 +132,8 @@ impl Buffer {
     }
 }
 
-/// Returns an error if the window would let peers access memory outside of `buffer`. That is
-/// possible if `buffer` is only a part of a registration and the device does not check the bounds
-/// of windows.
+/// Returns an error if the window would let peers access memory outside of `buffer`. That is so if
+/// `buffer` is only a part of a registration and the device does not check the bounds of windows.
 fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
     let region = buffer.span().region();
     if buffer.len() == region.memory().len() {

@@ -19,7 +19,7 @@ pub struct LentMemory {
     source: Source,
 }
 
-/// The value that prevents writes to the memory while peers may read it.
+/// The value that keeps the memory from being written while peers may read it.
 #[derive(Debug)]
 enum Source {
     Claim(ReadClaim),
@@ -27,7 +27,7 @@ enum Source {
 }
 
 impl LentMemory {
-    /// Grants peers read access to the bytes that `claim` covers.
+    /// Grants peers read access to the bytes that `claim` claims.
     ///
     /// # Errors
     ///

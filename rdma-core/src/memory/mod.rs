@@ -46,7 +46,7 @@
 //! therefore tests the device. If the test fails, such leases are
 //! [unsupported](crate::Error::is_unsupported): [expose](Buffer::expose) the part instead.
 //!
-//! **The program**, where it uses `unsafe`. It must ensure that memory does not move
+//! **The program**, where it uses `unsafe`. The program must ensure that memory does not move
 //! ([`StableMemoryMut`]), that a libibverbs object has the stated properties (`from_raw`), and that
 //! one thread at a time uses the objects of a thread domain.
 //!

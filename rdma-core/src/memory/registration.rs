@@ -120,7 +120,7 @@ impl Registration {
     }
 }
 
-/// Converts a failed registration to an error that contains the owner of the memory.
+/// Converts the error of a failed registration to one that contains the owner of the memory.
 fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
     refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }

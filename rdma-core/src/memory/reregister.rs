@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{AccessFlags, Buffer, DetachedMemory};
 use crate::error::{Error, Result};
-use crate::ffi::{Backing, Changes, RegionHandle, Remains, Span, StableMemoryMut};
+use crate::ffi::{Backing, Changes, RegionHandle, Span, StableMemoryMut, Status};
 use crate::protection_domain::ProtectionDomain;
 
 /// A set of changes to apply to a registration, for [`Buffer::reregister`].
@@ -56,8 +56,8 @@ pub struct Reregistered {
     pub old: Option<DetachedMemory>,
 }
 
-/// The error of [`Buffer::reregister`]: the reason why the registration was not changed, and the
-/// state of the buffer after the failure.
+/// The error of [`Buffer::reregister`]: why the registration was not changed, and what is left of
+/// the buffer.
 ///
 /// If the program passed new memory, that memory has been dropped. `Debug` prints the same text as
 /// `Display`.
@@ -70,7 +70,7 @@ pub struct ReregisterError {
     pub left: Left,
 }
 
-/// The state of a buffer after a failed [`Buffer::reregister`].
+/// What is left of a buffer after a failed [`Buffer::reregister`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Left {
@@ -140,8 +140,8 @@ impl Buffer {
                 buffer: Self::new(Span::whole(region)),
                 old: old.and_then(Arc::into_inner).map(DetachedMemory::new),
             }),
-            Err((Remains::Old, error)) => Err(unchanged(Self::new(Span::whole(region)), error)),
-            Err((Remains::Nothing, error)) => {
+            Err((Status::Valid, error)) => Err(unchanged(Self::new(Span::whole(region)), error)),
+            Err((Status::Unusable, error)) => {
                 let left = ended(region, changes);
                 Err(ReregisterError { error, left })
             }
@@ -175,8 +175,7 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Ends the registration of a region whose change failed, and returns the state of the memory
-/// afterwards.
+/// Deregisters a region whose change failed, and returns what is left of its memory.
 fn ended(region: RegionHandle, changes: Changes) -> Left {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)

@@ -51,7 +51,7 @@ impl SharedBuffer {
     /// ```
     /// # fn main() -> rdma_core::Result<()> {
     /// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
-    /// let buffer = rdma_core::SharedBuffer::new(domain.allocate(64)?);
+    /// let buffer = rdma_core::memory::SharedBuffer::new(domain.allocate(64)?);
     /// assert!(buffer.is_sole_holder());
     /// let claim = buffer.try_read(..)?;
     /// assert!(!buffer.is_sole_holder());
@@ -75,7 +75,7 @@ impl SharedBuffer {
         let range = resolve(range, self.len())?;
         match self.shared.claim_read() {
             Some(reading) => Ok(ReadClaim { reading, range }),
-            None => Err(written()),
+            None => Err(write_claim_exists()),
         }
     }
 
@@ -90,7 +90,7 @@ impl SharedBuffer {
         let range = resolve(range, self.len())?;
         match self.shared.claim_write() {
             Some(writing) => Ok(WriteClaim { writing, range }),
-            None => Err(claimed()),
+            None => Err(claim_exists()),
         }
     }
 
@@ -104,7 +104,7 @@ impl SharedBuffer {
     /// [`Error::InUse`] while the buffer is claimed for writing.
     #[inline]
     pub fn bytes(&self) -> Result<&[u8]> {
-        self.shared.bytes().ok_or_else(written)
+        self.shared.bytes().ok_or_else(write_claim_exists)
     }
 
     /// Returns the bytes of the buffer for writing, if no claim exists.
@@ -115,7 +115,7 @@ impl SharedBuffer {
     #[inline]
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let Self { shared } = self;
-        Shared::bytes_mut(shared).ok_or_else(claimed)
+        Shared::bytes_mut(shared).ok_or_else(claim_exists)
     }
 
     /// Converts the shared buffer to a write claim of `range`. [`WriteClaim::into_shared`] converts
@@ -156,8 +156,8 @@ pub struct ReadClaim {
 }
 
 impl ReadClaim {
-    /// Returns the registration that contains the claimed memory, and the claimed range in the
-    /// memory of that registration.
+    /// Returns the registration of the claimed memory, and the claimed range as a range of that
+    /// registration's memory.
     pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
         let span = self.reading.span();
         let start = span.range().start;
@@ -307,14 +307,14 @@ impl sealed::Contiguous for Span {
     }
 }
 
-/// Returns the error for an access that is not allowed while a write claim on the buffer exists.
+/// Returns the error for an access that a write claim on the buffer excludes.
 #[cold]
-fn written() -> Error {
+fn write_claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for writing")
 }
 
-/// Returns the error for an access that is not allowed while a claim on the buffer exists.
+/// Returns the error for an access that any claim on the buffer excludes.
 #[cold]
-fn claimed() -> Error {
+fn claim_exists() -> Error {
     Error::in_use("a shared buffer", "a claim for reading or writing")
 }

@@ -13,7 +13,8 @@ use crate::error::Result;
 /// for sends and receives.
 ///
 /// ```
-/// use rdma_core::{Buffer, Tagged};
+/// use rdma_core::Buffer;
+/// use rdma_core::memory::Tagged;
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
 /// # let context = Context::open_default()?;
 /// # let domain = context.protection_domain()?;

@@ -18,8 +18,9 @@ use crate::ffi::Volatile;
 ///
 /// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
 /// atomics only if the device supports
-/// [`AtomicCapability::Global`](crate::AtomicCapability::Global) or lists the operation and its size in
-/// [`pci_atomics`](crate::ExtendedDeviceAttributes::pci_atomics). Most devices guarantee atomicity
+/// [`AtomicCapability::Global`](crate::device::AtomicCapability::Global) or lists the operation and
+/// its size in [`pci_atomics`](crate::device::ExtendedDeviceAttributes::pci_atomics). Most devices
+/// guarantee atomicity
 /// only among atomics that they execute themselves.
 #[derive(Debug, Clone)]
 pub struct VolatileSlice<'a> {
@@ -196,8 +197,8 @@ impl<'a> VolatileSlice<'a> {
         Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Converts `offset`, an offset in the view, to an offset in the underlying memory. Returns an
-    /// error unless the `len` bytes from there on lie inside of the view.
+    /// Converts `offset` in this view to an offset in the underlying memory. Returns an error
+    /// unless the `len` bytes from there on are inside of the view.
     #[inline]
     fn inside(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::ffi::WindowHandle;
 use crate::protection_domain::ProtectionDomain;
 
-/// A memory window: a remote key that a work request binds to memory, and another one invalidates
-/// again. Binding a window is faster than registering memory, and is ordered with the other
+/// A memory window: a remote key that a work request binds to memory, and another work request
+/// invalidates. Binding a window is faster than registering memory, and is ordered with the other
 /// requests of the queue pair.
 ///
 /// [`WindowLease`](super::WindowLease) binds the window to memory. A window has one owner, and is

@@ -1,4 +1,4 @@
-//! A test that determines whether a device checks the bounds of memory windows.
+//! A test whether a device checks the bounds of memory windows.
 //!
 //! IBTA volume 1, 10.6.7, requires this check. Soft-RoCE of Linux 6.1 checks the bounds of the
 //! *region* that the window is bound to, so a peer with the key of a window can also access the
@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{ConnectOptions, QueuePair, SendRequest};
 
-/// Size in bytes of the tested window, and of the memory before and after the window. The size is
+/// The size in bytes of the tested window, and of the memory before it and after it. The size is
 /// less than a page, because the device must check bounds to the byte.
 const LEN: usize = 64;
 
-/// Time limit for each request of the test. The queue pairs are connected to each other on one
-/// device, so a working device needs far less. The test fails for a device that exceeds the limit.
+/// The time limit of each request of the test. The two queue pairs are on the same device, so a
+/// working device needs far less. The test fails for a device that exceeds the limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns whether a window of type `kind` grants access only to its own bytes. The first call for
@@ -50,7 +50,7 @@ enum Side {
 }
 use Side::{After, Before};
 
-/// Returns whether the device refuses a write that crosses the given side of a window.
+/// Returns whether the device refuses a write that crosses the side `side` of a window.
 fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     let domain = context.protection_domain()?;
     let build = || domain.queue_pair().send_requests(2).build();
@@ -99,7 +99,7 @@ fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
     }
 }
 
-/// Writes to a peer's memory through the window, and returns the completion of the write.
+/// Writes to the peer's memory through the window, and returns the completion of the write.
 fn write(
     queue_pair: &QueuePair,
     domain: &ProtectionDomain,
@@ -111,7 +111,7 @@ fn write(
     completion(queue_pair)
 }
 
-/// Waits for the next completion on the completion queue for sends, and returns it.
+/// Waits for the next completion of a send request, and returns it.
 fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
     let begin = Instant::now();
     let mut room = [WorkCompletion::default()];

@@ -73,7 +73,7 @@ bitflags::bitflags! {
         /// The number of the peer's queue pair.
         #[doc(alias = "IBV_QP_DEST_QPN")]
         const DESTINATION = raw::IBV_QP_DEST_QPN.0;
-        /// The capacities of the send and receive queues.
+        /// The maximum rate at which the queue pair sends.
         #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
         // Permits bits that only later versions of the header define.
@@ -100,7 +100,7 @@ impl AttributeMask {
     }
 }
 
-/// All attributes with their C names.
+/// All attributes, each with its C name.
 const NAMES: [(AttributeMask, &str); 22] = [
     (AttributeMask::STATE, "IBV_QP_STATE"),
     (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),

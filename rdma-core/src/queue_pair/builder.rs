@@ -221,7 +221,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets optional creation flags. Few devices support such flags.
+    /// Sets optional properties that the queue pair gets at its creation. Few devices support any of
+    /// them.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;
@@ -282,8 +283,8 @@ impl QueuePairBuilder {
         self.kind
     }
 
-    /// Creates the queue pair for the port and GID in `address`, and calls `init` to move it from
-    /// RESET to INIT.
+    /// Creates the queue pair for the port and the GID in `address`, and moves it from RESET to
+    /// INIT by calling `init`.
     pub(crate) fn build_with(
         self,
         address: LocalAddress,
@@ -305,9 +306,8 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Creates a `ManualQueuePair` for a queue pair that other code has created. Calls `make` with
-    /// the objects and settings of this builder, and `make` must return the handle of the queue
-    /// pair.
+    /// Creates a `ManualQueuePair` from a queue pair that other code has created. `make` gets the
+    /// objects and settings of this builder, and returns the queue pair's handle.
     pub(crate) fn adopt(
         self,
         make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
@@ -318,14 +318,13 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
-    /// Returns whether the program has set a completion queue for send requests. By default
-    /// receives use the same completion queue.
+    /// Returns whether the program has set a completion queue for send requests.
     pub(crate) fn has_completions(&self) -> bool {
         self.send_completions.is_some()
     }
 
-    /// Assembles the handle and the settings of the queue pair. `make` creates the queue pair
-    /// itself.
+    /// Returns the handle and the settings of a new queue pair. The function `make` creates the
+    /// queue pair.
     fn parts(
         self,
         address: LocalAddress,

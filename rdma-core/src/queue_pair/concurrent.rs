@@ -35,7 +35,8 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// A slot can be used for one request only:
 ///
 /// ```compile_fail,E0382
-/// # use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, Result, SendRequest};
+/// # use rdma_core::{Buffer, Result, SendRequest};
+/// # use rdma_core::queue_pair::{ConcurrentSendQueue, ReservedSlot};
 /// # fn example(queue: ConcurrentSendQueue<Buffer>, slot: ReservedSlot<'_>, one: Buffer, two: Buffer) -> Result<()> {
 /// queue.post(slot, SendRequest::send(one))?;
 /// queue.post(slot, SendRequest::send(two))?;

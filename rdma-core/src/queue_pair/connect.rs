@@ -140,8 +140,8 @@ impl ConnectOptions {
     }
 }
 
-/// Returns the modification of attributes that moves a queue pair from RESET to INIT. It sets the
-/// port, the partition key and the remote access rights.
+/// Returns the modification that moves a queue pair from RESET to INIT. It sets the port, the
+/// partition key and the remote access rights.
 pub(super) fn initial(
     kind: Transport,
     address: &LocalAddress,
@@ -158,8 +158,7 @@ pub(super) fn initial(
     }
 }
 
-/// Returns the modification of attributes that moves a queue pair from INIT to RTR, for a
-/// connection to `remote`.
+/// Returns the modification that moves a queue pair from INIT to RTR, for a connection to `remote`.
 pub(super) fn ready_to_receive(
     kind: Transport,
     address: &LocalAddress,
@@ -189,8 +188,7 @@ pub(super) fn ready_to_receive(
     })
 }
 
-/// Returns the modification of attributes that moves a queue pair from RTR to RTS, for a connection
-/// to `remote`.
+/// Returns the modification that moves a queue pair from RTR to RTS, for a connection to `remote`.
 pub(super) fn ready_to_send(
     kind: Transport,
     local: &Endpoint,

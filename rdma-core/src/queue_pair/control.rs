@@ -239,7 +239,7 @@ impl QueuePair {
     }
 }
 
-/// The time limit of a wait.
+/// The end of a wait with a time limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     timeout: Duration,
@@ -255,7 +255,7 @@ impl Deadline {
         }
     }
 
-    /// Sleeps for a short time between two checks of a condition. Returns an error if the deadline
+    /// Sleeps for a short time, between two checks of a condition. Returns an error if the deadline
     /// has passed. `what` is the name, in the error, of the event that the caller waits for.
     pub(super) fn wait(&self, what: &'static str) -> Result<()> {
         if self.end.is_some_and(|end| Instant::now() >= end) {

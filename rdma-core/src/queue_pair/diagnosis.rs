@@ -1,4 +1,4 @@
-//! Diagnosis of a modification that the device refused: which of its attributes are wrong.
+//! Diagnosis of a modification that the device refused: finds the attributes that are wrong.
 
 use ibverbs_sys::{ibv_device_cap_flags, ibv_mig_state};
 
@@ -12,11 +12,10 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// Information about a queue pair and its device, collected after the device refused a
-/// modification. A value that cannot be queried is absent, and the checks that need the value are
-/// skipped.
+/// What is known about a queue pair and its device after the device refused a modification. A value
+/// that cannot be queried is absent, and the checks that need it are skipped.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct Known {
     kind: Transport,
     state: Option<QueuePairState>,
     draining: bool,
@@ -27,8 +26,9 @@ pub(super) struct Facts {
     gids: Vec<GidEntry>,
 }
 
-impl Facts {
-    /// Collects the information by queries of the queue pair and of the device.
+impl Known {
+    /// Queries the queue pair and its device, and returns everything that was learned. A part whose
+    /// query fails is left out.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
         let context = Context::of(handle.domain().context());
         let attributes = handle.query(Set::STATE | Set::PORT).ok();
@@ -45,8 +45,8 @@ impl Facts {
         }
     }
 
-    /// Returns the state that the queue pair was in when the modification was refused, if it is
-    /// known.
+    /// Returns the state that the queue pair was in when the modification was refused; `None` if it
+    /// is not known.
     pub(super) fn state(&self) -> Option<QueuePairState> {
         self.state
     }
@@ -54,28 +54,28 @@ impl Facts {
     /// Returns the flaws of the modification `wanted`, which the device refused with `errno`.
     pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
         let mut flaws = Vec::new();
-        self.transition(wanted, &mut flaws);
-        self.lacking(wanted, &mut flaws);
-        self.ranges(wanted, &mut flaws);
+        self.add_violations(wanted, &mut flaws);
+        self.add_unsupported(wanted, &mut flaws);
+        self.add_out_of_range(wanted, &mut flaws);
         if let Some(vector) = wanted.vector() {
-            self.path(wanted, vector, errno, &mut flaws);
+            self.check_path(wanted, vector, errno, &mut flaws);
         }
-        if flaws.is_empty() && self.is_a_way_with_its_port(wanted) {
+        if flaws.is_empty() && self.changes_path_in_drain(wanted) {
             let what = "the way of an unreliable connection change: with the way it sets the port, \
                         which such a queue pair cannot change";
             flaws.push(Flaw::NotOnLinux(what));
         }
         if flaws.is_empty() {
-            let port = self.bound(wanted);
+            let port = self.local_port(wanted);
             let down = |it: &&PortAttributes| it.state() != PortState::Active;
             flaws.extend(self.port(port).filter(down).map(|_| Flaw::PortDown(port)));
         }
         flaws
     }
 
-    /// Compares the states and the set of attributes of the modification with the tables of the
-    /// specification, and adds each violation to `flaws`.
-    fn transition(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+    /// Compares the modification with the specification's tables of states and attributes, and adds
+    /// each violation to `flaws`.
+    fn add_violations(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(from) = self.state else {
             return;
         };
@@ -90,15 +90,15 @@ impl Facts {
     /// Returns whether the modification changes the address vector of an unreliable connection in
     /// SQD. For such a modification the kernel's system call also sets the port, which cannot be
     /// changed in SQD.
-    fn is_a_way_with_its_port(&self, wanted: &Modification) -> bool {
+    fn changes_path_in_drain(&self, wanted: &Modification) -> bool {
         self.state == Some(QueuePairState::SendQueueDrain)
             && self.kind == Transport::UnreliableConnected
             && wanted.vector().is_some()
     }
 
-    /// Adds to `flaws` those attributes of the modification that belong to features the device does
-    /// not support.
-    fn lacking(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+    /// Adds those attributes of the modification to `flaws` whose feature the device does not
+    /// support.
+    fn add_unsupported(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let Some(device) = &self.device else {
             return;
         };
@@ -108,7 +108,7 @@ impl Facts {
                 flaws.push(Flaw::Unsupported(attribute));
             }
         };
-        let port = self.port(self.bound(wanted));
+        let port = self.port(self.local_port(wanted));
         let ethernet = port.is_some_and(|port| port.link_layer() == LinkLayer::Ethernet);
         let migrates = has(ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG);
         // Linux supports alternate paths on InfiniBand only, whatever the device reports.
@@ -123,9 +123,9 @@ impl Facts {
         }
     }
 
-    /// Adds to `flaws` those values of the modification that are outside of the range that the
-    /// specification or the device allows.
-    fn ranges(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+    /// Adds those attributes of the modification to `flaws` whose values the specification or the
+    /// device does not allow.
+    fn add_out_of_range(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
         let mut within = |attribute, least: u64, most: u64, limit| {
             let value = wanted.number(attribute).unwrap_or(least);
             if wanted.mask().contains(attribute) && !(least..=most).contains(&value) {
@@ -160,7 +160,7 @@ impl Facts {
             let incoming = device.max_incoming_reads().into();
             within(Set::INCOMING_READS, 0, incoming, "the device");
         }
-        let port = self.port(self.bound(wanted));
+        let port = self.port(self.local_port(wanted));
         let mtu = port.and_then(PortAttributes::active_mtu);
         match mtu {
             Some(mtu) => within(Set::PATH_MTU, 1, mtu as u64, "the port's MTU"),
@@ -172,15 +172,15 @@ impl Facts {
         }
     }
 
-    /// Checks the address vector of the path to the peer, and adds each mistake to `flaws`.
-    fn path(
+    /// Checks the address vector of the path to the peer, and adds each mistake in it to `flaws`.
+    fn check_path(
         &self,
         wanted: &Modification,
         vector: &AddressVector,
         errno: Errno,
         flaws: &mut Vec<Flaw>,
     ) {
-        let queue_pair = self.bound(wanted);
+        let queue_pair = self.local_port(wanted);
         if vector.port != queue_pair {
             let path = vector.port;
             flaws.push(Flaw::OtherPort { path, queue_pair });
@@ -227,9 +227,9 @@ impl Facts {
         }
     }
 
-    /// Returns the local port that the queue pair uses, or the port that the modification would
-    /// set.
-    fn bound(&self, wanted: &Modification) -> u8 {
+    /// Returns the local port of the queue pair or, if none is set, the port that the modification
+    /// sets.
+    fn local_port(&self, wanted: &Modification) -> u8 {
         if wanted.mask().contains(Set::PORT) {
             wanted.values().port_num
         } else {
@@ -248,7 +248,8 @@ impl Modification {
     /// neither the values of attributes nor the limits of a device.
     ///
     /// ```
-    /// use rdma_core::{AttributeMask, Modification, ModificationFlaw, QueuePairState, Transport};
+    /// use rdma_core::{QueuePairState, Transport};
+    /// use rdma_core::queue_pair::{AttributeMask, Modification, ModificationFlaw};
     ///
     /// let change = Modification::to(QueuePairState::Init).pkey_index(0).port(1);
     /// assert_eq!(change.flaws(Transport::RawPacket, QueuePairState::Reset), [
@@ -309,8 +310,9 @@ mod tests {
         }
     }
 
-    /// Returns information about a queue pair in `state`, on a device with one Ethernet port.
-    fn facts(kind: Transport, state: QueuePairState) -> Facts {
+    /// Returns what is known about a queue pair in the state `state` on a device with one Ethernet
+    /// port.
+    fn known(kind: Transport, state: QueuePairState) -> Known {
         let device = ibv_device_attr {
             phys_port_cnt: 1,
             max_qp_rd_atom: 16,
@@ -324,7 +326,7 @@ mod tests {
             link_layer: 2,
             ..ibv_port_attr::default()
         };
-        Facts {
+        Known {
             kind,
             state: Some(state),
             draining: false,
@@ -350,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Returns a modification without flaws from INIT to RTR, for a reliable connection.
+    /// Returns a correct modification from INIT to RTR, for a reliable connection.
     fn to_rtr() -> Modification {
         Modification::to(QueuePairState::ReadyToReceive)
             .address(vector(1, "10.0.0.2"))
@@ -362,7 +364,7 @@ mod tests {
     }
 
     fn of_rtr(wanted: &Modification) -> Vec<Flaw> {
-        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let init = known(Transport::ReliableConnected, QueuePairState::Init);
         init.flaws(wanted, EINVAL)
     }
 
@@ -383,12 +385,12 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_cannot_follow_is_told_with_those_that_can() {
-        let reset = facts(Transport::Datagram, QueuePairState::Reset);
+    fn a_forbidden_state_is_reported_with_the_allowed_ones() {
+        let reset = known(Transport::Datagram, QueuePairState::Reset);
         let flaws = reset.flaws(&Modification::to(QueuePairState::ReadyToSend), EINVAL);
         let text = flaws.iter().map(ToString::to_string).collect::<String>();
         assert_eq!(text, "RTS does not follow RESET; RESET, INIT can");
-        let rts = facts(Transport::Datagram, QueuePairState::ReadyToSend);
+        let rts = known(Transport::Datagram, QueuePairState::ReadyToSend);
         let wanted =
             Modification::to(QueuePairState::ReadyToSend).assuming(QueuePairState::SendQueueError);
         let assumed = QueuePairState::SendQueueError;
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_told_with_the_range() {
+    fn values_out_of_range_are_reported_with_the_range() {
         let attributes: [(Set, Modification, u64, u64); 7] = [
             (Set::PATH_MTU, to_rtr().path_mtu(Mtu::Mtu2048), 1, 3),
             (Set::INCOMING_READS, to_rtr().incoming_reads(17), 0, 16),
@@ -426,7 +428,7 @@ mod tests {
                 "{wanted}: {flaws:?}"
             );
         }
-        let rtr = facts(Transport::ReliableConnected, QueuePairState::ReadyToReceive);
+        let rtr = known(Transport::ReliableConnected, QueuePairState::ReadyToReceive);
         let to_rts = Modification::to(QueuePairState::ReadyToSend)
             .send_sequence(0)
             .ack_timeout_exponent(32)
@@ -443,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_path_is_told_with_what_is_wrong_about_it() {
+    fn mistakes_in_a_path_are_reported() {
         let with = |vector| of_rtr(&to_rtr().address(vector));
         let source = gid("10.0.0.1");
         let valid = vec![
@@ -489,23 +491,23 @@ mod tests {
         for (vector, flaw) in cases {
             assert_eq!(with(vector), [flaw]);
         }
-        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let init = known(Transport::ReliableConnected, QueuePairState::Init);
         let flaws = init.flaws(&to_rtr(), Errno(libc::EHOSTUNREACH));
         assert!(matches!(flaws[..], [Flaw::NoRoute { .. }]), "{flaws:?}");
     }
 
     #[test]
-    fn what_the_device_lacks_and_a_port_that_is_down_are_told() {
-        let rts = facts(Transport::ReliableConnected, QueuePairState::ReadyToSend);
+    fn missing_features_and_inactive_ports_are_reported() {
+        let rts = known(Transport::ReliableConnected, QueuePairState::ReadyToSend);
         let rearm = Modification::new().migration(super::super::MigrationState::Rearm);
         let flaws = rts.flaws(&rearm, EINVAL);
         assert_eq!(flaws, [Flaw::Unsupported(Set::MIGRATION)]);
-        let mut init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let mut init = known(Transport::ReliableConnected, QueuePairState::Init);
         let mut port = *init.ports[0].as_raw();
         port.state = ibv_port_state::IBV_PORT_DOWN;
         init.ports = vec![PortAttributes::new(1, port)];
         assert_eq!(init.flaws(&to_rtr(), EINVAL), [Flaw::PortDown(1)]);
-        let mut draining = facts(Transport::Datagram, QueuePairState::SendQueueDrain);
+        let mut draining = known(Transport::Datagram, QueuePairState::SendQueueDrain);
         draining.draining = true;
         let resume = Modification::to(QueuePairState::ReadyToSend);
         assert_eq!(draining.flaws(&resume, EINVAL), [Flaw::Draining]);
@@ -516,8 +518,8 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_found_out_nothing_is_told() {
-        let nothing = Facts {
+    fn without_queried_values_no_flaw_is_reported() {
+        let nothing = Known {
             kind: Transport::ReliableConnected,
             state: None,
             draining: false,

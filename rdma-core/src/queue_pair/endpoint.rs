@@ -24,10 +24,10 @@ pub struct Endpoint {
     pub outgoing_reads: u8,
 }
 
-/// The largest 24-bit number, the limit for queue pair numbers and packet sequence numbers.
+/// The largest number of 24 bits: the limit of queue pair numbers and packet sequence numbers.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
-/// Name of an endpoint in error messages.
+/// The name of an endpoint in error messages.
 const WHAT: &str = "endpoint of the peer";
 
 impl Endpoint {
@@ -72,8 +72,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Returns an error if a field is out of its range. The check is needed because the types of
-    /// the fields allow larger values, and the endpoint may come from an untrusted source.
+    /// Returns an error if a field is out of range: the fields' types allow larger values, and the
+    /// endpoint may come from an untrusted source.
     pub(super) fn checked(&self) -> Result<()> {
         if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
             let reason = "queue pair and packet sequence numbers have 24 bits";
@@ -82,9 +82,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Returns a random first packet sequence number. A random number makes it unlikely that a late
-    /// packet of an earlier connection is accepted. It also prevents spoofing: a process that
-    /// cannot observe the packets of a connection must guess the number.
+    /// Returns a random first packet sequence number. A late packet of an earlier connection is
+    /// then unlikely to be accepted, and a process that cannot observe the packets of a connection
+    /// must guess the number to forge one.
     pub(crate) fn random_packet_sequence() -> u32 {
         ffi::random_word() & LOW_24
     }

@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_ece;
 /// their options before they connect, and each side then sets the options that both support.
 ///
 /// ```
-/// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::EnhancedEstablishment)
+/// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::queue_pair::EnhancedEstablishment)
 /// #     -> rdma_core::Result<()> {
 /// let ours = prepared.query_ece()?;
 /// if ours.vendor == theirs.vendor {

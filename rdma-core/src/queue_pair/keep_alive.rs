@@ -8,9 +8,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 
 /// An object, other than memory, that a request keeps alive until it has completed. Rare variants
-/// are boxed, because every slot (place for a request in flight) of every queue contains one such
-/// value. With many queue pairs the size of the value decides whether the slots fit into a
-/// processor's cache.
+/// are boxed: every slot (place for a request in flight) of every queue contains such a value, and
+/// with many queue pairs its size decides whether the slots fit into a processor's cache.
 #[derive(Debug)]
 pub(crate) enum KeepAlive {
     Nothing,
@@ -30,7 +29,7 @@ pub(crate) struct Segmented {
     pub(crate) address: Option<AddressHandle>,
 }
 
-/// The outcome of a request, which decides what happens to the objects that it keeps alive.
+/// The outcome of a request, as far as the objects that it keeps alive are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     NotPosted,
@@ -39,9 +38,9 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome that `completion` reports. The outcome also applies to unsignaled
-    /// requests before it, which have no completion of their own. If a request failed, unsignaled
-    /// requests before it may have succeeded, but they are treated as failed.
+    /// Returns the outcome that `completion` reports, which also applies to the unsignaled requests
+    /// before the completed one. If a request failed, unsignaled requests before it may have
+    /// succeeded, but are treated as failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
         match completion.result() {
@@ -52,8 +51,8 @@ impl Outcome {
 }
 
 impl KeepAlive {
-    /// Releases the object that this value keeps alive, after the request has ended with `outcome`.
-    /// For a memory window, also records whether the window is now bound.
+    /// Releases the object, after the request has ended with `outcome`. For a memory window, also
+    /// records whether the window is bound now.
     #[inline]
     pub(crate) fn settle(&mut self, outcome: Outcome) {
         if !matches!(self, Self::Nothing) {
@@ -62,7 +61,7 @@ impl KeepAlive {
     }
 
     /// Returns the outcome of the request that keeps this object alive, if the request is
-    /// unsignaled. `later` is the outcome of a later request of the same queue pair.
+    /// unsignaled, derived from `later`, the outcome of a later request of the queue pair.
     #[inline]
     pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
         match self {
@@ -94,11 +93,11 @@ impl KeepAlive {
         }
     }
 
-    /// Returns an error if a request that keeps this object alive cannot be posted in a batch.
+    /// Returns an error if a request that keeps this object alive cannot be part of a batch.
     #[inline]
     pub(crate) fn refused_in_batches(&self) -> Option<Error> {
         match self {
-            Self::Window(change) if change.goes_alone() => {
+            Self::Window(change) if change.needs_own_call() => {
                 let reason = "requests of windows of type 1 are posted alone";
                 Some(Error::invalid("request of a batch", reason))
             }

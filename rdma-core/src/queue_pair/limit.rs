@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// A value whose range must be checked. Consists of the name for the error message, the value, and
-/// the maximum allowed value.
+/// A value to check: its name for the error message, the value, and the maximum.
 pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
 
 impl Limit {

@@ -50,9 +50,8 @@ impl ManualQueuePair {
         self.parts
     }
 
-    /// Creates a `ManualQueuePair` for a queue pair that was just reset. Chooses a new packet
-    /// sequence number, so that the queue pair is unlikely to accept late packets of its earlier
-    /// connection.
+    /// Creates a `ManualQueuePair` from a queue pair that was just reset. Chooses a new packet
+    /// sequence number, so that late packets of the earlier connection are unlikely to be accepted.
     pub(super) fn renewed(parts: Parts) -> Self {
         let local = Endpoint {
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -251,7 +250,7 @@ impl ManualQueuePair {
     /// [`Error::InvalidArgument`] if the state is not RTS, and the error of `ibv_query_qp`.
     pub fn connected(self, remote: &Endpoint) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
-        Ok(self.parts.in_operation(Some(*remote)))
+        Ok(self.parts.into_queue_pair(Some(*remote)))
     }
 
     /// Converts a queue pair in RTS that has no peer to a [`QueuePair`], which can send and
@@ -262,7 +261,7 @@ impl ManualQueuePair {
     /// [`Error::InvalidArgument`] if the state is not RTS, and the error of `ibv_query_qp`.
     pub fn activated(self) -> Result<QueuePair> {
         self.in_state(QueuePairState::ReadyToSend)?;
-        Ok(self.parts.in_operation(None))
+        Ok(self.parts.into_queue_pair(None))
     }
 
     fn in_state(&self, wanted: QueuePairState) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::mem;
 
-/// Number of bits of a queue pair number that select an entry in one level of the map. Queue pair
-/// numbers have 24 bits (IBTA volume 1, 9.2.4), so the map has three levels.
+/// Number of bits of a queue pair number that select an entry in one level of the map. Numbers have
+/// 24 bits (IBTA volume 1, 9.2.4), so the map has three levels.
 const LEVEL_BITS: u32 = 8;
 const LEVELS: u32 = 3;
 const WIDTH: usize = 1 << LEVEL_BITS;
@@ -13,8 +13,8 @@ const WIDTH: usize = 1 << LEVEL_BITS;
 /// queue pairs.
 ///
 /// A lookup takes three array accesses and no hashing, for every distribution of numbers. A device
-/// may give the number of a destroyed queue pair to a new one. That is harmless: work request ids
-/// are never reused, so a queue ignores the completions of an earlier queue pair.
+/// may give the number of a destroyed queue pair to a new one. The reuse is harmless: work request
+/// ids are never reused, so a queue ignores the completions of an earlier queue pair.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
@@ -60,8 +60,8 @@ pub struct QueuePairMap<T> {
     vacant: Vec<u32>,
 }
 
-/// Index of a node whose entries are all unused, and of an element of `values` that contains no
-/// value. A lookup that finds an unused entry continues with this index, and so needs no branch.
+/// The index of a node whose entries are all unused, and of an element of `values` without a value.
+/// A lookup that finds an unused entry continues with this index, and so needs no branch.
 const EMPTY: u32 = 0;
 const ROOT: usize = 1;
 
@@ -77,7 +77,7 @@ const NO_ENTRIES: Node = Node {
     len: 0,
 };
 
-/// Returns the index of the entry for `number` in a node of `level`. The root is level 0.
+/// Returns the index of the entry for `number` in a node of the level `level`. The root is level 0.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)
@@ -190,8 +190,8 @@ impl<T> QueuePairMap<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Returns the index in `values` of the value for `number`, or [`EMPTY`] if the map has no
-    /// value for it. Returns `None` if the number has more than 24 bits.
+    /// Returns the index of the value for `number` in `values`; [`EMPTY`] if the map has none,
+    /// `None` if the number has more than 24 bits.
     #[inline]
     fn find(&self, number: u32) -> Option<usize> {
         // The top index is out of bounds for a number with more than 24 bits.
@@ -201,8 +201,8 @@ impl<T> QueuePairMap<T> {
         Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
     }
 
-    /// Returns the index of the child node to which `entry` of `node` refers. Creates the child if
-    /// it does not exist.
+    /// Returns the index of the node to which `entry` of `node` refers. Creates that node if it
+    /// does not exist.
     fn child(&mut self, node: usize, entry: usize) -> usize {
         let child = self.nodes[node].entries[entry];
         if child != EMPTY {
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a queue pair number for this round. The numbers are distributed as devices may
+    /// Returns the queue pair number of the round `round`. Numbers are distributed as devices may
     /// assign them: consecutive, in steps, or scattered.
     fn number(round: u32) -> u32 {
         match round % 3 {

@@ -121,7 +121,7 @@ mod tests {
     use crate::memory::Buffer;
 
     #[test]
-    fn threads_may_have_what_is_said() {
+    fn types_are_send_and_sync_as_documented() {
         fn is_send<T: Send>() {}
         fn is_sync<T: Sync>() {}
         is_send::<SendQueue<Buffer>>();

@@ -15,7 +15,8 @@ use crate::memory::AccessFlags;
 /// this value change.
 ///
 /// ```
-/// use rdma_core::{AttributeMask, Modification, QueuePairState};
+/// use rdma_core::QueuePairState;
+/// use rdma_core::queue_pair::{AttributeMask, Modification};
 ///
 /// let change = Modification::to(QueuePairState::Init).port(1).pkey_index(0);
 /// let mask = AttributeMask::STATE | AttributeMask::PORT | AttributeMask::PKEY_INDEX;
@@ -26,7 +27,7 @@ use crate::memory::AccessFlags;
 #[must_use = "a modification changes nothing until a queue pair is modified by it"]
 pub struct Modification {
     mask: AttributeMask,
-    /// The values of all attributes other than the two paths, which have fields of their own.
+    /// The values of all attributes except the two paths, which have fields of their own.
     values: ibv_qp_attr,
     address: Option<AddressVector>,
     alternate: Option<AlternatePath>,
@@ -401,7 +402,7 @@ impl fmt::Debug for Modification {
 }
 
 impl Modification {
-    /// Returns the value of an attribute as a number, or `None` if the attribute is not a single
+    /// Returns the value of an attribute as a number; `None` if the attribute is not a single
     /// number.
     pub(super) fn number(&self, attribute: AttributeMask) -> Option<u64> {
         let values = &self.values;
@@ -453,7 +454,7 @@ mod tests {
     }
 
     /// Returns a modification that sets every attribute, each to a different value.
-    fn everything() -> Modification {
+    fn all_attributes() -> Modification {
         Modification::to(QueuePairState::ReadyToSend)
             .assuming(QueuePairState::SendQueueDrain)
             .notify_drained(true)
@@ -488,7 +489,7 @@ mod tests {
 
     #[test]
     fn every_attribute_can_be_set_and_comes_back_from_c() {
-        let all = everything();
+        let all = all_attributes();
         assert_eq!(all.mask(), AttributeMask::known());
         let raw = all.to_raw().unwrap();
         assert_eq!((raw.timeout, raw.alt_timeout, raw.rate_limit), (14, 25, 21));
@@ -498,8 +499,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_is_left_as_it_is() {
-        let most = everything().without(AttributeMask::STATE | AttributeMask::ADDRESS);
+    fn removed_attributes_are_not_changed() {
+        let most = all_attributes().without(AttributeMask::STATE | AttributeMask::ADDRESS);
         assert_eq!((most.state(), most.vector()), (None, None));
         assert_eq!(most.to_raw().unwrap().ah_attr.dlid, 0);
     }

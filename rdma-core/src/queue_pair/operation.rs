@@ -43,8 +43,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Returns the creation flag that a queue pair must have so that it can post this operation by
-    /// `ibv_wr_*`.
+    /// Returns the creation flag that a queue pair needs to post this operation by `ibv_wr_*`.
     pub(crate) fn needs(self) -> SendOperations {
         match self {
             Self::Send { immediate: None } => SendOperations::SEND,

@@ -1,4 +1,4 @@
-//! The data that a queue pair value has in every state.
+//! The data that queue pair values have in every state.
 
 use std::sync::Arc;
 
@@ -37,8 +37,7 @@ impl Parts {
         Ok(QueuePairState::from_raw(now.qp_state))
     }
 
-    /// Moves the queue pair to RESET by `change`. Returns an error if another handle to the queue
-    /// pair exists.
+    /// Moves the queue pair to RESET by `change`. Fails if another handle to the queue pair exists.
     pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
             return Err(self.in_use());
@@ -56,7 +55,7 @@ impl Parts {
         initial(kind, &self.address, self.access, self.pkey_index)
     }
 
-    /// Returns two modifications for a connection to `remote`: the first moves the queue pair from
+    /// Returns the modifications for a connection to `remote`: the first moves the queue pair from
     /// INIT to RTR, the second from RTR to RTS.
     pub(super) fn connecting(
         &self,
@@ -74,7 +73,7 @@ impl Parts {
         ])
     }
 
-    /// Returns two modifications for a queue pair without a peer: the first moves it from INIT to
+    /// Returns the modifications for a queue pair without a peer: the first moves it from INIT to
     /// RTR, the second from RTR to RTS.
     pub(super) fn activating(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
         let kind = self.handle.kind();
@@ -88,8 +87,9 @@ impl Parts {
         ])
     }
 
-    /// Converts a queue pair in RTS to a [`QueuePair`], the type that can send and receive.
-    pub(super) fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
+    /// Converts a queue pair in RTS to a [`QueuePair`], which can send and receive. `remote` is the
+    /// peer's endpoint.
+    pub(super) fn into_queue_pair(self, remote: Option<Endpoint>) -> QueuePair {
         QueuePair::new(Self { remote, ..self })
     }
 }

@@ -68,8 +68,8 @@ impl PreparedQueuePair {
         QueuePairAttributes::of(&self.parts.handle)
     }
 
-    /// Creates a queue, for a single owner, to post receives to this queue pair. They can be posted
-    /// before the peer sends.
+    /// Creates a queue, for a single owner, to post receives to this queue pair. Receives can be
+    /// posted before the peer sends.
     pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
         ReceiveQueue::new(Arc::clone(&self.parts.handle))
     }
@@ -119,7 +119,7 @@ impl PreparedQueuePair {
         for step in self.parts.connecting(remote, options)? {
             self.parts.modify(&step)?;
         }
-        Ok(self.parts.in_operation(Some(*remote)))
+        Ok(self.parts.into_queue_pair(Some(*remote)))
     }
 
     /// Activates a queue pair that has no peer: moves it from INIT to RTR and then to RTS. The
@@ -135,7 +135,7 @@ impl PreparedQueuePair {
         for step in self.parts.activating(options)? {
             self.parts.modify(&step)?;
         }
-        Ok(self.parts.in_operation(None))
+        Ok(self.parts.into_queue_pair(None))
     }
 
     /// Converts the queue pair to a [`ManualQueuePair`], whose state transitions the program
@@ -148,14 +148,14 @@ impl PreparedQueuePair {
         &self.parts.handle
     }
 
-    /// Converts a queue pair that the caller has already moved to RTS to a [`QueuePair`] with these
-    /// endpoints.
-    pub(crate) fn in_operation_as(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
+    /// Converts a queue pair that the caller has already moved to RTS to a [`QueuePair`] with the
+    /// endpoints `local` and `remote`.
+    pub(crate) fn into_rts(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
         let parts = Parts {
             local,
             ..self.parts
         };
-        parts.in_operation(remote)
+        parts.into_queue_pair(remote)
     }
 
     /// Returns the underlying `ibv_qp`. The pointer is valid as long as this queue pair exists.

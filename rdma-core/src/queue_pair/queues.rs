@@ -77,7 +77,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// Posts an inline request, whose data this call copies, or a request that has no data. The
     /// queue keeps no memory for the request, and its completion returns no memory.
     ///
-    /// The data of a send or write needs no registration. It may have up to
+    /// The data of a send or write needs no registration, and may have up to
     /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes, in as many slices as a
     /// request of the queue pair can have elements.
     ///
@@ -170,14 +170,13 @@ impl<T: Send + 'static> SendQueue<T> {
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    /// Number of completed requests whose memory the iterator has not returned yet, or the special
-    /// value [`OLDEST`].
+    /// Number of completed requests whose memory the iterator has not returned yet, or [`OLDEST`].
     left: u64,
     outcome: Outcome,
 }
 
-/// Value of [`Retired::left`] if the completion completes only the oldest request, which is the
-/// most common case. A value other than 1 makes the compiler generate separate code for this case.
+/// The value of [`Retired::left`] if only the oldest request is completed, which is the most common
+/// case. A value other than 1 makes the compiler generate separate code for this case.
 const OLDEST: u64 = u64::MAX;
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
@@ -213,8 +212,8 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
     }
 }
 
-/// Removes completed requests from the ring until one of them has memory (inline requests have
-/// none), at most `left` requests. Returns that memory, and how many of the `left` requests remain.
+/// Removes completed requests from the ring, at most `left` of them, until one has memory (inline
+/// requests have none). Returns this memory, and how many of the `left` requests remain.
 #[inline(never)]
 fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,

@@ -53,7 +53,7 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// |---|---|
 /// | [`send`](Self::send), [`send_with_immediate`](Self::send_with_immediate) | all; raw packet without immediate |
 /// | [`send_with_invalidate`](Self::send_with_invalidate), [`write`](Self::write), [`write_with_immediate`](Self::write_with_immediate), [`invalidate`](SendRequest::invalidate) | RC, UC, XRC |
-/// | requests of a [`WindowLease`](crate::WindowLease) | RC, UC, XRC |
+/// | requests of a [`WindowLease`](crate::memory::WindowLease) | RC, UC, XRC |
 /// | [`read`](Self::read), [`compare_and_swap`](Self::compare_and_swap), [`fetch_and_add`](Self::fetch_and_add) | RC, XRC |
 /// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC created with these operations |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
@@ -75,7 +75,7 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// The parameters of a request other than its memory and the objects that it keeps alive.
+/// The parameters of a request, except its memory and the objects that it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,
@@ -186,7 +186,7 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
-    /// Returns the memory of the request, which was not posted, and drops the other parameters.
+    /// Returns the memory of the request, which was not posted, and drops everything else.
     #[inline]
     pub(crate) fn into_memory(mut self) -> T {
         self.keep.settle(Outcome::NotPosted);
@@ -211,14 +211,14 @@ impl<T> SendRequest<T> {
         (self.memory, description, self.keep)
     }
 
-    /// Returns whether the request keeps no object alive except its memory.
+    /// Returns whether the request keeps nothing but its memory alive, as the fast path requires.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
     }
 
-    /// Splits the request into its memory and all other parameters. The request must [keep no
-    /// object alive](Self::is_fast_path) except its memory.
+    /// Splits the request into its memory and its other parameters. The request must [keep nothing
+    /// else alive](Self::is_fast_path).
     #[inline(always)]
     pub(crate) fn into_described(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
@@ -228,8 +228,8 @@ impl<T> SendRequest<T> {
         (memory, description)
     }
 
-    /// Creates a request from its memory and all other parameters. The request keeps no other
-    /// object alive.
+    /// Creates a request from its memory and its other parameters. The request keeps nothing else
+    /// alive.
     #[inline]
     pub(crate) fn from_described(memory: T, description: Description) -> Self {
         Self::from_pieces((memory, description, KeepAlive::Nothing))
@@ -336,7 +336,7 @@ impl<T: Scatter> SendRequest<T> {
     /// Creates a request that atomically replaces eight aligned bytes of the peer's memory by
     /// `desired` if they are equal to `expected`. The device stores the previous value in `memory`,
     /// which must have eight bytes, in the byte order of this host. Use
-    /// [`AtomicResult`](crate::AtomicResult) as `memory` to read the value.
+    /// [`AtomicResult`](crate::memory::AtomicResult) as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -349,7 +349,7 @@ impl<T: Scatter> SendRequest<T> {
 
     /// Creates a request that atomically adds `add` to eight aligned bytes of the peer's memory,
     /// wrapping on overflow. The device stores the previous value in `memory`, which must have
-    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::AtomicResult) as
+    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as
     /// `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
@@ -367,7 +367,7 @@ impl SendRequest<()> {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
     }
 
-    /// Creates a request that makes `change`: binds a memory window, or ends its binding.
+    /// Creates a request that makes `change` to a memory window: binds it, or ends its binding.
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);

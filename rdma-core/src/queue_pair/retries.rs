@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Limit;
 
-/// The retry parameters that both ways of connecting (by endpoints and by the connection manager)
-/// have in common.
+/// The retry parameters of a connection, which both ways of connecting have: by endpoints, and by
+/// the connection manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retries {
     /// Number of retransmissions of a request without a response, after which the connection fails.
@@ -39,8 +39,7 @@ impl Retries {
     }
 }
 
-/// Returns the delay that a code of the receiver-not-ready timer stands for (IBTA volume 1, table
-/// 46).
+/// Returns the delay for the code `code` of the receiver-not-ready timer (IBTA volume 1, table 46).
 pub(super) fn delay_of(code: u8) -> Duration {
     let hundredths_of_ms = match code {
         0 => 65_536,
@@ -52,8 +51,8 @@ pub(super) fn delay_of(code: u8) -> Duration {
     Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// Returns the code of the shortest delay that is not less than `delay`. If no delay is long
-/// enough, returns the code of the longest delay.
+/// Returns the code of the shortest delay that is at least `delay`; if no delay is, the code of the
+/// longest one.
 pub(super) fn code_of(delay: Duration) -> u8 {
     (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
 }

@@ -77,7 +77,7 @@ impl QueuePair {
 /// affect the request: the scope waits for the request before it ends.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
-    /// Index of the completion queue of the request: 0 for sends, 1 for receives.
+    /// The index of the completion queue of the request: 0 for sends, 1 for receives.
     way: usize,
     ticket: Ticket<'scope>,
     /// The memory of the request; `None` after [`Self::wait`] has returned the memory.
@@ -182,7 +182,7 @@ impl<M> Drop for PendingRequest<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.memory.is_some() {
-            self.requests.unwatch(self.ticket);
+            self.requests.drop_handle(self.ticket);
         }
     }
 }

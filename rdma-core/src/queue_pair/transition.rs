@@ -1,10 +1,9 @@
-//! The state transitions of queue pairs that are allowed, and the attributes that each transition
-//! sets. The tables follow the specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for
-//! XRC).
+//! The allowed state transitions of queue pairs, and the attributes that each transition sets. The
+//! tables follow the specification (IBTA volume 1, 10.3.1 and 11.2.5.2, and annex A14 for XRC).
 
 use super::{AttributeMask as Set, QueuePairState as State, Transport};
 
-/// The attributes that a modification for a state transition contains, other than the state.
+/// The attributes that a modification must or may set in a state transition, besides the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
     /// Attributes that the modification must set.
@@ -13,8 +12,8 @@ pub(super) struct Transition {
     pub(super) optional: Set,
 }
 
-/// Returns the attributes of the transition from `from` to `to`, or `None` if this transition is
-/// not allowed.
+/// Returns the attributes for the transition from `from` to `to`; `None` if this transition is not
+/// allowed.
 pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Transition> {
     let bit = Kinds::of(kind);
     let row = TABLE.iter().find(|row| {
@@ -35,8 +34,8 @@ pub(super) fn transition(kind: Transport, from: State, to: State) -> Option<Tran
 }
 
 /// Returns the attributes that have no effect on an XRC queue pair, because they concern the other
-/// half of the connection (initiator or target). Verbs accept these attributes in every transition,
-/// because programs set both halves alike.
+/// half of the connection. Verbs accept them in every transition, because programs set both halves
+/// alike.
 pub(super) fn ignored(kind: Transport) -> Set {
     match kind {
         Transport::XrcInitiator => Set::INCOMING_READS | Set::MIN_RNR_TIMER,
@@ -45,37 +44,40 @@ pub(super) fn ignored(kind: Transport) -> Set {
     }
 }
 
-/// Returns the states that can follow `from` for queue pairs of type `kind`.
+/// Returns the states that can follow the state `from`, for queue pairs of type `kind`.
 pub(super) fn successors(kind: Transport, from: State) -> impl Iterator<Item = State> {
     State::ALL
         .into_iter()
         .filter(move |&to| transition(kind, from, to).is_some())
 }
 
-/// A set of transport types.
+/// A set of transport types, with one bit for each type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds(u8);
 
 impl Kinds {
+    /// The set of reliable connected queue pairs.
     const RC: Self = Self(1);
+    /// The set of unreliable connected queue pairs.
     const UC: Self = Self(1 << 1);
+    /// The set of datagram queue pairs.
     const UD: Self = Self(1 << 2);
-    /// XRC initiators.
+    /// The set of XRC initiators.
     const XI: Self = Self(1 << 3);
-    /// XRC targets.
+    /// The set of XRC targets.
     const XT: Self = Self(1 << 4);
-    /// Raw packet queue pairs.
+    /// The set of raw packet queue pairs.
     const RAW: Self = Self(1 << 5);
     const ALL: Self = Self(0x3f);
-    const CONNECTED: Self = Self::RC.and(Self::UC).and(Self::XI).and(Self::XT);
-    const RELIABLE: Self = Self::RC.and(Self::XI).and(Self::XT);
+    const CONNECTED: Self = Self::RC.or(Self::UC).or(Self::XI).or(Self::XT);
+    const RELIABLE: Self = Self::RC.or(Self::XI).or(Self::XT);
     /// Transports that send requests and wait for responses, so that they need timeouts and
     /// retries.
-    const REQUESTER: Self = Self::RC.and(Self::XI);
+    const REQUESTER: Self = Self::RC.or(Self::XI);
     /// Transports that respond to requests, so that they need the limits of a responder.
-    const RESPONDER: Self = Self::RC.and(Self::XT);
+    const RESPONDER: Self = Self::RC.or(Self::XT);
 
-    const fn and(self, other: Self) -> Self {
+    const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -97,8 +99,8 @@ impl Kinds {
     }
 }
 
-/// A transition between two states. Each set of attributes is listed with the transports to which
-/// it applies.
+/// A transition between two states, with sets of attributes, each with the transports to which it
+/// applies.
 struct Row {
     /// The state before the transition; `None` means every state.
     from: Option<State>,
@@ -117,10 +119,10 @@ const fn set(bits: &[Set]) -> Set {
     all
 }
 
-/// Attributes that a modification may set in a transition to RTS, with the transports to which each
-/// applies.
+/// The attributes that a modification may set in a transition to RTS, with the transports to which
+/// each applies.
 const RUNNING: &[(Kinds, Set)] = &[
-    (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
+    (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
     (
         Kinds::CONNECTED,
         set(&[Set::ACCESS, Set::ALTERNATE_PATH, Set::MIGRATION]),
@@ -131,16 +133,16 @@ const RUNNING: &[(Kinds, Set)] = &[
     (Kinds::RAW, set(&[Set::RATE_LIMIT])),
 ];
 
-/// Attributes that a modification must set in the transition from RESET to INIT, with the
+/// The attributes that a modification must set in the transition from RESET to INIT, with the
 /// transports to which each applies.
 const INITIAL: &[(Kinds, Set)] = &[
     (Kinds::ALL, set(&[Set::PORT])),
-    (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+    (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
     (Kinds::CONNECTED, set(&[Set::ACCESS])),
     (Kinds::UD, set(&[Set::QKEY])),
 ];
 
-/// The transitions of IBTA volume 1, table 91.
+/// All transitions of IBTA volume 1, table 91.
 const TABLE: &[Row] = &[
     Row {
         from: None,
@@ -190,7 +192,7 @@ const TABLE: &[Row] = &[
             ),
         ],
         optional: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
             (Kinds::CONNECTED, set(&[Set::ALTERNATE_PATH, Set::ACCESS])),
             (Kinds::UD, set(&[Set::QKEY])),
         ],
@@ -200,7 +202,7 @@ const TABLE: &[Row] = &[
         to: State::ReadyToSend,
         kinds: Kinds::ALL,
         required: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::SEND_SEQUENCE])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::SEND_SEQUENCE])),
             (Kinds::RELIABLE, set(&[Set::ACK_TIMEOUT])),
             (
                 Kinds::REQUESTER,
@@ -236,7 +238,7 @@ const TABLE: &[Row] = &[
         kinds: Kinds::ALL,
         required: &[],
         optional: &[
-            (Kinds::CONNECTED.and(Kinds::UD), set(&[Set::PKEY_INDEX])),
+            (Kinds::CONNECTED.or(Kinds::UD), set(&[Set::PKEY_INDEX])),
             (
                 Kinds::CONNECTED,
                 set(&[
@@ -263,10 +265,10 @@ const TABLE: &[Row] = &[
         to: State::ReadyToSend,
         // On acknowledged transports, a failed send fails the whole queue pair (IBTA volume 1,
         // 10.3.1.6).
-        kinds: Kinds::UC.and(Kinds::UD).and(Kinds::RAW),
+        kinds: Kinds::UC.or(Kinds::UD).or(Kinds::RAW),
         required: &[],
         optional: &[
-            (Kinds::UC.and(Kinds::UD), set(&[Set::CURRENT_STATE])),
+            (Kinds::UC.or(Kinds::UD), set(&[Set::CURRENT_STATE])),
             (Kinds::UC, set(&[Set::ACCESS])),
             (Kinds::UD, set(&[Set::QKEY])),
         ],

@@ -15,8 +15,8 @@ use crate::queue_pair::PostError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedReceiveQueueId(pub(crate) u64);
 
-/// Maximum number of receives of a shared receive queue. A work request id contains the index of a
-/// receive's slot (place in a table), in 16 bits.
+/// Maximum number of receives of a shared receive queue. The id of a receive contains the index of
+/// its slot (place in a table) in 16 bits.
 const MAX_REQUESTS: u32 = 1 << 16;
 
 /// A builder for a shared receive queue, from [`ProtectionDomain::shared_receive_queue`].

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use rdma_core::{
-    AddressChoice, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,
-    ConnectionParameters, Connector, Error, EventChannel, Listener,
+use rdma_core::cm::{
+    Connection, ConnectionError, ConnectionEvent, ConnectionEventKind, ConnectionParameters,
+    Connector, EventChannel, Listener,
 };
+use rdma_core::{AddressChoice, Error};
 
 /// Maximum time for a step of the connection manager, enough for an emulated machine under load.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -84,7 +85,8 @@ pub(crate) fn resolved(channel: &EventChannel) -> ConnectionEvent {
     event
 }
 
-/// Returns both ends of a connection within this process: the connecting one and the accepting one.
+/// Returns both sides of a connection within this process: the connecting one and the accepting
+/// one.
 #[track_caller]
 pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
     let (listener, there) = listener(address);

@@ -11,10 +11,12 @@ pub(crate) mod held;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdma_core::device::DeviceSelector;
+use rdma_core::memory::Scatter;
 use rdma_core::{
-    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, Error,
-    ExposedMemory, ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,
-    Scatter, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, Endpoint, Error, ExposedMemory,
+    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue,
+    SendRequest, WorkCompletion,
 };
 
 /// Maximum time until an event that must happen, enough for an emulated machine under load.
@@ -184,7 +186,7 @@ pub(crate) fn succeed(queue: &CompletionQueue) -> WorkCompletion {
 
 /// Posts a request and waits for its success. Returns its memory.
 #[track_caller]
-pub(crate) fn carry_out<T: rdma_core::Gather + 'static>(
+pub(crate) fn carry_out<T: rdma_core::memory::Gather + 'static>(
     pair: &QueuePair,
     queue: &mut SendQueue<T>,
     request: SendRequest<T>,

@@ -1,4 +1,4 @@
-//! C programs on the device under test.
+//! Runs C programs on the device under test.
 
 #[path = "../../../ibverbs-sys/softroce/tests/library/mod.rs"]
 mod library;
@@ -9,8 +9,8 @@ use rdma_core::Context;
 
 use self::library::library;
 
-/// Makes the device under test visible to a C program. The library of the user-space device is built
-/// and preloaded; a device of the kernel is visible anyway.
+/// Makes the device under test visible to a C program: builds softroce's library, and preloads it. A
+/// device of the kernel is visible without a change.
 #[track_caller]
 pub(crate) fn with_device<'a>(command: &'a mut Command, context: &Context) -> &'a mut Command {
     if context.device().is_emulated() {

@@ -1,4 +1,4 @@
-//! Data that is copied is there until its batch is posted.
+//! Inline data must stay valid until its batch is posted.
 use rdma_core::{Buffer, SendQueue, SendRequest};
 fn example(mut queue: SendQueue<Buffer>) {
     let mut batch = queue.batch();

@@ -1,6 +1,6 @@
-//! A batch has slots of its queue, so the queue is there for as long as the batch.
+//! A batch uses slots of its queue, and so cannot outlive the queue.
 
-use rdma_core::{Buffer, SharedReceiveBatch, SharedReceiveQueue};
+use rdma_core::{receive::SharedReceiveBatch, Buffer, SharedReceiveQueue};
 
 fn example(queue: SharedReceiveQueue<Buffer>) -> SharedReceiveBatch<'static, Buffer> {
     let batch = queue.batch(8);

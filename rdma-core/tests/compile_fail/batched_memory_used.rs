@@ -1,4 +1,4 @@
-//! Memory in a batch is the batch's.
+//! Memory moves into the batch, so the program cannot use the memory.
 
 use rdma_core::{Buffer, SendQueue, SendRequest};
 

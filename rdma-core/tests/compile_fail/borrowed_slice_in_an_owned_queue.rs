@@ -1,6 +1,6 @@
-//! A queue that keeps memory in flight takes none that is only borrowed.
+//! A queue that keeps memory in flight does not accept borrowed memory.
 
-use rdma_core::{BufferSlice, QueuePair, SendRequest};
+use rdma_core::{memory::BufferSlice, QueuePair, SendRequest};
 
 fn example(pair: &QueuePair, part: BufferSlice<'_>) {
     let mut queue = pair.send_queue();

@@ -1,4 +1,4 @@
-//! Memory in flight is the device's: nobody can look at it.
+//! Memory in flight belongs to the device: the program cannot read the memory.
 
 use rdma_core::{Buffer, PostError, SendQueue, SendRequest};
 

@@ -1,6 +1,6 @@
-//! There is one current completion.
+//! Reading the next completion ends the current one.
 
-use rdma_core::{ExtendedCompletionQueue, Result};
+use rdma_core::{completion::ExtendedCompletionQueue, Result};
 
 fn example(queue: &ExtendedCompletionQueue) -> Result<()> {
     queue.poll(|completions| {

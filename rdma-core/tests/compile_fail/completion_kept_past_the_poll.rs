@@ -1,6 +1,6 @@
-//! The completion of an extended queue is the device's own entry, which the poll's end gives back.
+//! The completion of an extended queue is an entry of the device, and ends with the poll.
 
-use rdma_core::{ExtendedCompletionQueue, Result};
+use rdma_core::{completion::ExtendedCompletionQueue, Result};
 
 fn example(queue: &ExtendedCompletionQueue) -> Result<()> {
     let kept = queue.poll(|completions| completions.next())?;

@@ -1,4 +1,4 @@
-//! A completion gives memory back, so only the device makes one.
+//! A completion makes a queue return memory, so safe code cannot create a completion.
 
 use rdma_core::WorkCompletion;
 

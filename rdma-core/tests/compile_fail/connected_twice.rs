@@ -1,4 +1,4 @@
-//! A queue pair is connected once.
+//! Connecting consumes the queue pair, so a queue pair cannot be connected twice.
 
 use rdma_core::{ConnectOptions, Endpoint, PreparedQueuePair, Result};
 

@@ -1,4 +1,4 @@
-//! Two parts for writing that are asked for one by one could overlap.
+//! Two writable parts of a buffer that are borrowed one by one could overlap.
 
 use rdma_core::{Buffer, Result};
 

@@ -1,4 +1,4 @@
-//! Memory that a peer may write is copied from, and is never a slice.
+//! Memory that a peer may write is read by copies, and never as a slice.
 
 use rdma_core::ExposedMemory;
 

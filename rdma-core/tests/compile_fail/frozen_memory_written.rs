@@ -1,4 +1,4 @@
-//! Frozen memory may be in several requests at once, and is for reading.
+//! Several requests may use frozen memory at once, so the memory is read-only.
 
 use rdma_core::FrozenBuffer;
 

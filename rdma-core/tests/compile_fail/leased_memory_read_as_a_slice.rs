@@ -1,6 +1,6 @@
-//! Memory that a peer may write through a window is no slice either.
+//! Memory that a peer may write through a window cannot be read as a slice.
 
-use rdma_core::WindowLease;
+use rdma_core::memory::WindowLease;
 
 fn example(lease: &WindowLease) -> &[u8] {
     &lease[..]

@@ -1,4 +1,4 @@
-//! Memory is not freed while a part of it is borrowed.
+//! Memory cannot be freed while a part of the memory is borrowed.
 
 use rdma_core::{Buffer, Result};
 

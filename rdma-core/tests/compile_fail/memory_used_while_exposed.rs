@@ -1,4 +1,4 @@
-//! Memory that a peer may write is not this process's alone.
+//! Memory that a peer may write is not accessible as a slice in this process.
 
 use rdma_core::{AccessFlags, Buffer};
 

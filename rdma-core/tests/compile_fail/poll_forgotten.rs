@@ -1,6 +1,6 @@
-//! A poll is lent to its closure, which so cannot keep it from ending.
+//! The closure only borrows the poll, and so cannot leak the poll.
 
-use rdma_core::{ExtendedCompletionQueue, Result};
+use rdma_core::{completion::ExtendedCompletionQueue, Result};
 
 fn example(queue: &ExtendedCompletionQueue) -> Result<()> {
     queue.poll(|completions| std::mem::forget(*completions))

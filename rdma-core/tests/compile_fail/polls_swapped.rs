@@ -1,6 +1,6 @@
-//! Two polls that go on at once cannot change places.
+//! Two polls that run at the same time cannot be swapped.
 
-use rdma_core::{ExtendedCompletionQueue, Result};
+use rdma_core::{completion::ExtendedCompletionQueue, Result};
 
 fn example(one: &ExtendedCompletionQueue, other: &ExtendedCompletionQueue) -> Result<()> {
     one.poll(|outer| {

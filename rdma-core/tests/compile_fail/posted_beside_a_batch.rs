@@ -1,4 +1,4 @@
-//! While a batch is made, its queue posts nothing else.
+//! While a batch exists, its queue cannot post other requests.
 
 use rdma_core::{Buffer, SendQueue, SendRequest};
 

@@ -1,4 +1,4 @@
-//! The memory of completed requests is taken before the next request is posted.
+//! The memory of completed requests must be taken before the next request is posted.
 
 use rdma_core::{Buffer, SendQueue, SendRequest, WorkCompletion};
 

@@ -1,6 +1,6 @@
-//! What only the program can know it says with `unsafe`.
+//! A property that only the program can guarantee must be stated with `unsafe`.
 
-use rdma_core::ExtendedCompletionQueueBuilder;
+use rdma_core::completion::ExtendedCompletionQueueBuilder;
 
 fn example(builder: ExtendedCompletionQueueBuilder) -> ExtendedCompletionQueueBuilder {
     builder.single_threaded().ignore_overrun()

@@ -1,4 +1,4 @@
-//! The queue of one owner has no lock, so nobody posts to it who has a part of it.
+//! The queue with a single owner has no lock, so a shared reference cannot post.
 
 use std::sync::Arc;
 

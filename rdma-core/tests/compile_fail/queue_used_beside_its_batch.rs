@@ -1,4 +1,4 @@
-//! A batch has its queue for itself, so that requests keep their order.
+//! A batch borrows its queue exclusively, so that requests keep their order.
 
 use rdma_core::{Buffer, SendQueue, SendRequest};
 

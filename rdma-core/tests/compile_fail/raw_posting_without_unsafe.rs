@@ -1,4 +1,4 @@
-//! Who posts raw requests vouches for their memory.
+//! The caller guarantees the validity of the memory of raw requests, so posting is `unsafe`.
 
 use ibverbs_sys::ibv_send_wr;
 use rdma_core::QueuePair;

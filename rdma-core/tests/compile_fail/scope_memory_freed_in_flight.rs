@@ -1,8 +1,8 @@
-//! Memory is not freed within the scope whose request has it.
+//! Memory that a request of a scope uses cannot be freed before the scope has ended.
 
 use std::time::Duration;
 
-use rdma_core::{Buffer, BufferSlice, QueuePair, Scope, SendRequest};
+use rdma_core::{memory::BufferSlice, Buffer, QueuePair, Scope, SendRequest};
 
 fn send<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSlice<'scope>) {
     let _ = scope.post(SendRequest::send(memory));

@@ -1,8 +1,8 @@
-//! Memory that the closure owns is gone when the scope waits for its requests.
+//! Memory that the closure owns would be freed before the scope waits for its requests.
 
 use std::time::Duration;
 
-use rdma_core::{BufferSlice, ProtectionDomain, QueuePair, Scope, SendRequest};
+use rdma_core::{memory::BufferSlice, ProtectionDomain, QueuePair, Scope, SendRequest};
 
 fn send<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSlice<'scope>) {
     let _ = scope.post(SendRequest::send(memory));

@@ -1,9 +1,9 @@
-//! Memory that a scope's request writes is nobody else's until the scope has ended, and to forget
-//! the request changes nothing about it.
+//! No other code can use the memory that a request of a scope writes until the scope has ended,
+//! even if the handle of the request was forgotten.
 
 use std::time::Duration;
 
-use rdma_core::{Buffer, BufferSliceMut, QueuePair, Scope};
+use rdma_core::{memory::BufferSliceMut, Buffer, QueuePair, Scope};
 
 fn receive<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSliceMut<'scope>) {
     std::mem::forget(scope.post_receive(memory));

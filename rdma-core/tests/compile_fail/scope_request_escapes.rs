@@ -1,4 +1,4 @@
-//! A request of a scope does not outlive it.
+//! The handle of a request cannot outlive the scope of the request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Memory in a shared receive queue is the device's: nobody can look at it.
+//! Memory in a shared receive queue belongs to the device: the program cannot read it.
 
 use rdma_core::{Buffer, PostError, SharedReceiveQueue};
 

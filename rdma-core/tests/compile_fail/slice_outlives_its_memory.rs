@@ -1,6 +1,6 @@
-//! A part of registered memory does not outlive the registration.
+//! A slice of registered memory cannot outlive the registration.
 
-use rdma_core::{BufferSlice, ProtectionDomain, Result};
+use rdma_core::{memory::BufferSlice, ProtectionDomain, Result};
 
 fn example(domain: &ProtectionDomain) -> Result<BufferSlice<'_>> {
     let buffer = domain.allocate(64)?;

@@ -1,6 +1,6 @@
-//! A reserved slot is for one request.
+//! A reserved slot can be used for one request only.
 
-use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, SendRequest};
+use rdma_core::{queue_pair::{ConcurrentSendQueue, ReservedSlot}, Buffer, SendRequest};
 
 fn example(queue: &ConcurrentSendQueue<Buffer>, slot: ReservedSlot<'_>, one: Buffer, two: Buffer) {
     let _ = queue.post(slot, SendRequest::send(one));

@@ -1,4 +1,4 @@
-//! Nobody writes what another one reads.
+//! Memory cannot be written while a read borrow of the memory exists.
 
 use rdma_core::{Buffer, Result};
 

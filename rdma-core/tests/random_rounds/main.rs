@@ -1,5 +1,5 @@
-//! Rounds in which objects are made, used, failed and dropped in random order: nothing may be left
-//! behind.
+//! Rounds in which objects are created, used, failed and dropped in random order. Checks that
+//! nothing is left behind.
 //!
 //! `ROUNDS` is the number of rounds, and `SEED` the seed of the first; a failure prints the seed of
 //! its round.
@@ -11,17 +11,18 @@ mod world;
 use std::env;
 use std::fs;
 
-use rdma_core::{Context, DeviceSelector};
+use rdma_core::Context;
+use rdma_core::device::DeviceSelector;
 use softroce::Kind;
 
 use crate::chance::Chance;
 use crate::world::{Tally, World};
 
-/// Number of rounds before the first count, in which the process makes the objects that it keeps.
+/// Number of rounds before the first count, in which the process creates the objects that it keeps.
 const WARM_UP: u64 = 20;
 
-/// Maximum growth of the memory in bytes: tables that grew and keep their size. An object of 2 KiB
-/// that each of 1,000 rounds left behind would exceed it.
+/// Maximum growth of the memory in bytes, for tables that grow and keep their size. An object of 2
+/// KiB that is left behind in each of 1,000 rounds would exceed this limit.
 const SLACK: usize = 1 << 20;
 
 fn number(variable: &str, usual: u64) -> u64 {

@@ -4,12 +4,14 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rdma_core::address::{AddressHandle, AddressVector, Destination, multicast_gid};
+use rdma_core::completion::CompletionFields;
+use rdma_core::receive::XrcDomain;
 use rdma_core::{
-    AccessFlags, AddressHandle, AddressVector, Buffer, CompletionChannel, CompletionFields,
-    CompletionQueue, ConnectOptions, Context, DatagramOptions, Destination, Endpoint,
-    ExposedMemory, FrozenBuffer, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveQueue,
-    RemoteMemory, SendQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion, XrcDomain,
-    multicast_gid,
+    AccessFlags, Buffer, CompletionChannel, CompletionQueue, ConnectOptions, Context,
+    DatagramOptions, Endpoint, ExposedMemory, FrozenBuffer, PreparedQueuePair, ProtectionDomain,
+    QueuePair, ReceiveQueue, RemoteMemory, SendQueue, SendRequest, SharedReceiveQueue, Transport,
+    WorkCompletion,
 };
 
 use crate::chance::Chance;
@@ -60,7 +62,7 @@ pub(crate) struct World {
     addresses: Vec<AddressHandle>,
     prepared: Vec<Prepared>,
     ends: Vec<End>,
-    /// Objects that are only made and dropped.
+    /// Objects that are only created and dropped.
     others: Vec<Box<dyn Any>>,
     tally: Tally,
 }
@@ -343,8 +345,8 @@ impl World {
         );
     }
 
-    /// Connects two queue pairs to each other, or one to itself or to a peer that does not exist,
-    /// or activates one.
+    /// Connects two queue pairs to each other, or connects one to itself or to a peer that does not
+    /// exist, or activates one.
     fn bring_up(&mut self) {
         let Some(place) = self.chance.place(self.prepared.len()) else {
             return;

@@ -1,21 +1,21 @@
 //! `cargo xtask callgrind`: counts the instructions of posting and polling over rdma-core, and
 //! compares them with the instructions of the same loop in C.
 //!
-//! Both programs post one request after the other between two queue pairs of their own, on
+//! Both programs post one request after the other between two queue pairs of their own process, on
 //! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
-//! difference is the cost of the requests, without the program's start. Callgrind counts
-//! instructions, so other load of the machine matters little.
+//! difference is the cost of the requests, without that of the program's start. Callgrind counts
+//! instructions, so other load on the machine hardly matters.
 //!
-//! Instructions count if they are executed outside of the device: in the program with its crates, and
-//! in the libraries that it calls. Both programs use the same device, whose work in a run depends on
-//! when its own thread wakes up.
+//! Only instructions outside of the device are counted: those of the program with its crates, and
+//! of the libraries that it calls. Both programs use the same device, whose work in a run depends
+//! on when its own thread wakes up.
 //!
-//! The number of empty polls (polls that find no completion) also depends on the device's thread, and
-//! an empty poll costs more or less than other polls. So both programs pause between posting and
-//! polling. The pause does not count, and the first poll finds the completion: a request is one post
-//! and one poll (a message two of each). A run in which many requests needed more polls, because the
-//! device's thread was not scheduled in time, is repeated. The cost of a few empty polls is measured
-//! by polling an empty queue, and subtracted.
+//! The number of empty polls (polls that find no completion) also depends on the device's thread,
+//! and an empty poll costs more or less than other polls. Therefore both programs pause between
+//! posting and polling, so that the first poll finds the completion; the pause is not counted. A
+//! request then is one post and one poll, a message two of each. A run in which many requests
+//! needed more polls, because the device's thread was not scheduled in time, is repeated. The cost
+//! of the few remaining empty polls is measured on an empty queue, and subtracted.
 
 mod profile;
 
@@ -31,67 +31,67 @@ use xshell::{Shell, cmd};
 
 use self::profile::Profile;
 use crate::cargo::{self, Kind};
-use crate::limit::Group;
+use crate::limit::ProcessGroup;
 use crate::{environment, packages, project, softroce};
 
 /// The package that contains the two programs whose instructions are counted.
 const PACKAGE: &str = "rdma-bench";
-/// The directory of the C program in the package, and of the results in the target directory.
+/// The directory of the C program, below the package, and of the results, below the target
+/// directory.
 const DIRECTORY: &str = "callgrind";
-/// The name of both programs, whose instructions are counted: an example in Rust, and a source file in
-/// C.
+/// The name of both programs whose instructions are counted: an example in Rust and a source file
+/// in C.
 const PROGRAM: &str = "posting";
 
-/// Maximum number of instructions that a post with its poll may take over rdma-core in addition to
-/// those in C.
+/// Maximum number of instructions that a post and its poll over rdma-core may take in addition to
+/// those of the C program.
 const GOAL: f64 = 30.0;
 
-/// Average number of calls per request below which calls of a library function are ignored: these calls
-/// happen once in a run, or in empty polls.
-const NONE: f64 = 0.05;
+/// The average number of calls per request below which calls of a library function are not
+/// reported: such calls happen once in a run, or in empty polls.
+const NEGLIGIBLE: f64 = 0.05;
 
 /// Number of requests in the shorter of two runs. The longer run has twice as many.
 const COUNT: u64 = 2000;
 
 /// Maximum average number of empty polls (polls that find no completion) per request. A run with more
 /// empty polls is repeated.
-const IN_VAIN: f64 = 0.02;
+const MAX_EMPTY_POLLS: f64 = 0.02;
 
-/// Maximum number of runs until one has no more empty polls than [`IN_VAIN`] allows.
-const TRIES: usize = 10;
+/// Maximum number of runs to get one with at most [`MAX_EMPTY_POLLS`] empty polls per request.
+const MAX_RUNS: usize = 10;
 
 /// Time limit of one run of a program under callgrind.
-const LIMIT: Duration = Duration::from_secs(120);
+const RUN_LIMIT: Duration = Duration::from_secs(120);
 
-/// Operations to post, and the number of posts and polls that each takes.
+/// The operations to post, each with its number of posts and polls.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// The name of the operation that polls an empty queue.
 const IDLE: &str = "idle";
 
-/// The operations to measure for most ways of posting requests: all operations.
+/// The operations that are counted for most ways of posting: all operations.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
-/// The operations to measure for ways of posting requests that support neither reads nor atomics.
-const ONE_WAY: &[&str] = &["send", "write"];
-/// The operation to measure for ways of posting requests in which only sends differ from the other
-/// ways.
-const MESSAGES: &[&str] = &["send"];
+/// The operations that are counted for ways of posting that support neither reads nor atomics.
+const SENDS_WRITES: &[&str] = &["send", "write"];
+/// The operation that is counted for ways of posting that differ from the others only in sends.
+const SENDS: &[&str] = &["send"];
 
-/// The ways in which rdma-core posts requests: the name of the way, whether it has a goal, and the
-/// operations to measure. C posts the same structs in all ways, with one more flag or address at most,
-/// which costs next to nothing.
+/// The ways of posting requests over rdma-core: name, whether there is a goal, and the operations
+/// that are counted. The C program posts the same structs for all ways, with at most one more flag
+/// or address, which costs next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
     ("raw", true, ALL),
-    ("inline", true, ONE_WAY),
-    ("uc", true, ONE_WAY),
-    ("ud", false, MESSAGES),
-    ("srq", false, MESSAGES),
+    ("inline", true, SENDS_WRITES),
+    ("uc", true, SENDS_WRITES),
+    ("ud", false, SENDS),
+    ("srq", false, SENDS),
     ("concurrent", false, ALL),
 ];
 
-/// The average cost of a request.
+/// The average cost of one request, in instructions and calls.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Average number of instructions outside of the device's library.
@@ -104,35 +104,36 @@ struct Cost {
     calls: BTreeMap<String, f64>,
 }
 
-/// A program whose instructions are counted. `way` is the way in which the Rust program posts requests,
-/// and `None` for the C program.
+/// A program whose instructions are counted: the Rust program, which posts in the given `way`, or
+/// the C program, for which `way` is `None`.
 struct Subject {
     program: PathBuf,
     way: Option<&'static str>,
 }
 
-/// The device's library, the environment that selects the device, and the directory for profiles.
+/// The setup that all measured runs have in common: the device's library, the environment that
+/// selects the device, and the directory for profiles.
 struct Bench {
     library: PathBuf,
     environment: Vec<(OsString, OsString)>,
     results: PathBuf,
 }
 
-/// Builds both programs, counts their instructions, and prints a table. Returns the exit status: 0 if
-/// every goal is met, else 1.
+/// Builds both programs, counts their instructions, and prints a table. Returns the exit status: 0
+/// if every goal is met, else 1.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::CALLGRIND)?;
     let results = project::target().join(DIRECTORY);
     fs::create_dir_all(&results)?;
-    let in_rust = in_rust()?;
+    let in_rust = build_rust()?;
     let bench = Bench {
         library: softroce::library(shell)?.canonicalize()?,
         environment: softroce::environment(shell)?,
         results,
     };
     let in_c = Subject {
-        program: bench.in_c(shell)?,
+        program: bench.build_c(shell)?,
         way: None,
     };
     let idle_c = bench.cost(&in_c, IDLE, 1)?;
@@ -144,7 +145,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     let mut missed = 0;
     let in_c: Vec<Cost> = OPERATIONS
         .iter()
-        .map(|&(operation, polls)| Ok(bench.cost(&in_c, operation, polls)?.settled(&idle_c, polls)))
+        .map(|&(operation, polls)| Ok(bench.cost(&in_c, operation, polls)?.net(&idle_c, polls)))
         .collect::<anyhow::Result<_>>()?;
     for (way, judged, posted) in WAYS {
         let subject = Subject {
@@ -156,9 +157,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
             if !posted.contains(&operation) {
                 continue;
             }
-            let rust = bench
-                .cost(&subject, operation, polls)?
-                .settled(&idle, polls);
+            let rust = bench.cost(&subject, operation, polls)?.net(&idle, polls);
             missed += u32::from(!line((operation, way), c, &rust, judged.then_some(polls)));
         }
         println!(
@@ -175,14 +174,14 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints a line with the cost of a request in C and over rdma-core. `posts` is the number of posts of
-/// the request if it has a goal, else `None`. Returns `false` if the goal is missed.
+/// Prints a table line with the cost of a request in C and over rdma-core. `posts` is the number of
+/// posts in a request if there is a goal, else `None`. Returns `false` if the goal is missed.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
         .calls
         .iter()
-        .filter(|(_, calls)| **calls > NONE)
+        .filter(|(_, calls)| **calls > NEGLIGIBLE)
         .collect();
     let most = posts.map(|posts| GOAL * f64::from(posts));
     let met = most.is_none_or(|most| difference <= most && calls.is_empty());
@@ -202,8 +201,8 @@ fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32
     met
 }
 
-/// Builds the Rust program, which uses rdma-core, and returns its path.
-fn in_rust() -> anyhow::Result<PathBuf> {
+/// Builds the Rust program, which posts over rdma-core, and returns its path.
+fn build_rust() -> anyhow::Result<PathBuf> {
     let build = ["build", "--release", "--package", PACKAGE];
     // Without its default features, the program uses the preloaded device, as the C program does.
     let build = [&build[..], &["--no-default-features", "--example", PROGRAM]].concat();
@@ -216,20 +215,20 @@ fn in_rust() -> anyhow::Result<PathBuf> {
 }
 
 impl Bench {
-    /// Builds the C program, and returns its path.
-    fn in_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
+    /// Builds the C program with the C compiler, and returns its path.
+    fn build_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
         let source = project::root().join(PACKAGE).join(DIRECTORY);
         let source = source.join(PROGRAM).with_extension("c");
         let program = self.results.join(PROGRAM);
         let flags = ["-O2", "-g", "-Wall", "-Wextra", "-Werror"];
-        packages::chatter(cmd!(shell, "cc {flags...} -o {program} {source} -libverbs"))?;
+        packages::run_quietly(cmd!(shell, "cc {flags...} -o {program} {source} -libverbs"))?;
         Ok(program.canonicalize()?)
     }
 
-    /// Measures the average cost of a request that needs `polls` polls.
+    /// Measures the average cost of a request of the kind `operation`, which needs `polls` polls.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
-        let less = self.calm(subject, operation, COUNT, polls)?;
-        let more = self.calm(subject, operation, 2 * COUNT, polls)?;
+        let less = self.repeat(subject, operation, COUNT, polls)?;
+        let more = self.repeat(subject, operation, 2 * COUNT, polls)?;
         let each = |more: u64, less: u64| (more as f64 - less as f64) / COUNT as f64;
         let of = |calls: &BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
         let calls = more.calls.keys().map(|name| {
@@ -244,9 +243,9 @@ impl Bench {
         })
     }
 
-    /// Runs the program until a run has few empty polls, and returns the profile of this run. A request
-    /// needs `polls` polls. After [`TRIES`] runs, returns the last profile.
-    fn calm(
+    /// Runs the program until a run has few empty polls, and returns the profile of that run. A
+    /// request needs `polls` polls. After [`MAX_RUNS`] runs, returns the last profile.
+    fn repeat(
         &self,
         subject: &Subject,
         operation: &str,
@@ -254,9 +253,9 @@ impl Bench {
         polls: u32,
     ) -> anyhow::Result<Profile> {
         let mut profile = self.profile(subject, operation, count)?;
-        for _ in 1..TRIES {
+        for _ in 1..MAX_RUNS {
             let done = profile.verbs.get("poll_cq").copied().unwrap_or(0);
-            if done as f64 <= count as f64 * (f64::from(polls) + IN_VAIN) {
+            if done as f64 <= count as f64 * (f64::from(polls) + MAX_EMPTY_POLLS) {
                 break;
             }
             profile = self.profile(subject, operation, count)?;
@@ -264,7 +263,7 @@ impl Bench {
         Ok(profile)
     }
 
-    /// Runs the program with `count` requests, and returns the profile of its first thread.
+    /// Runs the program with `count` requests, and returns the profile of its main thread.
     fn profile(&self, subject: &Subject, operation: &str, count: u64) -> anyhow::Result<Profile> {
         let way = subject.way.unwrap_or("c");
         let file = self.results.join(format!("{operation}-{way}-{count}.out"));
@@ -284,13 +283,13 @@ impl Bench {
             .env_clear()
             .envs(environment::inherited())
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let ended = Group::spawn(&mut command)
+        let ended = ProcessGroup::spawn(&mut command)
             .context("starting valgrind")?
-            .wait(Some(LIMIT))?;
+            .wait(Some(RUN_LIMIT))?;
         let what = || format!("{} {operation} {count} {way}", subject.program.display());
         match ended {
             Some(status) => ensure!(status.success(), "{}: {status}", what()),
-            None => bail!("{} did not end within {LIMIT:?}", what()),
+            None => bail!("{} did not end within {RUN_LIMIT:?}", what()),
         }
         // The suffix that callgrind gives the profile of the first thread.
         let file = suffixed(&file, "-01");
@@ -302,9 +301,10 @@ impl Bench {
 }
 
 impl Cost {
-    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls. Each
-    /// further poll is empty, and costs as much as `idle`, the cost of polling an empty queue.
-    fn settled(self, idle: &Self, polls: u32) -> Self {
+    /// Returns this cost without the instructions of empty polls. A request needs `polls` polls;
+    /// each poll beyond them is empty and costs `idle`, the measured cost of polling an empty
+    /// queue.
+    fn net(self, idle: &Self, polls: u32) -> Self {
         let in_vain = self.polls - f64::from(polls);
         Self {
             outside: self.outside - in_vain * idle.outside,

@@ -1,19 +1,20 @@
-//! The profile that callgrind writes for one thread of a program.
+//! Parses the profile that callgrind writes for one thread of a program.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-/// The function of the C library that calls `main`. The program's call of this function is not counted
-/// as a call of a library.
-const START: &str = "__libc_start_main";
+/// The function of the C library that calls `main`. The call of this function is not counted as a
+/// call of a library.
+const CALLER: &str = "__libc_start_main";
 
-/// The name of the function in which the program pauses. Its instructions are not counted.
+/// The name of the function in which a measured program sleeps while the device works. The
+/// instructions of this function are not counted.
 const REST: &str = "rest";
 
-/// The instructions of a thread, divided by the owner of the code: the program, the device, or other
-/// libraries. A library's instructions are counted where the program calls it, including everything
-/// that the library calls.
+/// The instructions of a thread, divided by the owner of the code: the program, the device or other
+/// libraries. The instructions of a library are counted at the program's call, and include those of
+/// everything that the library calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     /// Instructions of the program itself.
@@ -30,14 +31,14 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Parses a profile that was written without compression of names and positions. `program` and
+    /// Parses a profile in which callgrind did not compress names and positions. `program` and
     /// `device` are the paths of the program and of the device's library.
     pub(super) fn parse(text: &str, program: &str, device: &str) -> anyhow::Result<Self> {
         let mut profile = Self::default();
         let mut object = "";
         let mut rests = false;
-        // The called object file, the called function and the number of calls, kept until the line with
-        // the cost of these calls.
+        // The called object file, the called function and the number of calls. Kept until the line
+        // with the cost of these calls.
         let (mut callee_object, mut callee, mut calls) = (None, "", None::<u64>);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=") {
@@ -67,7 +68,7 @@ impl Profile {
                     continue;
                 };
                 let target = callee_object.take().unwrap_or(object);
-                if object != program || rests || target == program || callee.starts_with(START) {
+                if object != program || rests || target == program || callee.starts_with(CALLER) {
                     continue;
                 }
                 if target == device {
@@ -80,7 +81,7 @@ impl Profile {
             }
         }
         if profile.own == 0 {
-            bail!("the profile tells nothing of {program}");
+            bail!("the profile has no instructions of {program}");
         }
         Ok(profile)
     }
@@ -157,7 +158,7 @@ calls=9 0
 ";
 
     #[test]
-    fn costs_are_told_apart_by_whose_they_are() {
+    fn costs_are_divided_by_the_owner_of_the_code() {
         let profile = Profile::parse(TEXT, "/bin/loop", "/lib/libdevice.so").unwrap();
         assert_eq!(
             (profile.own, profile.device, profile.libraries),

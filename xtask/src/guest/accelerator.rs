@@ -1,4 +1,4 @@
-//! Chooses whether QEMU runs the guest (a virtual machine) by KVM or by emulation.
+//! Chooses how QEMU executes the virtual machine: by KVM or by emulation.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use xshell::Shell;
 
-use super::job::{Job, Links};
+use super::job::{GuestDevices, Job};
 use super::qemu::Accelerator;
-use super::session::{Ended, Guest};
+use super::session::{CommandEnd, Guest};
 use crate::project;
 
-/// Time limit of the trial boot. Under KVM a boot takes a second: a boot that takes longer than the
-/// limit never ends.
+/// Time limit of the trial boot. Under KVM, a boot takes a second; one that takes longer than this
+/// limit is stuck.
 const TRIAL_LIMIT: Duration = Duration::from_secs(15);
 
-/// Returns KVM if it works on this host, else QEMU's translator.
+/// Returns KVM if KVM works on this host, else emulation.
 ///
-/// KVM may fail although `/dev/kvm` exists and can be opened: in some virtual machines it cannot run
-/// an ordinary kernel. So the first use is a trial boot. Its outcome is stored and used until the
-/// host's kernel changes.
+/// KVM may fail although `/dev/kvm` exists and can be opened: inside some virtual machines it
+/// cannot run an ordinary kernel. Therefore the first call makes a trial boot. The outcome is
+/// stored, and used until the host's kernel changes.
 pub(crate) fn choose(shell: &Shell, guest: &Guest) -> anyhow::Result<Accelerator> {
     let device = Path::new("/dev/kvm");
     if OpenOptions::new()
@@ -52,12 +52,12 @@ fn boots(shell: &Shell, guest: &Guest) -> bool {
         command: vec!["true".into()],
         directory: "/".into(),
         environment: Vec::new(),
-        links: Links::None,
+        guest_devices: GuestDevices::None,
         mtu: 1500,
         shares: Vec::new(),
     };
     match guest.run_with(shell, &job, Accelerator::Kvm, TRIAL_LIMIT) {
-        Ok(Ended::Exit(0)) => true,
+        Ok(CommandEnd::Exit(0)) => true,
         Ok(ended) => {
             eprintln!("guest: KVM does not work here ({ended:?})");
             false

@@ -1,11 +1,11 @@
-//! Extracts the kernel proper from a `bzImage`.
+//! Extracts the compressed kernel from a `bzImage`.
 //!
-//! An emulated CPU spends seconds decompressing a kernel. So the host decompresses it once, and the
-//! guest boots the plain ELF image through its PVH entry point.
+//! An emulated processor would take seconds to decompress a kernel. Therefore the host decompresses
+//! the kernel once, and the guest boots the plain ELF image through its PVH entry point.
 
 use anyhow::{Context, ensure};
 
-/// The compression of the payload of a `bzImage`.
+/// The compression of the kernel inside a `bzImage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     /// LZMA2 in an xz stream: Debian up to 12.
@@ -19,7 +19,8 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Returns the tool that decompresses from standard input to standard output with `-dc`.
+    /// Returns the program that decompresses this format from standard input to standard output
+    /// when called with `-dc`.
     pub(crate) fn tool(self) -> &'static str {
         match self {
             Self::Xz => "xz",
@@ -43,7 +44,7 @@ impl Compression {
     }
 }
 
-/// Offsets into the boot sector, from the kernel's x86 boot protocol.
+/// Offsets of fields in the boot sector, according to the kernel's x86 boot protocol.
 mod offset {
     pub(super) const SETUP_SECTS: usize = 0x1f1;
     pub(super) const MAGIC: usize = 0x202;
@@ -52,7 +53,7 @@ mod offset {
     pub(super) const PAYLOAD_LENGTH: usize = 0x24c;
 }
 
-/// Returns the compressed kernel inside `image`.
+/// Returns the compressed kernel inside `image`, a `bzImage`, with its compression.
 pub(crate) fn payload(image: &[u8]) -> anyhow::Result<(Compression, &[u8])> {
     ensure!(
         image.get(offset::MAGIC..offset::MAGIC + 4) == Some(b"HdrS"),
@@ -73,8 +74,7 @@ pub(crate) fn payload(image: &[u8]) -> anyhow::Result<(Compression, &[u8])> {
     let payload = image
         .get(start..start + length)
         .context("truncated bzImage")?;
-    // The last four bytes are the decompressed size, for the boot code; they are not part of the
-    // stream.
+    // The last four bytes are the decompressed size for the boot code, not a part of the stream.
     let stream = payload.get(..length.saturating_sub(4)).unwrap_or_default();
     let compression = Compression::of(stream).context("unknown compression of the kernel")?;
     Ok((compression, stream))

@@ -4,44 +4,44 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement. The error of a single reading of the counter is about a millionth of
-/// this duration.
-const SPAN: Duration = Duration::from_millis(100);
+/// Duration of the measurement. The error of a single reading of the counter is about a millionth
+/// of this duration.
+const MEASUREMENT: Duration = Duration::from_millis(100);
 
-/// Returns the frequency of the time-stamp counter in kHz.
+/// Returns the frequency of this machine's time-stamp counter in kHz.
 ///
-/// By default a guest measures the frequency against another clock at its start. On a busy host, which
-/// interrupts the guest during the measurement, the result was wrong by a factor of 2.5, and so were
-/// all clocks of the guest.
+/// The guest is told this frequency. By default, a guest measures the frequency against another
+/// clock when it boots. On a busy host, which interrupts the guest during that measurement, the
+/// result was wrong by a factor of 2.5, and so were all clocks of the guest.
 pub(crate) fn kilohertz() -> u64 {
     let (begin, first) = reading();
-    thread::sleep(SPAN);
+    thread::sleep(MEASUREMENT);
     let (end, last) = reading();
     let milliseconds = (end - begin).as_secs_f64() * 1e3;
     ((last - first) as f64 / milliseconds).round() as u64
 }
 
-/// Returns a point in time and the value of the counter at that time, taken from the fastest of
-/// several readings.
+/// Reads the clock and the counter at about the same time: several times, of which the fastest
+/// reading is returned.
 fn reading() -> (Instant, u64) {
     let readings = (0..20).map(|_| {
         let before = Instant::now();
-        let count = count();
+        let count = ticks();
         (before.elapsed(), before, count)
     });
     let shortest = readings.min_by_key(|(took, ..)| *took);
-    shortest.map_or_else(|| (Instant::now(), count()), |(_, at, count)| (at, count))
+    shortest.map_or_else(|| (Instant::now(), ticks()), |(_, at, count)| (at, count))
 }
 
 #[cfg(target_arch = "x86_64")]
-fn count() -> u64 {
+fn ticks() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// Returns 0: no guest runs on architectures other than x86-64.
 #[cfg(not(target_arch = "x86_64"))]
-fn count() -> u64 {
+fn ticks() -> u64 {
     0
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::kilohertz;
 
     #[test]
-    fn it_is_the_same_whenever_it_is_measured() {
+    fn repeated_measurements_agree() {
         let (one, other) = (kilohertz(), kilohertz());
         assert!(one > 100_000, "{one}");
         assert!(one.abs_diff(other) < one / 100, "{one} and {other}");

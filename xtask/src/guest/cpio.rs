@@ -1,13 +1,13 @@
-//! Writes archives in the `newc` format of cpio, which the kernel unpacks as its initial root.
+//! Writes cpio archives in the `newc` format, which the kernel unpacks as its initial root.
 
-/// File type and permission bits of the entries.
+/// File types and permission bits of archive entries.
 mod mode {
     pub(super) const DIRECTORY: u32 = 0o040_755;
     pub(super) const PROGRAM: u32 = 0o100_755;
     pub(super) const SYMLINK: u32 = 0o120_777;
 }
 
-/// An archive being written.
+/// A cpio archive under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -15,22 +15,22 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory. Parents must be added before children.
+    /// Adds a directory with the path `path`. Its parent must have been added before.
     pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, mode::DIRECTORY, &[]);
     }
 
-    /// Adds a regular file that all users may execute.
+    /// Adds a regular file that all users may read and execute.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, mode::PROGRAM, contents);
     }
 
-    /// Adds a symbolic link.
+    /// Adds a symbolic link at `path` to `target`.
     pub(crate) fn symlink(&mut self, path: &str, target: &str) {
         self.entry(path, mode::SYMLINK, target.as_bytes());
     }
 
-    /// Ends the archive and returns its bytes.
+    /// Ends the archive, and returns its bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

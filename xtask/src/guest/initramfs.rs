@@ -1,5 +1,5 @@
-//! The guest's initial root file system: busybox, kernel modules, and the files of the job (the command
-//! to run).
+//! Builds the guest's initial root file system: busybox, kernel modules, and the files that
+//! describe the command to run.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use anyhow::Context;
 use xshell::Shell;
 
 use super::cpio::Archive;
-use super::job::{Job, Links};
+use super::job::{GuestDevices, Job};
 use super::kernel::Kernel;
 use super::modules;
 
-/// Paths of a static busybox, as Debian's package busybox-static installs it.
+/// The paths where Debian's package busybox-static installs a static busybox.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
-/// The commands that `init.sh` uses.
+/// The busybox commands that `init.sh` uses.
 const APPLETS: &[&str] = &[
     "cp",
     "insmod",
@@ -27,8 +27,8 @@ const APPLETS: &[&str] = &[
     "switch_root",
 ];
 
-/// Builds the archive with the initial root file system for one boot. Building takes milliseconds, so
-/// the archive is not cached and can hold files that only this boot needs.
+/// Builds the archive of the initial root file system for one boot. Building takes milliseconds, so
+/// the archive is not cached, and can contain files that only this boot needs.
 pub(crate) fn build(
     shell: &Shell,
     kernel: &Kernel,
@@ -37,7 +37,7 @@ pub(crate) fn build(
     mark: &str,
 ) -> anyhow::Result<Vec<u8>> {
     let mut names = modules::TRANSPORT.to_vec();
-    if job.links != Links::None {
+    if job.guest_devices != GuestDevices::None {
         names.extend(modules::SOFT_ROCE);
     }
     names.extend(extra_modules.iter().map(String::as_str));

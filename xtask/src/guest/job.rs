@@ -1,4 +1,4 @@
-//! The job of one boot of the guest (the command to run in it), and the files that describe the job to
+//! The job of one boot of the guest: the command to run, and the files that describe the command to
 //! the guest.
 
 use std::ffi::{OsStr, OsString};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The Soft-RoCE devices that the guest creates before it runs the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Links {
+pub(crate) enum GuestDevices {
     /// No Soft-RoCE devices. Soft-RoCE's kernel modules are not loaded either.
     None,
     /// A single Soft-RoCE device, `rxe_0`, on the network device `dummy0` with the address 10.77.0.1.
@@ -17,7 +17,7 @@ pub(crate) enum Links {
     Veth,
 }
 
-/// A command, with everything that it needs to run in the guest as it would run on the host.
+/// A command, with everything that it needs to run in the guest as it would on the host.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The program to run, with its arguments.
@@ -27,7 +27,7 @@ pub(crate) struct Job {
     /// All environment variables of the command.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The Soft-RoCE devices that the guest creates.
-    pub(crate) links: Links,
+    pub(crate) guest_devices: GuestDevices,
     /// The MTU of the guest's network devices.
     pub(crate) mtu: u32,
     /// Directories of the host that the guest may write to.
@@ -35,12 +35,13 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the contents of the file with the shell variables that `init.sh` and `session.sh` read.
+    /// Returns the contents of a file that sets the shell variables which `init.sh` and
+    /// `session.sh` read. `mark` is the text that ends the command's output.
     pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
-        let links = match self.links {
-            Links::None => "none",
-            Links::Dummy => "dummy",
-            Links::Veth => "veth",
+        let links = match self.guest_devices {
+            GuestDevices::None => "none",
+            GuestDevices::Dummy => "dummy",
+            GuestDevices::Veth => "veth",
         };
         let mut config = format!("links={links}\nmtu={}\nmark=", self.mtu).into_bytes();
         quote(mark.as_ref(), &mut config);
@@ -50,7 +51,7 @@ impl Job {
         config
     }
 
-    /// Returns shell code with one call of the function `share` for each shared directory.
+    /// Returns shell code that calls the function `share` for each shared directory.
     pub(crate) fn share_calls(&self) -> Vec<u8> {
         let mut calls = Vec::new();
         for (index, directory) in self.shares.iter().enumerate() {
@@ -82,7 +83,7 @@ impl Job {
     }
 }
 
-/// Returns the name by which the guest mounts the shared directory `index`.
+/// Returns the 9p tag by which the guest mounts the shared directory with the index `index`.
 pub(crate) fn share_tag(index: usize) -> String {
     format!("share{index}")
 }
@@ -115,7 +116,7 @@ mod tests {
                 ("PATH".into(), "/usr/bin:/bin".into()),
                 ("X".into(), "'".into()),
             ],
-            links: Links::Veth,
+            guest_devices: GuestDevices::Veth,
             mtu: 1500,
             shares: vec![PathBuf::from("/a b"), PathBuf::from("/c")],
         }
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_gives_the_command_its_words_back() {
+    fn the_shell_restores_the_words_of_the_command() {
         assert_eq!(shell(&job().script()), "a b|it's||$HOME|new\nline|");
     }
 

@@ -1,5 +1,5 @@
-//! The kernel of the guest (a virtual machine): a kernel of Debian, unpacked from its package into the
-//! cache, never installed.
+//! The kernel of the guest: a kernel of Debian that is unpacked from its package into the cache
+//! directory, and not installed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use xshell::{Shell, cmd};
 
 use super::bzimage;
 use super::modules::{self, Table};
-use crate::packages::{Privilege, chatter};
+use crate::packages::{Privilege, run_quietly};
 use crate::project;
 
-/// The Debian package that depends on the package of Debian's current kernel.
+/// The Debian package that depends on the package of the current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// A kernel for the guest, unpacked in the cache directory.
@@ -25,7 +25,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the newest kernel in the cache, if there is one.
+    /// Returns the newest kernel in the cache directory; `None` if there is none.
     pub(crate) fn cached() -> anyhow::Result<Option<Self>> {
         let Ok(entries) = fs::read_dir(kernels()?) else {
             return Ok(None);
@@ -33,7 +33,7 @@ impl Kernel {
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry?;
-            // The directory of an unfinished kernel has this suffix until it is renamed.
+            // The directory of an incompletely unpacked kernel has this suffix until it is renamed.
             if let Ok(release) = entry.file_name().into_string()
                 && !release.ends_with(".partial")
             {
@@ -44,7 +44,8 @@ impl Kernel {
         Ok(newest.map(|(_, directory, release)| Self { directory, release }))
     }
 
-    /// Returns the kernel in the cache. Downloads and unpacks it first if the cache is empty.
+    /// Returns a kernel from the cache directory. Downloads and unpacks it first if the directory
+    /// has none.
     pub(crate) fn prepare(shell: &Shell) -> anyhow::Result<Self> {
         if let Some(kernel) = Self::cached()? {
             return Ok(kernel);
@@ -55,8 +56,8 @@ impl Kernel {
         );
         let kernels = kernels()?;
         fs::create_dir_all(&kernels)
-            .with_context(|| format!("making the cache {}", kernels.display()))?;
-        // One of several processes fills the cache; the others wait here until it is filled.
+            .with_context(|| format!("creating the cache directory {}", kernels.display()))?;
+        // One of several processes unpacks the kernel; the others wait here.
         let lock = File::create(kernels.with_extension("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         if let Some(kernel) = Self::cached()? {
@@ -88,8 +89,8 @@ impl Kernel {
         self.directory.join("modules")
     }
 
-    /// Returns the kernel modules `names` and the modules that they depend on, in the order in which
-    /// they must be loaded. Each has its name and its contents.
+    /// Returns the kernel modules `names` and the modules that they depend on, in the order in
+    /// which they must be loaded. Each element has the name and the contents of a module.
     pub(crate) fn modules<'a>(
         &self,
         shell: &Shell,
@@ -101,7 +102,7 @@ impl Kernel {
         for file in table.resolve(names)? {
             let stem = file
                 .file_name()
-                .context("a module without a name")?
+                .context("a module has no file name")?
                 .to_string_lossy();
             let name = stem.split('.').next().unwrap_or_default().to_owned();
             loaded.push((name, modules::stripped(shell, &file, &kept)?));
@@ -122,10 +123,10 @@ fn unpack(shell: &Shell, kernels: &Path) -> anyhow::Result<Kernel> {
     fs::create_dir_all(&partial)?;
     let package = download(shell, &partial)?;
     let tree = partial.join("tree");
-    chatter(cmd!(shell, "dpkg-deb --extract {package} {tree}"))?;
+    run_quietly(cmd!(shell, "dpkg-deb --extract {package} {tree}"))?;
     fs::remove_file(&package)?;
 
-    // A package for systems with a merged /usr may use the first path.
+    // In a package for systems with a merged /usr, the first path may exist.
     let modules = ["usr/lib/modules", "lib/modules"].map(|below| tree.join(below));
     let modules = modules.into_iter().find(|path| path.is_dir());
     let modules = modules.context("the kernel's package has no modules")?;
@@ -140,14 +141,15 @@ fn unpack(shell: &Shell, kernels: &Path) -> anyhow::Result<Kernel> {
     fs::create_dir(&lib)?;
     std::os::unix::fs::symlink("../modules", lib.join("modules"))?;
     let depmod = depmod()?;
-    chatter(cmd!(shell, "{depmod} --basedir {partial} {release}"))?;
+    run_quietly(cmd!(shell, "{depmod} --basedir {partial} {release}"))?;
 
     let directory = kernels.join(&release);
     fs::rename(&partial, &directory)?;
     Ok(Kernel { directory, release })
 }
 
-/// Downloads the package that [`META_PACKAGE`] depends on, and returns the path of its file.
+/// Downloads the package that [`META_PACKAGE`] depends on into the directory `into`. Returns the
+/// path of the file.
 fn download(shell: &Shell, into: &Path) -> anyhow::Result<PathBuf> {
     let name = match kernel_package(shell)? {
         Some(name) => name,
@@ -159,12 +161,12 @@ fn download(shell: &Shell, into: &Path) -> anyhow::Result<PathBuf> {
     };
     eprintln!("to download: {name} (the guest's kernel, which is not installed on this machine)");
     let directory = shell.push_dir(into);
-    let fetched = chatter(cmd!(shell, "apt-get -qq download {name}"));
+    let fetched = run_quietly(cmd!(shell, "apt-get -qq download {name}"));
     if fetched.is_err() {
-        // An old package list may name a version that is no longer in the archive.
+        // An old package list may name a version that has been removed from the archive.
         update_lists(shell)?;
         let name = kernel_package(shell)?.unwrap_or(name);
-        chatter(cmd!(shell, "apt-get -qq download {name}"))?;
+        run_quietly(cmd!(shell, "apt-get -qq download {name}"))?;
     }
     drop(directory);
     Ok(into.join(only_entry(into)?))
@@ -192,7 +194,7 @@ fn kernel_package(shell: &Shell) -> anyhow::Result<Option<String>> {
     ))
 }
 
-/// Returns the kernel package among the lines of `apt-cache depends`.
+/// Returns the name of the kernel package in the output of `apt-cache depends`.
 fn dependency(depends: &str) -> Option<String> {
     let names = depends
         .lines()
@@ -219,7 +221,7 @@ fn decompress(shell: &Shell, image: &Path, vmlinux: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the path of `depmod`, whose directory is not in every user's PATH.
+/// Returns the path of `depmod`. Its directory is not in every user's PATH.
 fn depmod() -> anyhow::Result<PathBuf> {
     let places = ["/usr/sbin/depmod", "/sbin/depmod"].map(PathBuf::from);
     places

@@ -1,7 +1,7 @@
-//! A QEMU guest with Debian's kernel, booted for one command.
+//! The guest: a QEMU virtual machine with Debian's kernel, which is booted to run one command.
 //!
-//! The host's root is the guest's root, read through 9p. Writes of the guest go to an overlay in
-//! memory. The guest has its own kernel, with modules that the host's kernel may lack, and so it has a
+//! The guest reads the host's root directory through 9p as its own root; its writes go to an
+//! overlay in memory. Its kernel has modules that the host's kernel may lack, and so it can have a
 //! Soft-RoCE device.
 
 mod accelerator;
@@ -16,4 +16,4 @@ mod qemu;
 mod session;
 mod stream;
 
-pub(crate) use session::{Ended, Guest};
+pub(crate) use session::{CommandEnd, Guest};

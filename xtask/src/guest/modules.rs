@@ -1,4 +1,4 @@
-//! Kernel modules of the guest: finds them with their dependencies, and reduces their size.
+//! The kernel modules of the guest: finds them with their dependencies, and reduces their size.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
-/// Modules with which the guest accesses the host's files and communicates with the host.
+/// Modules by which the guest accesses the host's files and communicates with the host.
 pub(crate) const TRANSPORT: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -16,8 +16,9 @@ pub(crate) const TRANSPORT: &[&str] = &[
     "overlay",
 ];
 
-/// Modules of the kernel's Soft-RoCE device. `crc32_generic` comes first: rdma_rxe requests crc32 from
-/// the crypto layer by name, and the guest has no program that loads modules for the kernel.
+/// Modules of the kernel's Soft-RoCE device. `crc32_generic` is the first: rdma_rxe requests crc32
+/// by name from the crypto layer, and the guest has no program that loads modules on the kernel's
+/// request.
 pub(crate) const SOFT_ROCE: &[&str] = &[
     "crc32_generic",
     "dummy",
@@ -28,7 +29,7 @@ pub(crate) const SOFT_ROCE: &[&str] = &[
     "ib_umad",
 ];
 
-/// The dependencies of all modules of one kernel, as `depmod` wrote them.
+/// The paths and the dependencies of all modules of a kernel, read from the files of `depmod`.
 #[derive(Debug)]
 pub(crate) struct Table {
     root: PathBuf,
@@ -39,7 +40,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the files of `depmod` in the directory `root`: the `lib/modules/RELEASE` of a kernel.
+    /// Reads the files that `depmod` wrote in the directory `root`, the `lib/modules/RELEASE` of a
+    /// kernel.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let text = |name: &str| {
             let path = root.join(name);
@@ -98,7 +100,7 @@ impl Table {
 }
 
 /// Returns the contents of the module `file` without signature, debug information and type
-/// information: a third of the size. The result is stored in the directory `kept` and reused.
+/// information, which is a third of the size. The result is cached in the directory `kept`.
 pub(crate) fn stripped(shell: &Shell, file: &Path, kept: &Path) -> anyhow::Result<Vec<u8>> {
     let name = name_of(file.to_str().context("a module's path is not UTF-8")?);
     let result = kept.join(format!("{name}.ko"));
@@ -126,13 +128,14 @@ fn decompress(shell: &Shell, tool: &str, file: &Path) -> anyhow::Result<Vec<u8>>
     Ok(cmd!(shell, "{tool} -dc {file}").quiet().output()?.stdout)
 }
 
-/// Returns a module's name, given its file: `9pnet_virtio` for `kernel/net/9p/9pnet_virtio.ko.xz`.
+/// Returns the name of the module with the file `path`: `9pnet_virtio` for
+/// `kernel/net/9p/9pnet_virtio.ko.xz`.
 fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     normalized(file.split(".ko").next().unwrap_or(file))
 }
 
-/// Replaces dashes by underscores, which are equivalent in a module's name.
+/// Returns `name` with underscores in place of dashes, which are equivalent in a module's name.
 fn normalized(name: &str) -> String {
     name.replace('-', "_")
 }

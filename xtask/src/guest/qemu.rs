@@ -1,4 +1,4 @@
-//! The emulator QEMU: its command line and its process.
+//! The emulator QEMU: its command line, its process, and the connections with the guest.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,14 +20,15 @@ use super::job::share_tag;
 /// The name of the emulator's program.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// The path of a minimal firmware, which boots a PVH kernel image half a second sooner than QEMU's
+/// The path of a minimal firmware, which boots a PVH kernel image half a second faster than QEMU's
 /// default firmware.
 const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
-/// Parameters of the guest's kernel. Self-tests of ciphers, clearing of fresh pages and mitigations are
-/// turned off: under emulation these are the larger part of booting. The time-stamp counter remains the
-/// clock even if a busy host makes it seem unstable: reading the clock that the kernel would use
-/// instead takes a microsecond, which would show in every latency. A panic ends the emulator.
+/// Parameters of the guest's kernel. Self-tests of ciphers, clearing of fresh pages and mitigations
+/// are turned off: under emulation they take the larger part of the boot time. The time-stamp
+/// counter remains the clock even if a busy host makes it seem unstable: the clock that the kernel
+/// would use instead takes a microsecond to read, which would show in every latency. A panic ends
+/// the emulator.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
                                  random.trust_cpu=on tsc=reliable";
@@ -42,8 +43,8 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
-    /// Returns QEMU's arguments for this accelerator and a processor with all features except
-    /// `without`.
+    /// Returns QEMU's arguments for this accelerator, and for a processor with all features except
+    /// those in `without`.
     fn arguments(self, without: &[&str]) -> [String; 4] {
         let (accelerator, processor) = match self {
             Self::Kvm => ("kvm", "host"),
@@ -79,13 +80,13 @@ pub(crate) struct Machine {
     pub(crate) shares: Vec<PathBuf>,
 }
 
-/// The emulator's process, killed when this value is dropped and when this process dies.
+/// The process of the emulator, which is killed when this value is dropped or this process dies.
 #[derive(Debug)]
 pub(crate) struct Qemu {
     child: Child,
 }
 
-/// The host's sides of the connections with the guest.
+/// The host's ends of the connections with the guest.
 #[derive(Debug)]
 pub(crate) struct Ports {
     /// The output of the guest's kernel and of its first process.
@@ -97,14 +98,14 @@ pub(crate) struct Ports {
     /// The standard error of the command that runs in the guest.
     pub(crate) stderr: UnixStream,
     /// Error messages of the emulator itself.
-    pub(crate) complaints: ChildStderr,
+    pub(crate) errors: ChildStderr,
 }
 
 impl Qemu {
-    /// Starts the emulator with the archive `initramfs` as initial root. No file is left on disk at any
-    /// time: the archive is a memory file, and the connections with the guest are socket pairs.
+    /// Starts the emulator with the archive `initramfs` as initial root. No file is left on disk at
+    /// any time: the archive is a memory file, and the connections with the guest are socket pairs.
     pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
-        let archive = memory_file(initramfs).context("a memory file for the initramfs")?;
+        let archive = memory_file(initramfs).context("creating a memory file for the initramfs")?;
         let (console, console_end) = UnixStream::pair()?;
         let (status, status_end) = UnixStream::pair()?;
         let (stdout, stdout_end) = UnixStream::pair()?;
@@ -142,7 +143,7 @@ impl Qemu {
         // The closure owns this process's copies of the guest's descriptors. They must be closed here,
         // so that the connections end together with the emulator.
         drop(command);
-        let complaints = child
+        let errors = child
             .stderr
             .take()
             .context("QEMU's standard error is not a pipe")?;
@@ -153,7 +154,7 @@ impl Qemu {
                 status,
                 stdout,
                 stderr,
-                complaints,
+                errors,
             },
         ))
     }
@@ -224,7 +225,7 @@ impl Machine {
     }
 }
 
-/// A command line being written.
+/// A command line of QEMU under construction.
 #[derive(Default)]
 struct Line(Vec<OsString>);
 
@@ -235,8 +236,8 @@ impl Line {
         self
     }
 
-    /// Adds the options that export the directory `path` to the guest under the name `tag`. A comma in
-    /// the path is doubled, as QEMU's options require.
+    /// Adds the options that export the directory `path` to the guest, with the tag `tag` and the
+    /// access mode `access`. A comma in the path is doubled, as QEMU's options require.
     fn directory(&mut self, tag: &str, path: &Path, access: &str) {
         let mut option = format!("local,id={tag},security_model=none,multidevs=remap").into_bytes();
         option.extend_from_slice(access.as_bytes());

@@ -17,7 +17,7 @@ use super::kernel::Kernel;
 use super::qemu::{Accelerator, Machine, Ports, Qemu};
 use super::{accelerator, initramfs, stream};
 
-/// Time limit of a boot. A boot takes seconds on an idle host and much longer on a busy one.
+/// Time limit of a boot: a boot takes seconds on an idle host, and much longer on a busy one.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Maximum wait for the rest of the command's output after the command has ended.
@@ -26,16 +26,16 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of console output that are kept for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
-/// The way in which the command in the guest ended.
+/// How the command in the guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum CommandEnd {
     /// The command ended with this exit status; 128 + n for death by signal n.
     Exit(u8),
     /// The command was still running at its time limit.
     TimedOut,
 }
 
-/// The parameters of a guest (virtual machine) that is booted for one command.
+/// The parameters of a guest that is booted for one command.
 #[derive(Debug)]
 pub(crate) struct Guest {
     /// The kernel that the guest runs.
@@ -60,12 +60,13 @@ enum Event {
     /// The standard output or error of this process was closed.
     OutputClosed,
     /// The emulator has ended.
-    Gone,
+    EmulatorEnded,
 }
 
 impl Guest {
-    /// Boots the guest, runs the command of `job`, and stops the guest.
-    pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<Ended> {
+    /// Boots the guest, runs the command of `job` in it, and stops the guest. Returns how the
+    /// command ended.
+    pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<CommandEnd> {
         let accelerator = accelerator::choose(shell, self)?;
         self.run_with(shell, job, accelerator, BOOT_LIMIT)
     }
@@ -76,7 +77,7 @@ impl Guest {
         job: &Job,
         accelerator: Accelerator,
         boot_limit: Duration,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandEnd> {
         let begin = Instant::now();
         let mark = mark();
         let initramfs = initramfs::build(shell, &self.kernel, job, &self.modules, &mark)?;
@@ -94,17 +95,17 @@ impl Guest {
             status,
             stdout,
             stderr,
-            complaints,
+            errors,
         } = ports;
 
         let tail = Tail::default();
         let console = tail.collect(console);
-        let complaints = tail.collect(complaints);
+        let errors = tail.collect(errors);
         let (events, inbox) = mpsc::channel();
         report_status(status, events.clone());
         let outputs = [
-            pass_on(stdout, io::stdout(), mark.clone(), events.clone()),
-            pass_on(stderr, io::stderr(), mark, events),
+            forward(stdout, io::stdout(), mark.clone(), events.clone()),
+            forward(stderr, io::stderr(), mark, events),
         ];
 
         let mut deadline = Some(begin + boot_limit);
@@ -132,23 +133,23 @@ impl Guest {
                     if !outputs.iter().all(JoinHandle::is_finished) {
                         bail!("the command ended with status {status}, but its output did not");
                     }
-                    return Ok(Ended::Exit(status));
+                    return Ok(CommandEnd::Exit(status));
                 }
-                Ok(Event::OutputClosed) => return Ok(Ended::Exit(128 + 13)),
+                Ok(Event::OutputClosed) => return Ok(CommandEnd::Exit(128 + 13)),
                 Err(RecvTimeoutError::Timeout) if booted => {
                     drop(qemu);
                     for output in outputs {
                         let _ = output.join();
                     }
-                    return Ok(Ended::TimedOut);
+                    return Ok(CommandEnd::TimedOut);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     drop(qemu);
                     bail!("the guest did not boot within {boot_limit:?}\n{tail}");
                 }
-                Ok(Event::Gone) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(Event::EmulatorEnded) | Err(RecvTimeoutError::Disconnected) => {
                     drop(qemu);
-                    for collector in [console, complaints] {
+                    for collector in [console, errors] {
                         let _ = collector.join();
                     }
                     let when = if booted {
@@ -163,7 +164,8 @@ impl Guest {
     }
 }
 
-/// Returns a text that marks the end of the output, and that no command prints by chance.
+/// Returns a text that the guest prints to mark the end of an output. The text is random, so that no
+/// command prints it by chance.
 fn mark() -> String {
     let now = SystemTime::UNIX_EPOCH
         .elapsed()
@@ -172,8 +174,8 @@ fn mark() -> String {
     format!("<end-of-output-{now:x}-{}>", std::process::id())
 }
 
-/// Starts a thread that turns each line on the status port into an event, and the end of the port into
-/// [`Event::Gone`].
+/// Starts a thread that sends an event for each line from the status port `port`, and
+/// [`Event::EmulatorEnded`] at the end of the port.
 fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
     thread::spawn(move || {
         for line in BufReader::new(port).lines() {
@@ -188,13 +190,13 @@ fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
             }
         }
         // Sending fails if the session is over, so that no receiver is left.
-        let _ = events.send(Event::Gone);
+        let _ = events.send(Event::EmulatorEnded);
     });
 }
 
-/// Starts a thread that copies an output of the command from `port` to `out`, an output of this
-/// process, until the text `mark`.
-fn pass_on(
+/// Starts a thread that copies an output of the command from `port` to `out`, up to the text
+/// `mark`. `out` is an output of this process.
+fn forward(
     port: UnixStream,
     out: impl Write + Send + 'static,
     mark: String,
@@ -207,7 +209,7 @@ fn pass_on(
     })
 }
 
-/// The last part of the output of the guest's console and of the emulator, for error messages.
+/// The last part of the output of the guest's console and of the emulator, kept for error messages.
 #[derive(Clone, Debug, Default)]
 struct Tail(Arc<Mutex<VecDeque<u8>>>);
 

@@ -1,12 +1,13 @@
-//! Copies an output of the guest, up to the mark (a text) that ends this output.
+//! Copies an output of the guest, up to the mark that ends the output.
 //!
-//! The emulator's ports have no end of file, and a message on one port does not prove that another port
-//! has been drained. So the guest ends each output with a mark in the same stream.
+//! The emulator's ports have no end of file, and a message on one port does not prove that all
+//! output of another port has arrived. Therefore the guest ends each output with a mark (a random
+//! text) in the same stream.
 
 use std::io::{self, Read, Write};
 
-/// Copies from `port` to `out` until `mark` or the end of file. Writes all bytes as soon as they
-/// arrive, except `mark`.
+/// Copies from `port` to `out` until the text `mark` or the end of file. Writes all bytes except
+/// `mark` as soon as they arrive.
 pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) -> io::Result<()> {
     let mut pending = Vec::new();
     let mut chunk = vec![0; 64 << 10];
@@ -26,7 +27,7 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
         let end = pending
             .windows(mark.len())
             .position(|window| window == mark);
-        let ready = end.unwrap_or_else(|| pending.len() - begun(&pending, mark));
+        let ready = end.unwrap_or_else(|| pending.len() - partial_mark_len(&pending, mark));
         out.write_all(&pending[..ready])?;
         out.flush()?;
         if end.is_some() {
@@ -36,8 +37,8 @@ pub(crate) fn copy_until(mark: &[u8], mut port: impl Read, mut out: impl Write) 
     }
 }
 
-/// Returns the number of bytes at the end of `bytes` that may be the beginning of `mark`.
-fn begun(bytes: &[u8], mark: &[u8]) -> usize {
+/// Returns the number of bytes at the end of `bytes` that are possibly the beginning of `mark`.
+fn partial_mark_len(bytes: &[u8], mark: &[u8]) -> usize {
     let longest = bytes.len().min(mark.len() - 1);
     (1..=longest)
         .rev()
@@ -52,10 +53,10 @@ mod tests {
 
     use super::copy_until;
 
-    /// A reader that returns one element of its list per read.
-    struct Pieces(VecDeque<&'static [u8]>);
+    /// A reader whose every read returns one element of a list.
+    struct Chunks(VecDeque<&'static [u8]>);
 
-    impl Read for Pieces {
+    impl Read for Chunks {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let piece = self.0.pop_front().unwrap_or_default();
             buffer[..piece.len()].copy_from_slice(piece);
@@ -65,7 +66,7 @@ mod tests {
 
     fn copied(pieces: &[&'static [u8]]) -> Vec<u8> {
         let mut out = Vec::new();
-        copy_until(b"<END>", Pieces(pieces.iter().copied().collect()), &mut out).unwrap();
+        copy_until(b"<END>", Chunks(pieces.iter().copied().collect()), &mut out).unwrap();
         out
     }
 

@@ -1,4 +1,4 @@
-//! Known bugs, stored as patches, each with the test that must fail when the bug is planted.
+//! Known bugs, stored as patches, each with the test that must fail while the bug is applied.
 
 use std::fmt;
 use std::fs;
@@ -9,33 +9,33 @@ use anyhow::{Context, bail, ensure};
 
 use crate::project;
 
-/// The crates that have bugs to plant, below the workspace's root.
+/// The crates that have such bugs, relative to the root of the workspace.
 const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
 
-/// The directory with the patch files of a crate's bugs, below the crate's directory.
-const BUGS: &str = "tests/planted";
+/// The directory with the patch files of a crate's bugs, relative to the crate.
+const PATCHES: &str = "tests/planted";
 
-/// The beginning of the line in a bug's patch file that names the test.
-const TEST: &str = "Caught by: ";
+/// The text before the name of the test, in a bug's patch file.
+const PREFIX: &str = "Caught by: ";
 
-/// The name that a bug's patch file uses for the test on the simulated network.
+/// The name, in patch files, of the test on softroce's simulated network.
 const SIMULATION: &str = "the simulation";
 
-/// A known bug, stored as a patch.
+/// A known bug, stored as a patch, with the test that must detect it.
 ///
-/// The first line of the patch file describes the fault. The second line names the test: either `Caught
-/// by: the simulation`, or `Caught by:` and a command that runs the test, as `cargo test -p rdma-core
-/// --test scope -- NAME --exact`. Environment variables may precede `cargo`. The patch follows, with
-/// paths relative to the crate.
+/// The first line of the patch file describes the bug. The second line names the test: either
+/// `Caught by: the simulation`, or `Caught by:` and the command that runs the test, such as `cargo
+/// test -p rdma-core --test scope -- NAME --exact`. Environment variables may precede `cargo`. The
+/// patch follows, with paths relative to the crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bug {
-    /// Name of the bug: the name of its file without the extension.
+    /// The name of the bug: that of its patch file, without the extension.
     pub(super) name: String,
-    /// The test that must fail while the bug is planted.
+    /// The test that must fail while the bug is applied.
     pub(super) test: Test,
-    /// The directory of the crate that the bug is planted in, below the workspace's root.
+    /// The directory of the crate that has the bug, relative to the root of the workspace.
     package: &'static str,
-    /// Path of the patch file.
+    /// The path of the patch file.
     path: PathBuf,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Test {
     Cargo(CargoTest),
 }
 
-/// A call of `cargo test` that runs the tests of a given name.
+/// A call of `cargo test` that runs one test, or the tests of a given name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CargoTest {
     /// Environment variables of the call.
@@ -60,8 +60,8 @@ pub(super) struct CargoTest {
 }
 
 impl Bug {
-    /// Applies the bug's patch to the copy of the workspace at `workspace`. With `only_check`, only
-    /// checks that the patch can be applied.
+    /// Applies the bug's patch to the copy of the workspace at `workspace`. If `only_check` is set,
+    /// only checks that the patch can be applied.
     pub(super) fn apply(&self, workspace: &Path, only_check: bool) -> anyhow::Result<()> {
         let directory = workspace.join(self.package);
         let mut command = Command::new("git");
@@ -90,11 +90,11 @@ impl Bug {
     }
 }
 
-/// Returns all bugs that have a patch file, sorted by crate and name.
+/// Returns all bugs that are stored in the workspace, sorted by crate and name.
 pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     let mut bugs = Vec::new();
     for package in CRATES {
-        let directory = project::root().join(package).join(BUGS);
+        let directory = project::root().join(package).join(PATCHES);
         let entries = fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
         let mut paths = entries
             .map(|entry| entry.map(|entry| entry.path()))
@@ -109,17 +109,18 @@ pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
     Ok(bugs)
 }
 
-/// Returns the bugs of `all` with the names `wished`, or all bugs if there are no names.
-pub(super) fn chosen(all: Vec<Bug>, wished: &[String]) -> anyhow::Result<Vec<Bug>> {
-    if let Some(unknown) = wished
+/// Returns the bugs of `all` that have the names `names`, or all bugs if `names` is empty. Fails
+/// if a name is unknown.
+pub(super) fn chosen(all: Vec<Bug>, names: &[String]) -> anyhow::Result<Vec<Bug>> {
+    if let Some(unknown) = names
         .iter()
-        .find(|&wish| !all.iter().any(|bug| bug.name == *wish))
+        .find(|&name| !all.iter().any(|bug| bug.name == *name))
     {
         let names: Vec<_> = all.iter().map(|bug| &*bug.name).collect();
         bail!("no bug `{unknown}`; there are: {}", names.join(" "));
     }
-    let is_wished = |bug: &Bug| wished.is_empty() || wished.contains(&bug.name);
-    Ok(all.into_iter().filter(is_wished).collect())
+    let is_chosen = |bug: &Bug| names.is_empty() || names.contains(&bug.name);
+    Ok(all.into_iter().filter(is_chosen).collect())
 }
 
 fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
@@ -134,7 +135,7 @@ fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
     })
 }
 
-/// Returns the test that is named in the text of a bug's file.
+/// Parses the text of a bug's patch file, and returns the test that it names.
 fn parse(text: &str) -> anyhow::Result<Test> {
     let mut lines = text.lines();
     let description = lines.next().unwrap_or_default();
@@ -142,8 +143,8 @@ fn parse(text: &str) -> anyhow::Result<Test> {
         description.ends_with('.'),
         "the first line is no sentence that says what the bug does wrong"
     );
-    let test = lines.next().and_then(|line| line.strip_prefix(TEST));
-    let test = test.with_context(|| format!("the second line does not begin with `{TEST}`"))?;
+    let test = lines.next().and_then(|line| line.strip_prefix(PREFIX));
+    let test = test.with_context(|| format!("the second line does not begin with `{PREFIX}`"))?;
     if test == SIMULATION {
         return Ok(Test::Simulation);
     }
@@ -213,12 +214,12 @@ mod tests {
             };
             let name = test.program.iter().find(|word| !word.starts_with('-'));
             let name = name.unwrap().rsplit("::").next().unwrap();
-            // A name with other characters is made up by the test itself, from the command that it
+            // A test program may make up names with other characters, from the command that it
             // runs.
             if name.contains(|c: char| !c.is_alphanumeric() && c != '_') {
                 continue;
             }
-            // A test is a function, or its name is in a list.
+            // A test is a function, or its name stands in a list.
             let texts = [format!("fn {name}("), format!("\"{name}\"")];
             let root = project::root();
             let found = CRATES
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Returns whether a source file below `directory` contains one of `texts`.
+    /// Returns whether a Rust source file below `directory` contains one of `texts`.
     fn contains(directory: &Path, texts: &[String]) -> bool {
         fs::read_dir(directory).unwrap().any(|entry| {
             let path = entry.unwrap().path();

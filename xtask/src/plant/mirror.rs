@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
-/// Makes the directory tree `to` equal to `from`, without the entries named `left_out`. Files that are
-/// equal already keep their modification time, so that cargo does not build them again.
+/// Makes the directory tree `to` equal to `from`, without entries whose names are in `left_out`.
+/// Files that are already equal keep their modification time, so that cargo does not rebuild them.
 pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
     fs::create_dir_all(to)?;
     let mut names = BTreeSet::new();
@@ -13,8 +13,8 @@ pub(super) fn mirror(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()
         let entry = entry?;
         let name = entry.file_name();
         let is_left_out = name.to_str().is_some_and(|name| left_out.contains(&name));
-        // Cargo's target directory may have another name. Then it contains this copy, and is not
-        // copied.
+        // Cargo's target directory may have another name. In that case it contains this copy, and
+        // must not be copied.
         if is_left_out || to.starts_with(entry.path()) {
             continue;
         }

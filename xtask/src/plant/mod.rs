@@ -1,40 +1,41 @@
-//! `cargo xtask plant`: puts known bugs into softroce and rdma-core, one at a time in a copy of the
-//! workspace, and checks that the test named by each bug fails. A test that cannot fail proves
+//! `cargo xtask plant`: applies known bugs to softroce and rdma-core, one at a time in a copy of
+//! the workspace, and checks that the test named by each bug fails. A test that cannot fail proves
 //! nothing.
 
 mod bug;
-mod judge;
 mod mirror;
+mod workspace_copy;
 
 use xshell::Shell;
 
-use self::judge::{Judge, Verdict};
+use self::workspace_copy::{Verdict, WorkspaceCopy};
 use crate::packages;
 
-/// The bugs to plant, and the length of the simulation.
+/// The options of `cargo xtask plant`.
 #[derive(Debug)]
-pub(crate) struct Choice {
-    /// Names of the bugs; all bugs when empty.
+pub(crate) struct Options {
+    /// The names of the bugs to apply; empty for all bugs.
     pub(crate) bugs: Vec<String>,
-    /// Number of schedules that the simulation runs before a bug counts as missed.
+    /// Number of random schedules that the simulation runs before a bug counts as missed.
     pub(crate) schedules: u64,
 }
 
-/// Plants one bug after the other. Returns 1 if a bug was missed, else 0.
+/// Applies the chosen bugs, one after the other, and runs their tests. Returns 1 if a test missed
+/// its bug, else 0.
 ///
 /// # Errors
 ///
-/// If a test fails without a planted bug, or the patch of a bug cannot be applied.
-pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
-    let bugs = bug::chosen(bug::all()?, &choice.bugs)?;
+/// An error if a test fails without a bug applied, or if the patch of a bug cannot be applied.
+pub(crate) fn run(shell: &Shell, options: &Options) -> anyhow::Result<u8> {
+    let bugs = bug::chosen(bug::all()?, &options.bugs)?;
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::PROGRAMS)?;
-    let judge = Judge::new(choice.schedules);
-    judge.check_tests(&bugs)?;
+    let copy = WorkspaceCopy::new(options.schedules);
+    copy.check_tests(&bugs)?;
     let mut missed = 0;
     let mut report = String::new();
     for bug in &bugs {
-        let (word, reason) = match judge.judge(bug)? {
+        let (word, reason) = match copy.test_bug(bug)? {
             Verdict::Caught(reason) => ("caught", reason),
             Verdict::Missed => {
                 missed += 1;

@@ -1,7 +1,8 @@
-//! `cargo xtask soak`: runs soaks (tests that find more the longer they run), each for a given time.
+//! `cargo xtask soak`: runs soak tests, which find more bugs the longer they run, each for a given
+//! time.
 //!
-//! The ordinary tests include a short run of each soak except `fuzz`, which continuous integration
-//! runs for a minute.
+//! `cargo xtask test` includes a short run of each soak test except `fuzz`, which continuous
+//! integration runs for a minute.
 
 mod repeated;
 
@@ -16,22 +17,22 @@ use self::repeated::Repeated;
 use crate::cargo::{self, Executable};
 use crate::{environment, fuzz, packages};
 
-/// The soaks (tests that run for a given time) to run, and their time.
+/// The options of `cargo xtask soak`.
 #[derive(Debug)]
-pub(crate) struct Choice {
-    /// The name of the soak; `None` for all soaks.
+pub(crate) struct Options {
+    /// The name of the soak test to run; `None` for all soak tests.
     pub(crate) name: Option<String>,
-    /// Time of all chosen soaks together, without their builds.
+    /// Time for all chosen soak tests together, without building.
     pub(crate) time: Duration,
-    /// Set to list the soaks without running any.
+    /// Set to list the soak tests without running any.
     pub(crate) list: bool,
 }
 
-/// A test that can run for any length of time.
+/// A soak test, which can run for any length of time.
 struct Soak {
     name: &'static str,
     description: &'static str,
-    /// A function that builds the test and runs it for the given time. Returns the exit status.
+    /// Builds the test and runs it for the given time. Returns the exit status.
     run: fn(&Shell, Duration) -> anyhow::Result<u8>,
 }
 
@@ -82,16 +83,16 @@ const SOAKS: &[Soak] = &[
     },
 ];
 
-/// Runs the chosen soaks one after the other, each for an equal part of the time. Continues after a
-/// failure. Returns the exit status of the first soak that failed, else 0.
-pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
-    let chosen = chosen(choice.name.as_deref())?;
-    if choice.list {
+/// Runs the chosen soak tests one after the other, each for an equal part of the time. Continues
+/// after a failure. Returns the exit status of the first soak test that failed, else 0.
+pub(crate) fn run(shell: &Shell, options: &Options) -> anyhow::Result<u8> {
+    let chosen = chosen(options.name.as_deref())?;
+    if options.list {
         print!("{}", list());
         return Ok(0);
     }
     packages::install(shell, packages::BUILD)?;
-    let time = share(choice.time, chosen.len());
+    let time = share(options.time, chosen.len());
     let mut failure = 0;
     let mut report = String::new();
     for soak in chosen {
@@ -115,7 +116,7 @@ pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
     Ok(failure)
 }
 
-/// Returns the soak of this name, or all soaks for `None`.
+/// Returns the soak test called `name`, or all soak tests for `None`. Fails if the name is unknown.
 fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
     let chosen: Vec<_> = SOAKS
         .iter()
@@ -130,7 +131,7 @@ fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
     Ok(chosen)
 }
 
-/// Returns one line of text for each soak, with its name and its description.
+/// Returns a text with one line for each soak test: its name and its description.
 fn list() -> String {
     let lines = SOAKS
         .iter()
@@ -138,7 +139,8 @@ fn list() -> String {
     lines.collect()
 }
 
-/// Returns the time for each of `count` soaks, which divide `time` equally; at least one second.
+/// Returns the time for each of `count` soak tests, which share `time` equally. The minimum is one
+/// second.
 fn share(time: Duration, count: usize) -> Duration {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     (time / count.max(1)).max(Duration::from_secs(1))
@@ -148,8 +150,8 @@ fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let built = test_program("same_host")?;
     let repeated = Repeated {
         name: "kills",
-        fewest: 25,
-        most: 1000,
+        min: 25,
+        max: 1000,
         first_seed: repeated::new_seed(),
     };
     repeated.run(time, |seed, count| {
@@ -162,8 +164,8 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let built = test_program("same_host")?;
     let repeated = Repeated {
         name: "storms",
-        fewest: 40,
-        most: 1000,
+        min: 40,
+        max: 1000,
         first_seed: 0,
     };
     repeated.run(time, |_, count| {
@@ -172,8 +174,8 @@ fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the command that runs a test of the test program `same_host`, and the text of the command
-/// line with which a user repeats the run.
+/// Returns the command that runs one test of the test program `same_host`, and the text of the
+/// command line with which a user repeats the run.
 fn same_host(
     (program, built): &(Executable, Vec<Executable>),
     test: &str,
@@ -197,8 +199,8 @@ fn schedules(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let program = find(&built, "simulate")?;
     Repeated {
         name: "schedules",
-        fewest: 100,
-        most: 10_000,
+        min: 100,
+        max: 10_000,
         first_seed: repeated::new_seed(),
     }
     .run(time, |seed, count| {
@@ -218,8 +220,8 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let program = &built.0;
     Repeated {
         name: "random-rounds",
-        fewest: 100,
-        most: 1000,
+        min: 100,
+        max: 1000,
         first_seed: repeated::new_seed(),
     }
     .run(time, |seed, count| {
@@ -237,7 +239,8 @@ fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    /// Variables that choose the path between the ends, for one run after the other.
+    /// Environment variables that choose the path between two queue pairs. Consecutive runs use
+    /// consecutive elements.
     const PATHS: [&[(&str, &str)]; 3] = [
         &[("SOFTROCE_PATH", "shared")],
         &[("SOFTROCE_PATH", "udp"), ("SOFTROCE_LOSS", "0.001")],
@@ -248,9 +251,10 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let program = &built.0;
     Repeated {
         name: "dropped-futures",
-        fewest: 10_000,
-        // Runs are short, because the next one takes another path, which can be several times slower.
-        most: 100_000,
+        min: 10_000,
+        // Runs are short, because the next run takes another path, which can be several times
+        // slower.
+        max: 100_000,
         first_seed: repeated::new_seed(),
     }
     .run(time, |seed, count| {
@@ -286,9 +290,9 @@ fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let program = find(&built, "publish")?;
     Repeated {
         name: "published",
-        fewest: 100_000,
-        // Four readers of as many reads, which end before the time limit of the test.
-        most: 2_000_000,
+        min: 100_000,
+        // Each of four readers performs this number of reads within the time limit of the test.
+        max: 2_000_000,
         first_seed: 0,
     }
     .run(time, |_, count| {
@@ -304,8 +308,8 @@ fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
-/// Builds a test program as `cargo xtask test` does. Returns the program, and all executables that
-/// were built.
+/// Builds the test program `name` as `cargo xtask test` does. Returns the test program, and all
+/// executables that were built.
 fn test_program(name: &str) -> anyhow::Result<(Executable, Vec<Executable>)> {
     let built = cargo::build(&["test", "--workspace", "--no-run", "--test", name])?;
     let program = find(&built, name)?.clone();

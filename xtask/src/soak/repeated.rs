@@ -1,4 +1,4 @@
-//! Runs a test program repeatedly, with new seeds each time, until the time is over.
+//! Runs a test program repeatedly, with new random seeds, until the given time is over.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 
 use crate::cargo::{self, Executable};
-use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::limit::{ProcessGroup, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// Time for which the last run may continue after the requested time is over, before it is killed. This
-/// run may be slower than the earlier runs, or hang.
-const GRACE: Duration = Duration::from_secs(120);
+/// Time for which the last run may continue after the given time is over, before it is killed: it
+/// may be slower than earlier runs, or hang.
+const MAX_OVERRUN: Duration = Duration::from_secs(120);
 
-/// The parameters for running a program repeatedly.
+/// The parameters of repeated runs of a test program.
 #[derive(Debug)]
 pub(crate) struct Repeated {
-    /// Name of the soak (a test that runs for a given time), for messages and for the name of the log.
+    /// The name of the soak test, for messages and for the name of the log file.
     pub(crate) name: &'static str,
-    /// Number of repetitions in the first run, which is also the minimum for every later run.
-    pub(crate) fewest: u64,
-    /// Maximum number of repetitions of a run.
-    pub(crate) most: u64,
-    /// Seed of the first repetition. Each further repetition uses the next number.
+    /// Minimum number of repetitions in a run; the first run has this number.
+    pub(crate) min: u64,
+    /// Maximum number of repetitions in a run.
+    pub(crate) max: u64,
+    /// The random seed of the first repetition. Each further repetition uses the next number.
     pub(crate) first_seed: u64,
 }
 
 impl Repeated {
-    /// Runs commands until `time` is over or a run fails. `command` returns the command for a seed and
-    /// a number of repetitions, with the command line with which a user repeats the run. Returns 0, or
-    /// the exit status of the run that failed.
+    /// Runs commands until `time` is over or a run fails. The function `command` returns the
+    /// command for a seed and a number of repetitions, with the command line by which a user
+    /// repeats the run. Returns 0, or the exit status of the run that failed.
     pub(crate) fn run(
         &self,
         time: Duration,
@@ -40,7 +40,7 @@ impl Repeated {
     ) -> anyhow::Result<u8> {
         let end = Instant::now() + time;
         let log = self.log()?;
-        let (mut seed, mut count) = (self.first_seed, self.fewest);
+        let (mut seed, mut count) = (self.first_seed, self.min);
         let mut total = 0;
         loop {
             let (mut command, again) = command(seed, count);
@@ -50,12 +50,12 @@ impl Repeated {
                 .stdout(file.try_clone()?)
                 .stderr(file);
             let begin = Instant::now();
-            let limit = end.saturating_duration_since(begin) + GRACE;
-            let ended = Group::spawn(&mut command)?.wait(Some(limit))?;
+            let limit = end.saturating_duration_since(begin) + MAX_OVERRUN;
+            let ended = ProcessGroup::spawn(&mut command)?.wait(Some(limit))?;
             let status = ended.map_or(TIMED_OUT, exit_code);
             if status != 0 {
                 io::copy(&mut File::open(&log)?, &mut io::stderr())?;
-                eprintln!("{}: exit status {status}; again: {again}", self.name);
+                eprintln!("{}: exit status {status}; run again: {again}", self.name);
                 return Ok(status);
             }
             let now = Instant::now();
@@ -73,14 +73,14 @@ impl Repeated {
         }
     }
 
-    /// Returns the number of repetitions of the next run, which must end within the time `left`;
-    /// `None` if fewer than the minimum would end in time. The previous run had `count` repetitions
-    /// and took `took`.
+    /// Returns the number of repetitions for the next run, which must end within the time `left`;
+    /// `None` if not even the minimum number would. The previous run had `count` repetitions and
+    /// took `took`.
     fn next(&self, count: u64, took: Duration, left: Duration) -> Option<u64> {
         let fitting = count as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-3);
-        // Truncates; a float that is too large becomes the largest integer.
+        // The conversion truncates; a number that is too large becomes the largest integer.
         let fitting = fitting as u64;
-        (fitting >= self.fewest).then(|| fitting.min(self.most))
+        (fitting >= self.min).then(|| fitting.min(self.max))
     }
 
     fn log(&self) -> anyhow::Result<PathBuf> {
@@ -90,8 +90,8 @@ impl Repeated {
     }
 }
 
-/// Returns a command that runs `executable` with the directory and the environment that cargo would
-/// give it.
+/// Returns a command that runs `executable` in the directory and with the environment that cargo
+/// would use.
 pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command {
     let mut command = Command::new(&executable.path);
     command
@@ -102,7 +102,7 @@ pub(crate) fn command(executable: &Executable, built: &[Executable]) -> Command 
     command
 }
 
-/// Returns a seed that is unlikely to repeat one of an earlier soak: microseconds of the clock.
+/// Returns a random seed that differs from those of earlier runs: the microseconds of the clock.
 pub(crate) fn new_seed() -> u64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     now.as_secs() * 1_000_000 + u64::from(now.subsec_micros())
@@ -117,8 +117,8 @@ mod tests {
     fn repeated(name: &'static str) -> Repeated {
         Repeated {
             name,
-            fewest: 10,
-            most: 100,
+            min: 10,
+            max: 100,
             first_seed: 5,
         }
     }

@@ -1,4 +1,4 @@
-//! The RDMA devices of this machine, as sysfs shows them.
+//! The RDMA devices of this machine, read from sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// The sysfs directory with the kernel's RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// A Soft-RoCE device.
+/// A Soft-RoCE device of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Device {
     /// The device's name, such as `rxe_0`.
@@ -20,18 +20,20 @@ pub(crate) fn list() -> Vec<Device> {
     list_in(Path::new(DEVICES))
 }
 
-/// Returns whether this machine has an RDMA device of this name, of any kind.
+/// Returns whether this machine has an RDMA device with the name `name`, of any kind.
 pub(crate) fn exists(name: &str) -> bool {
     !name.contains('/') && Path::new(DEVICES).join(name).exists()
 }
 
-/// Returns whether port 1 of the device is active: its network device is up and has a carrier.
+/// Returns whether port 1 of the device `name` is active: its network device is up and has a
+/// carrier.
 pub(crate) fn port_is_active(name: &str) -> bool {
     let state = fs::read_to_string(Path::new(DEVICES).join(name).join("ports/1/state"));
     state.is_ok_and(|state| state.trim().ends_with("ACTIVE"))
 }
 
-/// Returns the alphabetically first name of the RDMA devices of this machine, of any kind.
+/// Returns the name of the alphabetically first RDMA device of this machine, of any kind; `None` if
+/// there is none.
 pub(crate) fn first() -> Option<String> {
     let entries = fs::read_dir(DEVICES).ok()?;
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -45,7 +47,8 @@ fn list_in(devices: &Path) -> Vec<Device> {
     let mut found: Vec<Device> = entries
         .flatten()
         .filter_map(|entry| {
-            // Only the Soft-RoCE driver has this attribute, which names the network device.
+            // Only the Soft-RoCE driver has this attribute; its value is the name of the network
+            // device.
             let netdev = fs::read_to_string(entry.path().join("parent")).ok()?;
             let name = entry.file_name().into_string().ok()?;
             Some(Device {

@@ -1,4 +1,4 @@
-//! The GID table of a RoCE port, and the choice of the entry that a connection uses.
+//! Reads the GID table of a RoCE port, and chooses the entry that a connection uses.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,8 @@ pub(crate) struct Gid {
     pub(crate) index: u32,
     /// The GID, which has the form of an IPv6 address.
     pub(crate) address: Ipv6Addr,
-    /// Set if the entry is for RoCE v2, which is RDMA over UDP. An entry for version 1 may have the
-    /// same address.
+    /// Set if the entry is for RoCE v2 (RDMA over UDP). An entry for RoCE v1 may have the same
+    /// address.
     pub(crate) version_2: bool,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// Returns the used entries of the GID table of port 1 of `device`.
+/// Returns the GID table of port 1 of `device`, without unused entries.
 pub(crate) fn table(device: &str) -> Vec<Gid> {
     table_in(
         &Path::new("/sys/class/infiniband")
@@ -43,7 +43,7 @@ pub(crate) fn table(device: &str) -> Vec<Gid> {
 }
 
 fn table_in(port: &Path) -> Vec<Gid> {
-    // Unused entries read as zero, or not at all.
+    // Unused entries read as zero, or cannot be read.
     let entries = (0..256).map_while(|index| {
         let text = fs::read_to_string(port.join(format!("gids/{index}"))).ok()?;
         let kind = fs::read_to_string(port.join(format!("gid_attrs/types/{index}")));
@@ -60,8 +60,8 @@ fn table_in(port: &Path) -> Vec<Gid> {
         .collect()
 }
 
-/// Returns the entry of `table` to use, by preference: RoCE v2 before v1, an IPv4 address before a
-/// global IPv6 address before a link-local one. Skips entries whose addresses are in `unusable`.
+/// Returns the best entry of `table`: RoCE v2 before v1, then an IPv4 address before a global IPv6
+/// address before a link-local one. Skips entries whose addresses are in `unusable`.
 pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
     let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
     usable.min_by_key(|gid| {
@@ -76,12 +76,12 @@ pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a 
     })
 }
 
-/// Waits until the GID table of `device` has a usable entry, and returns the entry. Returns `None`
-/// after `limit`.
+/// Waits until the GID table of `device` has a usable entry, and returns this entry. Returns `None`
+/// after the time `limit`.
 ///
-/// An IPv4 entry is usable as soon as it is in the table. Any other entry is usable if its address is
-/// assigned to `netdev` and duplicate address detection is over: the kernel adds an entry derived from
-/// the MAC address even if no such address exists.
+/// An IPv4 entry is usable as soon as it is in the table. Any other entry is usable if its address
+/// is assigned to `netdev` and duplicate address detection is over: the kernel adds an entry
+/// derived from the MAC address even if no such address is assigned.
 pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option<Gid> {
     let deadline = Instant::now() + limit;
     loop {
@@ -105,7 +105,7 @@ pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option
     }
 }
 
-/// Returns the addresses of `netdev` that may be used, from the lines of `/proc/net/if_inet6`: address,
+/// Returns the usable addresses of `netdev`. `text` has the lines of `/proc/net/if_inet6`: address,
 /// interface number, prefix length, scope, flags, interface.
 fn ready_addresses(text: &str, netdev: &str) -> Vec<Ipv6Addr> {
     const DUPLICATE: u32 = 0x08;

@@ -1,4 +1,4 @@
-//! The kernel module of Soft-RoCE.
+//! Loads Soft-RoCE's kernel module, and the modules that give programs access to it.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::packages::{self, Privilege};
 /// The name of Soft-RoCE's kernel module.
 const NAME: &str = "rdma_rxe";
 
-/// The kernel modules that user space needs: Soft-RoCE's own module, and those that give programs
-/// access to it.
+/// The kernel modules that programs need: Soft-RoCE's module, and those that give programs access
+/// to RDMA devices.
 const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
 
-/// The state of Soft-RoCE's module in the running kernel.
+/// The availability of Soft-RoCE's module for the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The module is loaded, or part of the kernel image.
@@ -26,7 +26,7 @@ pub(crate) enum State {
     Absent,
 }
 
-/// Returns the state of Soft-RoCE's module.
+/// Returns whether Soft-RoCE's module is loaded, available or absent.
 pub(crate) fn state(shell: &Shell) -> State {
     if Path::new("/sys/module").join(NAME).exists() {
         return State::Loaded;
@@ -47,8 +47,8 @@ pub(crate) fn running_kernel() -> String {
     release.trim().to_owned()
 }
 
-/// Installs the package with Soft-RoCE's module if the distribution has one, which is named after the
-/// running kernel. Does nothing if the distribution has no such package.
+/// Installs the package with Soft-RoCE's module for the running kernel. Does nothing if the
+/// distribution has no such package.
 pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     let package = format!("linux-modules-extra-{}", running_kernel());
     let known = cmd!(shell, "apt-cache show {package}")
@@ -68,7 +68,8 @@ pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
     privilege.run(shell, &["apt-get", "install", "--yes", &package])
 }
 
-/// Loads Soft-RoCE's module and its interfaces to user space, unless they are loaded.
+/// Loads Soft-RoCE's module and the modules that give programs access to it, unless they are
+/// loaded.
 pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     let loaded = |name: &&str| Path::new("/sys/module").join(name).exists();
     if ALL.iter().all(loaded) {
@@ -85,7 +86,8 @@ pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the path of `modprobe`, whose directory is not in every user's PATH.
+/// Returns the path of `modprobe`; `None` if it is not installed. Its directory is not in every
+/// user's PATH.
 fn modprobe() -> Option<&'static str> {
     ["/usr/sbin/modprobe", "/sbin/modprobe"]
         .into_iter()

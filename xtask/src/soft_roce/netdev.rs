@@ -1,4 +1,4 @@
-//! Finds or creates the network device that the Soft-RoCE device uses.
+//! Finds or creates the network device that a Soft-RoCE device uses.
 
 use std::fs;
 use std::path::Path;
@@ -8,63 +8,66 @@ use xshell::{Shell, cmd};
 
 use crate::packages::Privilege;
 
-/// The name of the network device that xtask creates if there is no other network device to use.
-const OWN: &str = "softroce0";
+/// The name of the dummy network device that xtask creates if there is no other network device to
+/// use.
+const DUMMY: &str = "softroce0";
 
-/// The IPv4 address of the network device that xtask creates.
-const OWN_ADDRESS: &str = "10.77.0.1/24";
-/// The MTU of the network device that xtask creates, sufficient for RoCE's largest path MTU.
-const OWN_MTU: &str = "4200";
+/// The IPv4 address of the dummy network device, with the length of its prefix.
+const DUMMY_ADDRESS: &str = "10.77.0.1/24";
+/// The MTU of the dummy network device in bytes: RoCE's largest path MTU and room for headers.
+const MTU: &str = "4200";
 
-/// Returns whether there is a network device of this name.
+/// Returns whether this machine has a network device with the name `name`.
 pub(crate) fn exists(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && Path::new("/sys/class/net").join(name).exists()
 }
 
-/// Returns the network device of the default route, which leads to other machines.
+/// Returns the name of the network device of the default route; `None` if there is no default
+/// route.
 pub(crate) fn of_default_route() -> Option<String> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     default_of_ipv4(&text("/proc/net/route"))
         .or_else(|| default_of_ipv6(&text("/proc/net/ipv6_route")))
 }
 
-/// Returns the network device to use if the caller named no device and there is no default route: a
-/// dummy device, which connects the machine with itself. Creates the dummy device if necessary.
-pub(crate) fn own(shell: &Shell) -> anyhow::Result<String> {
-    let configured = exists(OWN) && {
-        let addresses = cmd!(shell, "ip -brief -4 address show dev {OWN} up").quiet();
+/// Returns the name of a dummy network device, which connects this machine only with itself.
+/// Creates the device if it does not exist. Used if the caller named no network device and there is
+/// no default route.
+pub(crate) fn dummy(shell: &Shell) -> anyhow::Result<String> {
+    let configured = exists(DUMMY) && {
+        let addresses = cmd!(shell, "ip -brief -4 address show dev {DUMMY} up").quiet();
         addresses
             .read()
-            .is_ok_and(|line| line.contains(OWN_ADDRESS))
+            .is_ok_and(|line| line.contains(DUMMY_ADDRESS))
     };
     if configured {
-        return Ok(OWN.to_owned());
+        return Ok(DUMMY.to_owned());
     }
     let Some(privilege) = Privilege::acquire(shell) else {
         anyhow::bail!(
             "no default route, and making a network device takes root. Run\n    \
-             sudo ip link add {OWN} mtu {OWN_MTU} type dummy\n    \
-             sudo ip address replace {OWN_ADDRESS} dev {OWN}\n    \
-             sudo ip link set {OWN} up\nor name a device with --netdev"
+             sudo ip link add {DUMMY} mtu {MTU} type dummy\n    \
+             sudo ip address replace {DUMMY_ADDRESS} dev {DUMMY}\n    \
+             sudo ip link set {DUMMY} up\nor name a device with --netdev"
         );
     };
-    if !exists(OWN) {
+    if !exists(DUMMY) {
         privilege.run(
             shell,
-            &["ip", "link", "add", OWN, "mtu", OWN_MTU, "type", "dummy"],
+            &["ip", "link", "add", DUMMY, "mtu", MTU, "type", "dummy"],
         )?;
     }
     privilege.run(
         shell,
-        &["ip", "address", "replace", OWN_ADDRESS, "dev", OWN],
+        &["ip", "address", "replace", DUMMY_ADDRESS, "dev", DUMMY],
     )?;
-    privilege.run(shell, &["ip", "link", "set", OWN, "up"])?;
-    ensure!(exists(OWN), "{OWN} was made and is gone");
-    Ok(OWN.to_owned())
+    privilege.run(shell, &["ip", "link", "set", DUMMY, "up"])?;
+    ensure!(exists(DUMMY), "{DUMMY} was created but does not exist");
+    Ok(DUMMY.to_owned())
 }
 
-/// Returns the interface of the default route with the lowest metric, from the lines of
-/// `/proc/net/route`: interface, destination, gateway, flags, uses, references, metric, mask.
+/// Returns the interface of the IPv4 default route with the lowest metric. `routes` has the lines
+/// of `/proc/net/route`: interface, destination, gateway, flags, uses, references, metric, mask.
 fn default_of_ipv4(routes: &str) -> Option<String> {
     let defaults = routes.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -76,16 +79,16 @@ fn default_of_ipv4(routes: &str) -> Option<String> {
     defaults.min().map(|(_, interface)| interface)
 }
 
-/// Returns the interface of the default route with the lowest metric, from the lines of
-/// `/proc/net/ipv6_route`: destination, its prefix length, source, its prefix length, next hop, metric,
-/// references, uses, flags, interface.
+/// Returns the interface of the IPv6 default route with the lowest metric. `routes` has the lines
+/// of `/proc/net/ipv6_route`: destination, its prefix length, source, its prefix length, next hop,
+/// metric, references, uses, flags, interface.
 fn default_of_ipv6(routes: &str) -> Option<String> {
     let defaults = routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [destination, "00", _, _, _, metric, _, _, _, interface] = fields[..] else {
             return None;
         };
-        // A route on lo means that the destination is unreachable.
+        // A route on the interface lo means that the destination is unreachable.
         let real = destination.bytes().all(|digit| digit == b'0') && interface != "lo";
         let metric = u32::from_str_radix(metric, 16).ok()?;
         real.then(|| (metric, interface.to_owned()))

@@ -1,4 +1,4 @@
-//! Sets up a device of the kernel's Soft-RoCE: on this machine if its kernel has the module, else in
+//! Sets up a Soft-RoCE device of the kernel: on this machine if its kernel has the module, else in
 //! the guest.
 
 use std::thread;
@@ -12,12 +12,13 @@ use super::{gid, kernel_module, netdev};
 use crate::packages::{self, Privilege};
 use crate::rxe::{self, Requirements};
 
-/// Maximum wait until a device has a usable GID: duplicate address detection takes two seconds.
+/// Maximum wait until a device has a usable GID. Duplicate address detection alone takes two
+/// seconds.
 const GID_LIMIT: Duration = Duration::from_secs(10);
 
-/// The Soft-RoCE device that the caller requested.
+/// The Soft-RoCE device that the caller requests.
 #[derive(Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     /// The network device that the Soft-RoCE device uses; `None` for the network device of the default
     /// route, or else a new dummy device.
     pub(crate) netdev: Option<String>,
@@ -26,29 +27,29 @@ pub(crate) struct Wish {
     pub(crate) name: Option<String>,
 }
 
-/// Sets up a Soft-RoCE device. Skips steps that are already done.
-pub(crate) fn setup(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
+/// Sets up the Soft-RoCE device `request`. Skips steps that are already done.
+pub(crate) fn setup(shell: &Shell, request: &Request) -> anyhow::Result<()> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::DEVICE)?;
     if kernel_module::state(shell) == kernel_module::State::Absent {
         kernel_module::install_extra(shell)?;
     }
     match kernel_module::state(shell) {
-        kernel_module::State::Loaded | kernel_module::State::Available => here(shell, wish),
-        kernel_module::State::Absent => guest(shell, wish),
+        kernel_module::State::Loaded | kernel_module::State::Available => here(shell, request),
+        kernel_module::State::Absent => guest(shell, request),
     }
 }
 
-fn here(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
-    // Needed even if rdma_rxe is loaded: the interfaces through which programs use it are separate
-    // modules.
+fn here(shell: &Shell, request: &Request) -> anyhow::Result<()> {
+    // Loaded even if rdma_rxe is loaded: the interfaces by which programs use the device are
+    // separate modules.
     kernel_module::load(shell)?;
-    let device = match plan(&device::list(), wish)? {
+    let device = match plan(&device::list(), request)? {
         Plan::Use(device) => {
             eprintln!("{} is on {} already", device.name, device.netdev);
             device
         }
-        Plan::Add(name) => add(shell, name, wish)?,
+        Plan::Add(name) => add(shell, name, request)?,
     };
     let Device { name, netdev } = &device;
     let deadline = Instant::now() + GID_LIMIT;
@@ -73,10 +74,10 @@ fn here(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
-    let netdev = match wish.netdev.clone().or_else(netdev::of_default_route) {
+fn add(shell: &Shell, name: String, request: &Request) -> anyhow::Result<Device> {
+    let netdev = match request.netdev.clone().or_else(netdev::of_default_route) {
         Some(netdev) => netdev,
-        None => netdev::own(shell)?,
+        None => netdev::dummy(shell)?,
     };
     ensure!(
         netdev::exists(&netdev),
@@ -100,12 +101,12 @@ fn add(shell: &Shell, name: String, wish: &Wish) -> anyhow::Result<Device> {
         );
     };
     privilege.run(shell, &line).with_context(|| {
-        format!("could not add {name} on {netdev}: the kernel's log (`dmesg`) tells why")
+        format!("could not add {name} on {netdev}: the kernel's log (`dmesg`) has the reason")
     })?;
     Ok(Device { name, netdev })
 }
 
-/// The action that provides the requested Soft-RoCE device.
+/// The action that provides the requested device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// Use this existing device.
@@ -114,17 +115,17 @@ enum Plan {
     Add(String),
 }
 
-/// Returns the action that provides the device `wish`, given the devices that are `present`. An
-/// existing device that fits is used. Fails if the network device already has a device of another
-/// name, or if the name belongs to a device on another network device.
-fn plan(present: &[Device], wish: &Wish) -> anyhow::Result<Plan> {
+/// Returns the action that provides the device `request`, given the existing devices `present`. An
+/// existing device that fits is used. Fails if the network device already has a Soft-RoCE device
+/// with another name, or if a device on another network device has the name.
+fn plan(present: &[Device], request: &Request) -> anyhow::Result<Plan> {
     let on_netdev = present
         .iter()
-        .find(|device| Some(&device.netdev) == wish.netdev.as_ref());
+        .find(|device| Some(&device.netdev) == request.netdev.as_ref());
     let named = present
         .iter()
-        .find(|device| Some(&device.name) == wish.name.as_ref());
-    let found = match (&wish.netdev, &wish.name) {
+        .find(|device| Some(&device.name) == request.name.as_ref());
+    let found = match (&request.netdev, &request.name) {
         (None, None) => present.first(),
         (None, Some(_)) => named,
         (Some(_), None) => on_netdev,
@@ -148,7 +149,7 @@ fn plan(present: &[Device], wish: &Wish) -> anyhow::Result<Plan> {
         return Ok(Plan::Use(device.clone()));
     }
     let free = |name: &String| !present.iter().any(|device| device.name == *name);
-    let name = match &wish.name {
+    let name = match &request.name {
         Some(name) => name.clone(),
         None => (0..)
             .map(|number| format!("rxe_{number}"))
@@ -158,9 +159,9 @@ fn plan(present: &[Device], wish: &Wish) -> anyhow::Result<Plan> {
     Ok(Plan::Add(name))
 }
 
-fn guest(shell: &Shell, wish: &Wish) -> anyhow::Result<()> {
+fn guest(shell: &Shell, request: &Request) -> anyhow::Result<()> {
     let kernel = kernel_module::running_kernel();
-    if let Some(netdev) = &wish.netdev {
+    if let Some(netdev) = &request.netdev {
         bail!("the running kernel, {kernel}, has no rdma_rxe, so there can be no link on {netdev}");
     }
     eprintln!("the running kernel, {kernel}, has no rdma_rxe: preparing the guest");
@@ -194,11 +195,11 @@ mod tests {
         netdev: Option<&str>,
         name: Option<&str>,
     ) -> Result<Plan, String> {
-        let wish = Wish {
+        let request = Request {
             netdev: netdev.map(Into::into),
             name: name.map(Into::into),
         };
-        plan(present, &wish).map_err(|error| error.to_string())
+        plan(present, &request).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_cannot_be_is_refused() {
+    fn an_impossible_request_is_refused() {
         let present = [device("rxe_0", "eth0")];
         let error = planned(&present, Some("eth0"), Some("rxe_9")).unwrap_err();
         assert!(error.contains("carries rxe_0"), "{error}");

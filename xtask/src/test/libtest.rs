@@ -1,16 +1,16 @@
-//! Parses the output of a test executable, in the format of libtest, libtest-mimic and the conformance
-//! suite.
+//! Parses the output of a test program in the format of libtest, which libtest-mimic and the
+//! conformance suite also use.
 
 use std::collections::BTreeMap;
 
-/// Numbers of tests by outcome.
+/// The numbers of tests with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Tests that passed.
     pub(crate) passed: u64,
     /// Tests that failed.
     pub(crate) failed: u64,
-    /// Tests that did not run, because they are marked as ignored or found that they cannot run.
+    /// Tests that did not run: they are marked as ignored, or found that they cannot run.
     pub(crate) ignored: u64,
 }
 
@@ -22,18 +22,18 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The reason that the report gives for tests that were ignored without a reason.
+/// The reason that the report shows for tests that were ignored without a reason.
 const NO_REASON: &str = "no reason given";
 
-/// Suffixes that libtest adds to a test's name in the line with the test's result, but not in the list
-/// of failures.
-const MARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
+/// Suffixes that libtest adds to a test's name in the line with the result, but not in the list of
+/// failures.
+const SUFFIXES: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
-/// The results of a test executable, collected from its output line by line.
+/// The results of a test program, collected from its output line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Results {
-    /// Sum of the counts in the closing lines (`test result: ...`); `None` before the first closing
-    /// line.
+    /// The sum of the counts in all closing lines (`test result: ...`); `None` before the first
+    /// closing line.
     pub(crate) counts: Option<Counts>,
     /// Names of the failed tests.
     pub(crate) failed: Vec<String>,
@@ -44,8 +44,8 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Parses the next line. The output of a test may stand between the test's name and its result, so
-    /// names of failed tests are also taken from the list of failures.
+    /// Parses the next line of the output. Names of failed tests are also taken from the list of
+    /// failures, because a test's own output may stand between its name and its result.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(counts) = closing_line(line) {
@@ -70,8 +70,9 @@ impl Results {
         self.in_failures = line == "failures:";
     }
 
-    /// Completes [`ignored`](Self::ignored) after the last line: adds [`NO_REASON`] for ignored tests
-    /// that a closing line counts, but whose own lines were not read.
+    /// Completes [`ignored`](Self::ignored) after the last line of the output. A closing line may
+    /// count more ignored tests than there were lines for ignored tests; the difference is added
+    /// with the reason [`NO_REASON`].
     pub(crate) fn complete(&mut self) {
         let known: u64 = self.ignored.values().sum();
         let all = self.counts.map_or(0, |counts| counts.ignored);
@@ -85,7 +86,7 @@ impl Results {
     }
 
     fn fail(&mut self, name: &str) {
-        let marked = MARKS.iter().find_map(|mark| name.strip_suffix(mark));
+        let marked = SUFFIXES.iter().find_map(|mark| name.strip_suffix(mark));
         let name = marked.unwrap_or(name).trim();
         if !self.failed.iter().any(|known| known == name) {
             self.failed.push(name.to_owned());
@@ -93,19 +94,20 @@ impl Results {
     }
 }
 
-/// Returns the names in a list of tests, as test programs print it for `--list`.
+/// Returns the names of the tests in `text`, the output of a test program for `--list`.
 pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// Splits the line of one test, `test NAME ... RESULT`, into name and result.
+/// Splits the line of one test, `test NAME ... RESULT`, into name and result; `None` for any other
+/// line.
 fn result_line(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.trim(), result))
 }
 
-/// Returns the counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`, or
-/// `None` for every other line.
+/// Parses the counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`;
+/// `None` for any other line.
 fn closing_line(line: &str) -> Option<Counts> {
     let (_verdict, fields) = line
         .trim()

@@ -2,10 +2,11 @@
 //!
 //! Unit tests and documentation tests run on this machine, and use softroce if they need a device.
 //! Integration tests run on softroce, and then on the kernel's Soft-RoCE: on this machine if it has
-//! such a device, else all of them in one boot of the guest. The integration tests of `xtask` need no
-//! device and run once, on this machine. The tests in `rdma-async/interop` are not part of the workspace;
-//! they run like its integration tests, but not in the guest.
+//! such a device, else all of them in one boot of the guest. The integration tests of `xtask` need
+//! no device, and run once, on this machine. The tests in `rdma-async/interop`, which is not part
+//! of the workspace, run like the integration tests, but not in the guest.
 
+mod installed;
 mod libtest;
 mod nested;
 mod place;
@@ -14,7 +15,6 @@ mod program;
 mod quick;
 mod report;
 mod selection;
-mod supplies;
 mod target;
 
 use std::collections::BTreeSet;
@@ -26,29 +26,29 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use xshell::Shell;
 
+use self::installed::Installed;
 use self::place::{C_PROGRAMS, FOREIGN, Matches, Place};
 use self::program::{Outcome, Program};
-use self::report::{Part, Report};
+use self::report::{PlaceResults, Report};
 pub(crate) use self::selection::Selection;
-use self::supplies::Supplies;
 pub(crate) use self::target::Target;
 use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project, softroce};
 
-/// Time limit of all tests together on a device of the kernel.
+/// Time limit for all tests together on a device of the kernel.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Runs the selected tests, prints the report, and returns the exit status.
 pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
-    let mut supplies = Supplies::default();
+    let mut installed = Installed::default();
     let places = Place::all(selection);
     let mut groups = vec![packages::BUILD];
     if !selection.quick && !selection.is_by_name() {
         groups.extend(places.iter().flat_map(|place| place.needs(|_| true)));
     }
-    supplies.install(shell, groups);
-    let built = build(selection, &supplies)?;
+    installed.install(shell, groups);
+    let built = build(selection, &installed)?;
 
     let mut matches = Matches::default();
     let places: Vec<(Place, Vec<Program>)> = places
@@ -63,7 +63,7 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         let needs = |(place, programs): &(Place, Vec<Program>)| {
             place.needs(|name| programs.iter().any(|program| program.name == name))
         };
-        supplies.install(shell, places.iter().flat_map(needs).collect());
+        installed.install(shell, places.iter().flat_map(needs).collect());
     }
 
     let is_on_softroce = |(place, _): &(Place, _)| *place == Place::Device(Target::Softroce);
@@ -73,26 +73,26 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     }
 
     let mut report = Report::default();
-    let scratch = Scratch::new()?;
+    let scratch = RunDirectory::new()?;
     for (place, programs) in &places {
-        if let Err(problem) = run_at(shell, place, programs, &supplies, &scratch, &mut report) {
+        if let Err(problem) = run_at(shell, place, programs, &installed, &scratch, &mut report) {
             report
                 .problems
                 .push(format!("{place}: no test ran: {problem:#}"));
         }
     }
     if selection.is_by_name() {
-        if !report.parts.iter().any(Part::has_tests) && report.problems.is_empty() {
+        if !report.places.iter().any(PlaceResults::has_tests) && report.problems.is_empty() {
             let left_out = if selection.quick {
                 ", or --quick leaves it out"
             } else {
                 ""
             };
-            let problem = format!("no test has such a name{left_out}");
+            let problem = format!("no test has this name{left_out}");
             report.problems.push(problem);
         }
     } else {
-        let without = report.parts.iter().filter(|part| !part.has_run());
+        let without = report.places.iter().filter(|place| !place.has_run());
         let problems = without.map(|part| format!("no test ran on {}", part.name));
         report.problems.extend(problems.collect::<Vec<_>>());
     }
@@ -103,23 +103,23 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     Ok(u8::from(report.total().failed > 0))
 }
 
-/// Runs the programs that the file `plan` lists, one after the other. Appends the outcome of each to
-/// the file `outcomes` as soon as the program ends, because a later program may crash the machine. The
-/// output of the programs goes to files beside `outcomes`.
+/// Runs the programs that the file `plan` lists, one after the other. Appends the outcome of each
+/// to the file `outcomes` as soon as the program ends, because a later program may crash the
+/// machine. The output of each program goes to a file in the directory of `outcomes`.
 pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
-    let directory = outcomes.parent().context("a file without a directory")?;
+    let directory = outcomes.parent().context("the file has no directory")?;
     for program in plan::read(plan)? {
-        plan::append(outcomes, &announced(&program, directory)?)?;
+        plan::append(outcomes, &run_and_print(&program, directory)?)?;
     }
     Ok(())
 }
 
-/// Builds the test programs of all packages, even if only some are selected: for a single package,
-/// cargo selects other features of the dependencies, so a test that is repeated alone would run in a
-/// different program.
-fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
+/// Builds the test programs of all packages, even if only some are selected: when a single package
+/// is built, cargo selects other features of the dependencies, so a test that is repeated alone
+/// would run in a different program.
+fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
-    let mut built = match supplies.problem(packages::BUILD) {
+    let mut built = match installed.problem(packages::BUILD) {
         // The build may succeed without these packages, because the headers may be installed in another
         // way.
         Some(problem) => built.with_context(|| problem.to_owned())?,
@@ -129,26 +129,26 @@ fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Execu
         built.extend(nested::build()?);
     }
     let names: BTreeSet<&str> = built.iter().map(|part| &*part.package_name).collect();
-    for wish in &selection.packages {
+    for name in &selection.packages {
         let known: Vec<_> = names.iter().copied().collect();
-        let is_known = names.contains(&**wish);
+        let is_known = names.contains(&**name);
         ensure!(
             is_known,
-            "no package `{wish}`; there are: {}",
+            "no package `{name}`; there are: {}",
             known.join(" ")
         );
     }
     Ok(built)
 }
 
-/// Runs `programs` at `place` (on the host or a device) and adds the outcomes to `report`. An error
-/// means that no program ran.
+/// Runs `programs` at `place` (on the host or on a device), and adds the outcomes to `report`.
+/// Fails if no program could run.
 fn run_at(
     shell: &Shell,
     place: &Place,
     programs: &[Program],
-    supplies: &Supplies,
-    scratch: &Scratch,
+    installed: &Installed,
+    scratch: &RunDirectory,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     println!("\n== {place}");
@@ -159,11 +159,11 @@ fn run_at(
     let outcomes = match requirements {
         None => programs
             .iter()
-            .map(|program| announced(program, &scratch.0))
+            .map(|program| run_and_print(program, &scratch.0))
             .collect::<Result<_, _>>()?,
         Some(requirements) => {
-            if rxe::takes_guest(&requirements)
-                && let Some(problem) = supplies.problem(packages::GUEST)
+            if rxe::runs_in_guest(&requirements)
+                && let Some(problem) = installed.problem(packages::GUEST)
             {
                 anyhow::bail!("{problem}");
             }
@@ -183,13 +183,13 @@ fn run_at(
     ] {
         let ignores = |outcome: &Outcome| outcome.name == program && outcome.counts.ignored > 0;
         if outcomes.iter().any(ignores)
-            && let Some(problem) = supplies.problem(group)
+            && let Some(problem) = installed.problem(group)
         {
             let problem = format!("{place}: programs were left out: {problem}");
             report.problems.push(problem);
         }
     }
-    report.parts.push(Part {
+    report.places.push(PlaceResults {
         name: place.to_string(),
         options: place.options(),
         outcomes,
@@ -197,7 +197,7 @@ fn run_at(
     Ok(())
 }
 
-/// Runs `programs` in a separate process on the machine that has the device: this machine or the
+/// Runs `programs` in a separate process, on the machine that has the device: this machine or the
 /// guest.
 fn run_remotely(
     shell: &Shell,
@@ -217,8 +217,8 @@ fn run_remotely(
         shares: vec![directory.to_owned()],
         ..requirements
     };
-    // Copies this program: cargo may have rebuilt it meanwhile, and then the original file has another
-    // name.
+    // Runs a copy of this executable: if cargo has rebuilt it meanwhile, the original file has
+    // another name.
     let this = directory.join("xtask");
     fs::copy("/proc/self/exe", &this).with_context(|| format!("writing {}", this.display()))?;
     let command = [
@@ -235,7 +235,7 @@ fn run_remotely(
         Err(error) => Some(error),
     };
     if let Some(problem) = problem {
-        // A program that succeeded has an outcome, but its log was removed.
+        // A program that succeeded has an outcome, but its log file was removed.
         let started = programs
             .iter()
             .any(|program| log(program, directory).exists());
@@ -256,7 +256,8 @@ fn run_remotely(
         .collect()
 }
 
-/// Prints the output of a program that wrote no outcome, and returns a failure as its outcome.
+/// Prints the output of a program that wrote no outcome, and returns an outcome that says so, as a
+/// failure.
 fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     let log = log(program, directory);
     if !log.exists() {
@@ -271,9 +272,9 @@ fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Runs `program`, prints a line about it, and returns the outcome. Prints the program's output, too,
-/// if a test failed.
-fn announced(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
+/// Runs `program`, prints a line with the result, and returns the outcome. Prints the program's
+/// output, too, if a test failed.
+fn run_and_print(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
     print!("{:44}", program.name);
     io::stdout().flush()?;
     let path = log(program, directory);
@@ -302,9 +303,9 @@ fn log(program: &Program, directory: &Path) -> PathBuf {
 }
 
 /// A directory for the files of this run. The directory is removed when this value is dropped.
-struct Scratch(PathBuf);
+struct RunDirectory(PathBuf);
 
-impl Scratch {
+impl RunDirectory {
     fn new() -> anyhow::Result<Self> {
         let path = project::target().join(format!("xtask-test-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
@@ -312,9 +313,9 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // Remaining files do no harm.
+        // Files that could not be removed do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

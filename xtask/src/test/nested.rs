@@ -11,8 +11,8 @@ use crate::project;
 /// The directory of the package, below the root of the workspace.
 const DIRECTORY: &str = "rdma-async/interop";
 
-/// Returns whether `selection` can include tests of the package, so that it must be built. A quick run
-/// leaves them out.
+/// Returns whether `selection` can include tests of the package, which then must be built. A quick
+/// run includes none.
 pub(crate) fn is_selected(selection: &Selection) -> bool {
     let is_program = |name: &String| {
         let file = project::root().join(DIRECTORY).join("tests").join(name);
@@ -27,11 +27,11 @@ pub(crate) fn is_selected(selection: &Selection) -> bool {
         && (selection.programs.is_empty() || selection.programs.iter().any(is_program))
 }
 
-/// Builds the test programs of the package.
+/// Builds the test programs of the package, and returns them.
 pub(crate) fn build() -> anyhow::Result<Vec<Executable>> {
     let manifest = format!("{DIRECTORY}/Cargo.toml");
     let directory = project::target().join("interop");
-    let directory = directory.to_str().context("a path that is not UTF-8")?;
+    let directory = directory.to_str().context("a path is not UTF-8")?;
     let command = ["test", "--no-run", "--locked", "--manifest-path", &manifest];
     cargo::build(&[&command[..], &["--target-dir", directory]].concat())
 }

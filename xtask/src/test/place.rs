@@ -1,4 +1,4 @@
-//! The places where tests run: the host without a device, or one of the devices.
+//! The places where tests run: the host, without a device, or one of the devices.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// Time limit of one test program: long, because the guest's processor may be emulated, and may share
+/// Time limit of a test program: long, because the guest's processor may be emulated and may share
 /// the host's processor with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
@@ -23,17 +23,17 @@ pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 /// The name of the test program that runs programs of other projects on softroce.
 pub(crate) const FOREIGN: &str = "softroce-preload foreign";
 
-/// The name of the test program that runs the commands of the documentation, some of which are C
+/// The name of the test program that runs the commands in the documentation. Some of them are C
 /// programs.
 const DOCUMENTATION: &str = "xtask documentation";
 
 /// The name of the test program with softroce's unit tests, some of which capture packets.
-const CAPTURING: &str = "softroce softroce";
+const SOFTROCE_UNIT_TESTS: &str = "softroce softroce";
 
-/// A place where tests run: the host without a device, or a device.
+/// A place where tests run: the host, without a device, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This machine, without a chosen device. Unit tests that need a device use softroce.
+    /// This machine. No device is selected; unit tests that need a device use softroce.
     Host,
     /// A device, on this machine or in the guest.
     Device(Target),
@@ -49,7 +49,7 @@ impl Place {
             .collect()
     }
 
-    /// Returns the options of `cargo xtask test` that select this place alone.
+    /// Returns the options of `cargo xtask test` with which tests run at this place only.
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
@@ -57,7 +57,7 @@ impl Place {
         }
     }
 
-    /// Returns the name of the directory for files about the tests at this place.
+    /// Returns the name of the directory for the files of the tests at this place.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::Host => "host".to_owned(),
@@ -65,13 +65,13 @@ impl Place {
         }
     }
 
-    /// Returns the groups of packages that the tests at this place need. `runs` returns whether the
-    /// test program of a given name runs at this place.
+    /// Returns the groups of packages that the tests at this place need. The function `runs`
+    /// returns whether the test program with a given name runs at this place.
     pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
         let mut needs = Vec::new();
         match self {
             Self::Host => {
-                needs.extend(runs(CAPTURING).then_some(packages::DISSECTOR));
+                needs.extend(runs(SOFTROCE_UNIT_TESTS).then_some(packages::DISSECTOR));
                 needs.extend(runs(DOCUMENTATION).then_some(packages::PROGRAMS));
             }
             Self::Device(Target::Softroce) => {
@@ -80,9 +80,9 @@ impl Place {
             }
             Self::Device(target) => {
                 let requirements = target.requirements();
-                let takes_guest =
-                    requirements.is_some_and(|requirements| rxe::takes_guest(&requirements));
-                needs.extend(takes_guest.then_some(packages::GUEST));
+                let runs_in_guest =
+                    requirements.is_some_and(|requirements| rxe::runs_in_guest(&requirements));
+                needs.extend(runs_in_guest.then_some(packages::GUEST));
             }
         }
         needs
@@ -103,7 +103,7 @@ impl Place {
             .map(|executable| program(executable, selection, built))
             .filter(|program| selection.filter.is_none() || matches.is_match(program))
             .collect();
-        // Cargo lists executables in the random order in which they were built.
+        // Cargo lists executables in the order in which they were built, which is random.
         programs.sort_by(|a, b| a.name.cmp(&b.name));
         if let Self::Device(target) = self {
             for program in &mut programs {
@@ -125,8 +125,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// A map from the file of each program to whether this program has a test that the filter selects. Each
-/// program is asked once, by listing its tests.
+/// A map from the path of a test program to whether the program has a test that the filter selects.
+/// The map is filled as needed, so that the tests of each program are listed only once.
 #[derive(Debug, Default)]
 pub(crate) struct Matches(HashMap<OsString, bool>);
 
@@ -157,8 +157,8 @@ fn program(executable: &Executable, selection: &Selection, built: &[Executable])
     }
 }
 
-/// Returns one program that stands for the examples in the documentation of all selected libraries:
-/// rustdoc builds and runs them.
+/// Returns a program that stands for the examples in the documentation of all selected libraries:
+/// rustdoc, which builds and runs them. Returns `None` if no library is selected.
 fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
     if !selection.has_doc_tests() {
         return None;

@@ -1,4 +1,5 @@
-//! The files that transfer test programs into the guest, and their outcomes out of the guest.
+//! The files that transfer a list of test programs into the guest, and their outcomes out of the
+//! guest.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::libtest::Counts;
 use super::program::{Outcome, Program};
 
-/// Writes the list of programs to run to the file `path`.
+/// Writes a list of test programs to the file `path`.
 pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
     let list: Vec<Value> = programs
         .iter()
@@ -22,24 +23,24 @@ pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the programs that the file `plan` lists.
+/// Reads the list of test programs from the file `plan`.
 pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
     let text = fs::read(plan).with_context(|| format!("reading {}", plan.display()))?;
     let list: Vec<Value> = serde_json::from_slice(&text)?;
     list.iter()
         .map(program_from_json)
         .collect::<Option<_>>()
-        .context("not a plan")
+        .context("the file is not a plan")
 }
 
-/// Appends the outcome of a program to the file `path`.
+/// Appends the outcome of a test program to the file `path`.
 pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     writeln!(file, "{}", outcome_to_json(outcome))?;
     Ok(())
 }
 
-/// Returns the outcomes in the file `path`, or no outcomes if the file does not exist.
+/// Reads the outcomes from the file `path`. Returns none if the file does not exist.
 pub(crate) fn outcomes(path: &Path) -> anyhow::Result<Vec<Outcome>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_survive_the_way_into_the_guest() {
+    fn programs_are_read_as_written() {
         let program = program("p", "true");
         let json = program_to_json(&program).unwrap();
         assert_eq!(program_from_json(&json), Some(program));
     }
 
     #[test]
-    fn outcomes_survive_the_way_out_of_the_guest() {
+    fn outcomes_are_read_as_written() {
         let outcome = Outcome {
             name: "rdma-core holes".into(),
             counts: Counts {

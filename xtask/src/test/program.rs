@@ -14,10 +14,10 @@ use anyhow::{Context, ensure};
 
 use super::libtest::{Counts, Results, listed};
 use crate::environment;
-use crate::limit::Group;
+use crate::limit::ProcessGroup;
 
-/// Maximum wait for the end of a program's output after the program has ended and its children were
-/// killed.
+/// Maximum wait for the end of a program's output, after the program has ended and its children
+/// were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit for listing the tests of a program.
@@ -26,7 +26,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// A test program, whose output has the format of libtest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Names of the package and the cargo target, with a space between them.
+    /// The names of the package and of the cargo target, separated by a space.
     pub(crate) name: String,
     /// Path and arguments of the program.
     pub(crate) command: Vec<OsString>,
@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of a program that did not run to its end.
+    /// Creates the outcome of a program that did not run to its end: `problem` says why.
     pub(crate) fn failed(name: &str, problem: impl Into<String>, seconds: f64) -> Self {
         let counts = Counts {
             failed: 1,
@@ -73,12 +73,12 @@ impl Outcome {
         }
     }
 
-    /// Returns the names of the package and of the program.
+    /// Returns the names of the package and of the cargo target, which [`Self::name`] contains.
     pub(crate) fn package_and_program(&self) -> (&str, &str) {
         self.name.split_once(' ').unwrap_or(("", &self.name))
     }
 
-    /// Returns the outcome in one line, without the name of the program.
+    /// Returns the outcome as one line of text, without the name of the program.
     pub(crate) fn summary(&self) -> String {
         let Counts {
             passed,
@@ -100,7 +100,8 @@ impl Outcome {
 }
 
 impl Program {
-    /// Runs the program and returns its outcome. Everything that the program prints goes to `log`.
+    /// Runs the program to its end or its time limit, and returns its outcome. Everything that the
+    /// program prints goes to `log`.
     pub(crate) fn run(&self, log: File) -> Outcome {
         let begin = Instant::now();
         let (ended, results) = match self.observe(log) {
@@ -111,13 +112,13 @@ impl Program {
         judge(&self.name, ended, results, seconds)
     }
 
-    /// Returns whether the program has a test that its arguments select. Lists the tests without
-    /// running any.
+    /// Returns whether the program has a test that its arguments select. The program only lists its
+    /// tests.
     pub(crate) fn has_selected_tests(&self) -> anyhow::Result<bool> {
         let mut command = self.prepare()?;
         command.arg("--list").stderr(Stdio::null());
         let mut group =
-            Group::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
+            ProcessGroup::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
         let mut stdout = group.child().stdout.take().context("no pipe")?;
         let reader = thread::spawn(move || {
             let mut text = String::new();
@@ -133,7 +134,7 @@ impl Program {
         Ok(listed(&text).next().is_some())
     }
 
-    /// Returns the command that runs the program, with a pipe as its standard output.
+    /// Returns the command that runs the program, with a pipe as standard output.
     fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
@@ -148,14 +149,15 @@ impl Program {
         Ok(command)
     }
 
-    /// Runs the program. Returns its exit status (`None` if it was stopped at its time limit), and its
-    /// results (`None` if its output was still open after [`DRAIN_LIMIT`]).
+    /// Runs the program. Returns its exit status (`None` if it was killed at its time limit), and
+    /// its results (`None` if its output was still open after [`DRAIN_LIMIT`]).
     fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
         let mut command = self.prepare()?;
-        // Not through the pipe: text on standard error could split the lines with results.
+        // Standard error goes directly to the log: in the pipe, it could split the lines with
+        // results.
         command.stderr(log.try_clone()?);
         let mut group =
-            Group::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
+            ProcessGroup::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
         let stdout = group.child().stdout.take().context("no pipe")?;
         let reader = thread::spawn(move || read_results(stdout, log));
         let ended = group.wait(Some(self.limit))?;
@@ -172,7 +174,7 @@ impl Program {
     }
 }
 
-/// Copies lines to `log`, and returns the test results that the lines contain.
+/// Copies the lines of `from` to `log`, and returns the test results in these lines.
 fn read_results(from: impl Read, mut log: File) -> Results {
     let mut results = Results::default();
     let mut from = BufReader::new(from);
@@ -219,8 +221,8 @@ mod tests {
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
 
-    /// Runs a shell script as a test program that ends by itself, and returns the outcome. The time
-    /// limit is long, for slow machines.
+    /// Runs a shell script, which must end by itself, as a test program, and returns the outcome.
+    /// The time limit is long enough for slow machines.
     fn outcome(script: &str) -> Outcome {
         outcome_within(Duration::from_secs(60), script)
     }
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_well_has_failed() {
+    fn a_program_without_a_clean_end_has_failed() {
         for (script, problem) in [
             ("true", "no closing line"),
             ("echo $OK; exit 3", "no test failed, but exit status: 3"),

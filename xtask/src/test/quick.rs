@@ -1,6 +1,6 @@
-//! The tests that `cargo xtask test --quick` leaves out: every device except softroce; every program
-//! or test that takes longer than ten seconds alone, or minutes on a busy machine; and most
-//! repetitions of tests that repeat themselves with other random numbers.
+//! The tests that `cargo xtask test --quick` leaves out: those on every device except softroce;
+//! programs and tests that take longer than ten seconds alone, or minutes on a busy machine; and
+//! most repetitions of tests that run repeatedly with random numbers.
 
 use std::ffi::OsString;
 
@@ -66,7 +66,7 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Descriptions of further tests that a quick run leaves out.
+/// Descriptions of the other tests that a quick run leaves out.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",
@@ -74,14 +74,14 @@ const OTHERS: &[&str] = &[
     "the programs of other projects over the streams of rdma-async",
 ];
 
-/// Returns whether a quick run leaves out the program `program` of `package`.
+/// Returns whether a quick run leaves out the test program `program` of `package`.
 pub(crate) fn leaves_out(package: &str, program: &str) -> bool {
     let is_left_out =
         |left_out: &(&str, &str, &str)| (left_out.0, left_out.1) == (package, program);
     PROGRAMS.iter().any(is_left_out)
 }
 
-/// Returns the arguments with which `program` of `package` skips the tests that a quick run leaves
+/// Returns the arguments by which `program` of `package` skips the tests that a quick run leaves
 /// out.
 pub(crate) fn arguments(package: &str, program: &str) -> impl Iterator<Item = OsString> {
     let is_of = move |test: &&(&str, &str, _, _)| (test.0, test.1) == (package, program);
@@ -95,7 +95,7 @@ pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))
 }
 
-/// Returns descriptions of everything that a quick run leaves out.
+/// Returns the descriptions of everything that a quick run leaves out.
 pub(crate) fn left_out() -> impl Iterator<Item = &'static str> {
     let programs = PROGRAMS.iter().map(|(_, _, words)| *words);
     let repetitions = REPETITIONS.iter().map(|(_, _, words)| *words);

@@ -7,9 +7,9 @@ use super::libtest::Counts;
 use super::program::Outcome;
 use super::selection::DOC_TESTS;
 
-/// The outcomes of all test programs that ran at one place: on the host or on a device.
+/// The outcomes of all test programs that ran at one place (on the host or on a device).
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PlaceResults {
     /// The name of the place: the host or a device.
     pub(crate) name: String,
     /// The options of `cargo xtask test` that select the place.
@@ -18,7 +18,7 @@ pub(crate) struct Part {
     pub(crate) outcomes: Vec<Outcome>,
 }
 
-impl Part {
+impl PlaceResults {
     /// Returns the numbers of tests at this place, summed over all programs.
     pub(crate) fn total(&self) -> Counts {
         let mut total = Counts::default();
@@ -28,22 +28,23 @@ impl Part {
         total
     }
 
-    /// Returns whether a test passed or failed at this place.
+    /// Returns whether a test passed or failed at this place, so that at least one was not ignored.
     pub(crate) fn has_run(&self) -> bool {
         let total = self.total();
         total.passed + total.failed > 0
     }
 
-    /// Returns whether the programs of this place have a test that ran or was ignored.
+    /// Returns whether this place has results: a test passed, failed or was ignored.
     pub(crate) fn has_tests(&self) -> bool {
         self.has_run() || self.total().ignored > 0
     }
 
-    /// Returns the command that repeats the program of `outcome`, or only its test `test` if given.
+    /// Returns the command that repeats the program of `outcome`, or only its test `test` if a test
+    /// is given.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();
         let mut command = "cargo xtask test".to_owned();
-        // The examples in the documentation are one program for all packages.
+        // The examples in the documentation are one program for all packages together.
         if program != DOC_TESTS {
             command += &format!(" --package {package}");
         }
@@ -55,7 +56,7 @@ impl Part {
     }
 }
 
-/// Returns `word` in quotes, as one word of a shell.
+/// Returns `word` quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -64,7 +65,7 @@ fn quoted(word: &str) -> String {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The outcomes of each place: the host or a device.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) places: Vec<PlaceResults>,
     /// Descriptions of the tests that a quick run left out.
     pub(crate) left_out: Vec<&'static str>,
     /// Failures of the run other than failed tests. Each counts as one failed test.
@@ -78,32 +79,32 @@ impl Report {
             failed: self.problems.len() as u64,
             ..Counts::default()
         };
-        for part in &self.parts {
-            total += part.total();
+        for place in &self.places {
+            total += place.total();
         }
         total
     }
 
     fn write_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.parts.iter().map(|part| part.name.len());
+        let names = self.places.iter().map(|place| place.name.len());
         let width = names.max().unwrap_or_default();
         writeln!(
             f,
             "{:width$}  programs  passed  failed  ignored  seconds",
             ""
         )?;
-        for part in &self.parts {
+        for place in &self.places {
             let Counts {
                 passed,
                 failed,
                 ignored,
-            } = part.total();
-            let programs = part.outcomes.len();
-            let seconds: f64 = part.outcomes.iter().map(|outcome| outcome.seconds).sum();
+            } = place.total();
+            let programs = place.outcomes.len();
+            let seconds: f64 = place.outcomes.iter().map(|outcome| outcome.seconds).sum();
             writeln!(
                 f,
                 "{:width$}  {programs:8}  {passed:6}  {failed:6}  {ignored:7}  {seconds:7.1}",
-                part.name
+                place.name
             )?;
         }
         Ok(())
@@ -111,9 +112,9 @@ impl Report {
 
     fn write_ignored(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut reasons: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for part in &self.parts {
-            for (reason, count) in part.outcomes.iter().flat_map(|outcome| &outcome.ignored) {
-                *reasons.entry((&part.name, reason)).or_default() += count;
+        for place in &self.places {
+            for (reason, count) in place.outcomes.iter().flat_map(|outcome| &outcome.ignored) {
+                *reasons.entry((&place.name, reason)).or_default() += count;
             }
         }
         if !reasons.is_empty() {
@@ -139,12 +140,12 @@ impl Report {
         if self.total().failed > 0 {
             writeln!(f, "\nfailed:")?;
         }
-        for part in &self.parts {
-            for outcome in &part.outcomes {
+        for place in &self.places {
+            for outcome in &place.outcomes {
                 let Outcome { name, failed, .. } = outcome;
                 for test in failed {
-                    writeln!(f, "    {}: {name}: {test}", part.name)?;
-                    writeln!(f, "        {}", part.repeat(outcome, Some(test)))?;
+                    writeln!(f, "    {}: {name}: {test}", place.name)?;
+                    writeln!(f, "        {}", place.repeat(outcome, Some(test)))?;
                 }
                 let unnamed = match &outcome.problem {
                     Some(problem) => Some(problem.as_str()),
@@ -154,8 +155,8 @@ impl Report {
                     None => None,
                 };
                 if let Some(problem) = unnamed {
-                    writeln!(f, "    {}: {name}: {problem}", part.name)?;
-                    writeln!(f, "        {}", part.repeat(outcome, None))?;
+                    writeln!(f, "    {}: {name}: {problem}", place.name)?;
+                    writeln!(f, "        {}", place.repeat(outcome, None))?;
                 }
             }
         }
@@ -203,8 +204,8 @@ mod tests {
         }
     }
 
-    fn part(name: &str, options: &str, outcomes: Vec<Outcome>) -> Part {
-        Part {
+    fn place(name: &str, options: &str, outcomes: Vec<Outcome>) -> PlaceResults {
+        PlaceResults {
             name: name.into(),
             options: options.into(),
             outcomes,
@@ -223,9 +224,9 @@ mod tests {
         documentation.failed = vec!["src/lib.rs - it's (line 3)".into()];
         let died = Outcome::failed("rdma-async leaks", "died: signal: 11", 0.0);
         Report {
-            parts: vec![
-                part("host", "--host-only", vec![documentation]),
-                part("rxe", "--device rxe", vec![core, ignoring, died]),
+            places: vec![
+                place("host", "--host-only", vec![documentation]),
+                place("rxe", "--device rxe", vec![core, ignoring, died]),
             ],
             ..Report::default()
         }

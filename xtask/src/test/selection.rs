@@ -1,4 +1,4 @@
-//! Selects the tests that a run of `cargo xtask test` includes.
+//! The selection of tests that a run of `cargo xtask test` includes.
 
 use std::ffi::OsString;
 
@@ -6,11 +6,11 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// The name, in `cargo xtask test`, of the program that stands for the examples in the documentation,
-/// which rustdoc builds and runs.
+/// The name, for `--program`, of the program that stands for the examples in the documentation:
+/// rustdoc builds and runs them.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
-/// The selection of the tests to run.
+/// The tests that a run includes, by machine, package, program and name.
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// Set to run the tests that need no device.
@@ -32,20 +32,20 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Returns whether this selection restricts the tests by names, so that a device may have no test
-    /// to run.
+    /// Returns whether this selection restricts the tests by name, so that a device may have no
+    /// test to run.
     pub(crate) fn is_by_name(&self) -> bool {
         !self.packages.is_empty() || !self.programs.is_empty() || self.filter.is_some()
     }
 
-    /// Returns the arguments by which a test program selects the tests of this selection.
+    /// Returns the arguments by which a test program runs only the tests of this selection.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = OsString> {
         let exact = self.exact && self.filter.is_some();
         let filter = self.filter.iter().map(OsString::from);
         filter.chain(exact.then(|| "--exact".into()))
     }
 
-    /// Returns whether this selection runs `executable` on the host: once, without a device.
+    /// Returns whether this selection runs `executable` on the host, once, without a device.
     pub(crate) fn is_on_host(&self, executable: &Executable) -> bool {
         let needs_none = executable.kind == Kind::UnitTest
             || executable.kind == Kind::IntegrationTest && executable.package_name == XTASK;

@@ -7,19 +7,19 @@ use crate::environment;
 use crate::rxe::Requirements;
 use crate::soft_roce::device;
 
-/// A device that tests and benchmarks run on.
+/// A device that tests and benchmarks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Softroce, the user-space device, which itself chooses how messages are sent.
+    /// softroce, the user-space device, with its own choice of how messages are sent.
     Softroce,
-    /// Softroce, forced to send messages within one process as UDP packets.
+    /// softroce, which is forced to send messages within one process as UDP packets.
     Packets,
-    /// Softroce, forced to send messages within one process as between two processes of a host: through
-    /// shared memory.
+    /// softroce, which is forced to send messages within one process through shared memory, as
+    /// between two processes of a host.
     Shared,
     /// The kernel's Soft-RoCE, on this machine or in the guest.
     Rxe,
-    /// Softroce and the kernel's Soft-RoCE on one network, in the guest.
+    /// softroce and the kernel's Soft-RoCE on one network, in the guest.
     Wire,
     /// The device of this machine with the given name.
     Named(String),
@@ -35,31 +35,32 @@ pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 pub(crate) const XTASK: &str = "xtask";
 
 /// The test programs, each with its package, that also run on [`Target::Packets`] and
-/// [`Target::Shared`]: together they use every kind of message and every way in which a message can
+/// [`Target::Shared`]. Together they use every kind of message and every way in which a message can
 /// end.
-const BY_ALL_WAYS: [(&str, &str); 4] = [
+const ON_ALL_PATHS: [(&str, &str); 4] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
     ("rdma-core", "messages"),
     ("rdma-core", "random_rounds"),
 ];
 
-/// The test program of softroce that also needs a kernel with Soft-RoCE, to exchange packets with.
+/// The test program of softroce that exchanges packets with the kernel's Soft-RoCE, and so needs
+/// both.
 const INTEROP: &str = "interop";
 
-/// The name of the package, in a workspace of its own, that runs programs of other projects over the
-/// streams of rdma-async.
+/// The package that runs programs of other projects over the streams of rdma-async. The package is in
+/// a workspace of its own.
 pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 
-/// The test program of several packages that runs the compiler. Its result does not depend on the device, and the compiler
-/// is not in the guest.
+/// The test program, in several packages, that checks errors of the compiler. Its result does not
+/// depend on the device, and the guest has no compiler.
 const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
-    /// Returns the devices to test: the device named by `wish` or by `RDMA_DEVICE`; else softroce in
-    /// all its modes, and the kernel's Soft-RoCE.
-    pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
-        match wish.or_else(by_environment) {
+    /// Returns the devices to test: the device called `name` or named by `RDMA_DEVICE`; otherwise
+    /// softroce in all its modes, and the kernel's Soft-RoCE.
+    pub(crate) fn chosen(name: Option<String>) -> Vec<Self> {
+        match name.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
             Some(name) if name == "shared" => vec![Self::Shared],
             Some(name) if name == "wire" => vec![Self::Wire],
@@ -74,10 +75,10 @@ impl Target {
         }
     }
 
-    /// Returns the device to measure: the device named by `wish` or by `RDMA_DEVICE`; else the first
-    /// device of this machine, or softroce if the machine has no device.
-    pub(crate) fn measured(wish: Option<String>) -> Self {
-        match wish.or_else(by_environment).or_else(device::first) {
+    /// Returns the device to measure: the device called `name` or named by `RDMA_DEVICE`; otherwise
+    /// the first device of this machine, or softroce if the machine has none.
+    pub(crate) fn measured(name: Option<String>) -> Self {
+        match name.or_else(by_environment).or_else(device::first) {
             Some(name) => Self::named(name),
             None => Self::Softroce,
         }
@@ -103,9 +104,9 @@ impl Target {
         }
     }
 
-    /// Returns whether the program `test` of `package` runs on this device. Test programs of softroce
-    /// run on softroce only; those of `xtask` run on no device. The programs of other projects do not run
-    /// in the guest.
+    /// Returns whether the test program `test` of `package` runs on this device. Test programs of
+    /// softroce run on softroce only, those of `xtask` on no device, and programs of other projects
+    /// not in the guest.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
         if package == XTASK {
             return false;
@@ -114,7 +115,7 @@ impl Target {
         let is_of_softroce = [SOFTROCE, SOFTROCE_PRELOAD].contains(&package);
         match self {
             Self::Softroce => !interop,
-            Self::Packets | Self::Shared => BY_ALL_WAYS.contains(&(package, test)),
+            Self::Packets | Self::Shared => ON_ALL_PATHS.contains(&(package, test)),
             Self::Rxe => {
                 !is_of_softroce && package != PROGRAMS_OVER_STREAMS && test != COMPILE_FAIL
             }
@@ -123,8 +124,8 @@ impl Target {
         }
     }
 
-    /// Returns the requirements with which tests or benchmarks run in a separate process, on this
-    /// machine or in the guest; `None` if they run on this machine in the usual way.
+    /// Returns the requirements for running tests or benchmarks in a separate process, on this
+    /// machine or in the guest; `None` if this process runs them on this machine.
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
@@ -154,7 +155,7 @@ impl Target {
                 };
                 vec![
                     (environment::DEVICE.into(), environment::SOFTROCE.into()),
-                    (environment::PATH_OF_SOFTROCE.into(), way.into()),
+                    (environment::SOFTROCE_PATH.into(), way.into()),
                 ]
             }
             Self::Wire => vec![("INTEROP".into(), "required".into())],
@@ -164,8 +165,8 @@ impl Target {
 }
 
 fn by_environment() -> Option<String> {
-    let wish = std::env::var(environment::DEVICE).ok();
-    wish.filter(|name| name.starts_with("softroce") || device::exists(name))
+    let name = std::env::var(environment::DEVICE).ok();
+    name.filter(|name| name.starts_with("softroce") || device::exists(name))
 }
 
 impl fmt::Display for Target {
@@ -186,7 +187,7 @@ mod tests {
     use super::{INTEROP, PROGRAMS_OVER_STREAMS, SOFTROCE, SOFTROCE_PRELOAD, Target, XTASK};
 
     #[test]
-    fn a_wish_names_one_device() {
+    fn a_name_selects_one_device() {
         let chosen = |name: &str| Target::chosen(Some(name.to_owned()));
         assert_eq!(chosen("softroce"), [Target::Softroce]);
         assert_eq!(chosen("softroce0"), [Target::Softroce]);

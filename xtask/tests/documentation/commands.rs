@@ -8,13 +8,14 @@ use std::time::Duration;
 use crate::markdown;
 use crate::process::Process;
 
-/// Time for a command that may have to build what it runs.
+/// Time limit of a command, which may have to build what it runs.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Time for a server to end after its client.
+/// Time limit of a server to end after its client.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The commands that this test runs. A command that ends with `&` runs beside the next, its client.
+/// The commands that this test runs. A command that ends with `&` is a server, which runs in the
+/// background during the next command.
 const RUN: &[&str] = &[
     "cargo xtask soak --list",
     "cargo xtask softroce-setup --check",
@@ -230,7 +231,7 @@ fn the_subcommands_of_xtask_exist() {
     }
 }
 
-/// Returns the commands of all pages, each with its place: the file and the line of its block.
+/// Returns the commands of all pages, each with its file and the line of its block.
 fn commands() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (path, text) in crate::pages() {

@@ -12,7 +12,7 @@ use crate::process::{Ended, Process};
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 const RUN_LIMIT: Duration = Duration::from_secs(30);
 
-/// The layers with a program in the README, and the other crates that the program needs.
+/// The layers that have a program in the README, each with the other crates that the program needs.
 const LAYERS: [(&str, &str); 4] = [
     ("ibverbs-sys", ""),
     ("rdma-core", ""),
@@ -63,7 +63,8 @@ fn check_without_device(layer: &str, ended: &Ended) {
     for part in parts {
         assert!(output.contains(part), "{layer}: no {part:?} in: {output}");
     }
-    // An empty list is a success of the bindings, where the kernel's modules are loaded.
+    // On the bindings, an empty list of devices counts as success if the kernel's modules are
+    // loaded.
     let may_succeed = layer == "ibverbs-sys" && !output.contains("(os error ");
     assert_eq!(status.success(), may_succeed, "{layer}: {status}: {output}");
 }
@@ -135,7 +136,7 @@ impl Crates {
 
     fn run_on_softroce(&self, layer: &str) -> Ended {
         let mut command = match layer {
-            // A program on the bindings alone has the device preloaded.
+            // A program that uses only the bindings runs with softroce preloaded.
             "ibverbs-sys" => {
                 let mut command = Command::new(env!("CARGO"));
                 command

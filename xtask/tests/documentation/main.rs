@@ -1,5 +1,5 @@
-//! The documentation is true: the commands and the Rust programs of the README and of the book run
-//! as they are written.
+//! Runs the commands and the Rust programs of the README and of the book, exactly as they are
+//! written.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ mod process;
 
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace, in which all commands of the documentation run.
+/// Returns the root of the workspace, in which all commands of the documentation run.
 fn workspace() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = package
@@ -19,7 +19,7 @@ fn workspace() -> PathBuf {
     root.to_owned()
 }
 
-/// The pages with their texts, the README first.
+/// Returns the paths and the texts of all pages, the README first.
 fn pages() -> Vec<(PathBuf, String)> {
     let root = workspace();
     let mut paths: Vec<PathBuf> = std::fs::read_dir(root.join("docs/src"))

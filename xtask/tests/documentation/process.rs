@@ -1,4 +1,4 @@
-//! Processes with a time limit, which end with everything that they started.
+//! Processes with a time limit, which are killed together with everything that they started.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The time between two checks of a process.
+/// Interval between two checks of a process.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Variables that cargo or its caller sets for this test and that a reader of the documentation does

@@ -32,7 +32,8 @@ impl echo::Server for Served {
     }
 }
 
-/// Returns the network of Cap'n Proto over a connection.
+/// Returns Cap'n Proto's two-party network over the connection `stream`, for the client's or the
+/// server's `side`.
 fn network(stream: TcpStream, side: Side) -> Box<VatNetwork<impl futures_util::AsyncRead + Unpin>> {
     let (reader, writer) = stream.into_split();
     let (reader, writer) = (reader.compat(), writer.compat_write());
@@ -48,7 +49,7 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Measures calls.
+/// Connects to the server `target` and measures calls with the given load.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let stream = connection::open(target).await?;
     let mut system = RpcSystem::new(network(stream, Side::Client), None);
@@ -61,7 +62,7 @@ pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<
         let response = request.send().promise.await?;
         ensure!(
             response.get()?.get_body()?.len() == load.size,
-            "another response"
+            "wrong response length"
         );
         Ok(())
     };

@@ -1,4 +1,4 @@
-//! The frameworks to measure.
+//! The RPC frameworks that are compared with rdma-rpc.
 
 mod capnp;
 mod tarpc;
@@ -12,10 +12,10 @@ use crate::Test;
 use crate::connection;
 use crate::load::{Load, Measured};
 
-/// A framework to measure.
+/// An RPC framework to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Framework {
-    /// No framework: bytes on a connection of tokio.
+    /// No framework: messages of a fixed length on a TCP connection of tokio.
     Tcp,
     /// gRPC by tonic, with messages of prost.
     Tonic,
@@ -25,7 +25,8 @@ pub(crate) enum Framework {
     Capnp,
 }
 
-/// Accepts a client and serves its calls until the client has ended.
+/// Accepts a client on `port`, and serves its calls with `framework` until the client ends the
+/// measurement.
 pub(crate) async fn serve(framework: Framework, port: u16) -> anyhow::Result<()> {
     match framework {
         Framework::Tcp => tcp::serve(port).await,
@@ -35,7 +36,7 @@ pub(crate) async fn serve(framework: Framework, port: u16) -> anyhow::Result<()>
     }
 }
 
-/// Connects to the server and measures its calls.
+/// Connects to the server, and measures calls or stream items over `framework`.
 pub(crate) async fn measure(
     framework: Framework,
     test: Test,
@@ -45,7 +46,7 @@ pub(crate) async fn measure(
     let _control = connection::control(target).await?;
     match (framework, test) {
         (Framework::Tonic, Test::Items) => tonic::items(load, target).await,
-        (_, Test::Items) => bail!("only tonic has streams of items here"),
+        (_, Test::Items) => bail!("only tonic is measured with streams of items"),
         (Framework::Tcp, Test::Rate) => tcp::rate(load, target).await,
         (Framework::Tcp, Test::Latency) => tcp::measure(load, target).await,
         (Framework::Tonic, _) => tonic::measure(load, target).await,

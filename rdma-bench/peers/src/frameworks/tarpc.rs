@@ -13,10 +13,10 @@ use tokio::net::TcpStream;
 use crate::connection;
 use crate::load::{Load, Measured};
 
-/// Service under test.
+/// The tarpc service that is measured.
 #[::tarpc::service]
 trait Bench {
-    /// Returns its argument.
+    /// Returns `bytes` unchanged.
     async fn echo(bytes: Vec<u8>) -> Vec<u8>;
 }
 
@@ -29,7 +29,7 @@ impl Bench for Served {
     }
 }
 
-/// Returns the transport of tarpc over a connection.
+/// Returns tarpc's transport over the connection `stream`, with bincode as its format.
 fn transport<I, O>(stream: TcpStream) -> Transport<TcpStream, I, O, Bincode<I, O>>
 where
     I: for<'de> ::tarpc::serde::Deserialize<'de>,
@@ -53,14 +53,14 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Measures calls.
+/// Connects to the server `target` and measures calls with the given load.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let stream = connection::open(target).await?;
     let client = BenchClient::new(Config::default(), transport(stream)).spawn();
     let call = async || {
         let bytes = vec![0; load.size];
         let response = client.echo(context::current(), bytes).await?;
-        ensure!(response.len() == load.size, "another response");
+        ensure!(response.len() == load.size, "wrong response length");
         Ok(())
     };
     load.calls(&call).await

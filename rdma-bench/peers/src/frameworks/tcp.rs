@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use crate::connection;
 use crate::load::{Load, Measured};
 
-/// Maximum length of a message.
+/// Maximum length of a message in bytes.
 const MAX_LENGTH: usize = 1 << 20;
 
 pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
@@ -23,7 +23,7 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Measures messages and their echo.
+/// Connects to the server `target` and measures round trips of a message and its echo.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let mut stream = connection::open(target).await?;
     let mut bytes = vec![0; load.size];

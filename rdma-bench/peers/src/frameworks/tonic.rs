@@ -19,7 +19,7 @@ mod generated {
 use generated::bench_client::BenchClient;
 use generated::bench_server::{Bench, BenchServer};
 
-/// The message of every request, response and item.
+/// The gRPC message of every request, response and stream item.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Body {
     #[prost(bytes = "vec", tag = "1")]
@@ -57,25 +57,25 @@ pub(super) async fn serve(port: u16) -> anyhow::Result<()> {
     .await
 }
 
-/// Connects to the server. Tonic opens the connection itself, without Nagle's algorithm.
+/// Connects to the server. Tonic opens the connection itself, with Nagle's algorithm disabled.
 async fn connect((host, port): (&str, u16)) -> anyhow::Result<BenchClient<Channel>> {
     let client = BenchClient::connect(format!("http://{host}:{port}")).await;
     client.context("connecting")
 }
 
-/// Measures calls.
+/// Connects to the server `target` and measures calls with the given load.
 pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let client = connect(target).await?;
     let call = async || {
         let bytes = vec![0; load.size];
         let response = client.clone().echo(Body { bytes }).await?.into_inner();
-        ensure!(response.bytes.len() == load.size, "another response");
+        ensure!(response.bytes.len() == load.size, "wrong response length");
         Ok(())
     };
     load.calls(&call).await
 }
 
-/// Measures the items of one stream from the server.
+/// Connects to the server `target` and measures the items of one stream from the server.
 pub(super) async fn items(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let bytes = vec![0; load.size];
     let stream = connect(target).await?.items(Body { bytes }).await?;

@@ -11,12 +11,12 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::idle::runtime;
 use crate::result::Samples;
 
-/// Maximum number of connections that a measurement establishes. All stay open until the measurement is
-/// over, because closed connections would still occupy TCP ports.
-const KEPT: usize = 1000;
+/// Maximum number of connections that one measurement establishes. They stay open until the
+/// measurement is over, because a closed connection still occupies its TCP port for a while.
+const MAX_CONNECTIONS: usize = 1000;
 
-/// Measures the time from connecting by rdma-async until the first message of the connection has
-/// arrived.
+/// Measures the time to establish a connection by rdma-async: from the connect call to the arrival
+/// of the first message. Measures for about `time`.
 pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let (near, far) = (RdmaDevice::open_default()?, RdmaDevice::open_default()?);
@@ -38,14 +38,15 @@ pub(crate) fn rdma(time: Duration) -> anyhow::Result<Value> {
                 Ok::<_, rdma_async::Error>(server)
             };
             kept.push(tokio::try_join!(client, server)?);
-            if samples.add(begun.elapsed(), 1) || kept.len() == KEPT {
+            if samples.add(begun.elapsed(), 1) || kept.len() == MAX_CONNECTIONS {
                 return Ok(samples.time());
             }
         }
     })
 }
 
-/// Measures the time from connecting by TCP until the first byte of the connection has arrived.
+/// Measures the time to establish a TCP connection: from the connect call to the arrival of the
+/// first byte. Measures for about `time`.
 pub(crate) fn tcp(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -65,7 +66,7 @@ pub(crate) fn tcp(time: Duration) -> anyhow::Result<Value> {
                 Ok::<_, std::io::Error>(server)
             };
             kept.push(tokio::try_join!(client, server)?);
-            if samples.add(begun.elapsed(), 1) || kept.len() == KEPT {
+            if samples.add(begun.elapsed(), 1) || kept.len() == MAX_CONNECTIONS {
                 return Ok(samples.time());
             }
         }

@@ -9,9 +9,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::result::SCHEMA;
 
-/// Number of connections that are created before the measurement, so that one-time allocations are not
-/// measured.
-const FIRST: usize = 64;
+/// Number of connections that are created before the measurement, so that one-time allocations are
+/// not attributed to the measured connections.
+const WARM_UP: usize = 64;
 
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
@@ -35,15 +35,15 @@ pub(crate) async fn pairs(
     Ok(pairs)
 }
 
-/// Measures the memory and the file descriptors that one side of an idle connection occupies, including
-/// its queue pair.
+/// Measures the memory and the file descriptors that one side of an idle connection occupies,
+/// including its queue pair. Averages over the given number of connections.
 pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
-        let first = pairs(&ends, FIRST).await?;
-        let before = Held::now()?;
+        let first = pairs(&ends, WARM_UP).await?;
+        let before = Usage::now()?;
         let idle = pairs(&ends, connections).await?;
-        let after = Held::now()?;
+        let after = Usage::now()?;
         let share = |before: u64, after: u64| {
             after.saturating_sub(before) as f64 / (2 * connections) as f64
         };
@@ -60,15 +60,15 @@ pub(crate) fn measure(connections: usize) -> anyhow::Result<Value> {
     })
 }
 
-/// The memory and the file descriptors that this process occupies.
+/// The resources that this process occupies: memory and file descriptors.
 #[derive(Debug)]
-struct Held {
+struct Usage {
     /// Resident memory in bytes.
     memory: u64,
     descriptors: u64,
 }
 
-impl Held {
+impl Usage {
     fn now() -> anyhow::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

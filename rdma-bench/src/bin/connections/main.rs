@@ -77,7 +77,7 @@ enum What {
     Connect {
         /// Protocol of the connections.
         #[arg(long, value_enum)]
-        by: Way,
+        by: Protocol,
     },
 }
 
@@ -88,7 +88,7 @@ enum Layer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum Protocol {
     Rdma,
     Tcp,
 }
@@ -124,8 +124,8 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
         } => shared::async_grant(time)?,
         What::BesideFailures { failures } => operations::beside_failures(failures, time)?,
         What::Idle { connections } => idle::measure(connections)?,
-        What::Connect { by: Way::Rdma } => establish::rdma(time)?,
-        What::Connect { by: Way::Tcp } => establish::tcp(time)?,
+        What::Connect { by: Protocol::Rdma } => establish::rdma(time)?,
+        What::Connect { by: Protocol::Tcp } => establish::tcp(time)?,
     };
     println!("{document}");
     Ok(())

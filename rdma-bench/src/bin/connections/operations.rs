@@ -18,7 +18,8 @@ const SIZE: usize = 8;
 /// Number of writes that one sample measures together.
 const BATCH: usize = 1000;
 
-/// Measures the time of a write by rdma-core, which posts the write and polls for its completion.
+/// Measures the time of a write by rdma-core: the process posts the write and polls for its
+/// completion.
 pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;
@@ -39,7 +40,7 @@ pub(crate) fn core_write(time: Duration) -> anyhow::Result<Value> {
                 };
                 completion.result()?;
                 let freed = queue.complete(completion).next();
-                break freed.context("a completion of another request")?;
+                break freed.context("the completion belongs to another request")?;
             };
         }
         if samples.add(begun.elapsed(), BATCH) {
@@ -59,7 +60,7 @@ pub(crate) fn core_pair(domain: &ProtectionDomain) -> anyhow::Result<(QueuePair,
     ))
 }
 
-/// Measures the time of a write by rdma-async, whose future is ready when it is first polled.
+/// Measures the time of a write by rdma-async: a task awaits one write after the other.
 pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
@@ -75,7 +76,7 @@ pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<V
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
         let mut others = pairs(&ends, failures as usize).await?;
-        let measured = Measured::new(&ends).await?;
+        let measured = MeasuredConnection::new(&ends).await?;
         let mut failing = Vec::new();
         let interval = time / (failures + 1);
         let mut samples = Samples::new(time);
@@ -97,17 +98,17 @@ pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<V
     })
 }
 
-/// Makes a connection fail by a write to memory that the peer has not made accessible, and waits until
-/// both sides have failed.
+/// Makes a connection fail by a write to memory to which the peer has granted no access. Waits
+/// until both sides have failed.
 async fn fail((near, far): (Rdma, Rdma)) -> anyhow::Result<()> {
-    let mut unlent = RemoteMr::from_token(RemoteMemory {
+    let mut inaccessible = RemoteMr::from_token(RemoteMemory {
         address: 0x1000,
         len: SIZE as u64,
         rkey: 0,
     });
     let local = far.alloc_local_mr(Layout::from_size_align(SIZE, 8)?)?;
-    let written = far.write(&local, &mut unlent).await;
-    ensure!(written.is_err(), "a write to memory that was not lent");
+    let written = far.write(&local, &mut inaccessible).await;
+    ensure!(written.is_err(), "the write succeeded");
     near.ended().await;
     Ok(())
 }
@@ -116,7 +117,7 @@ fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
         let idle = pairs(&ends, idle).await?;
-        let measured = Measured::new(&ends).await?;
+        let measured = MeasuredConnection::new(&ends).await?;
         let mut samples = Samples::new(time);
         while !samples.add(measured.batch().await?, BATCH) {}
         measured.check()?;
@@ -125,20 +126,20 @@ fn writes(idle: usize, time: Duration) -> anyhow::Result<Samples> {
     })
 }
 
-/// The connection whose writes are measured.
-struct Measured {
+/// A connection to be measured, with the memory of its writes.
+struct MeasuredConnection {
     client: Rdma,
     server: Rdma,
     local: LocalMr,
     granted: RemoteMr,
 }
 
-impl Measured {
+impl MeasuredConnection {
     async fn new(ends: &[RdmaDevice; 2]) -> anyhow::Result<Self> {
         let made = pairs(ends, 1).await?.pop();
-        let (client, server) = made.context("a pair that was made")?;
+        let (client, server) = made.context("no connection was created")?;
         let layout = Layout::from_size_align(SIZE, 8)?;
-        // The peer's connection grants the memory by itself, without the peer's application.
+        // The connection's task in the peer grants the memory, without the peer's application.
         let granted = client.request_remote_mr(layout).await?;
         Ok(Self {
             local: client.alloc_local_mr(layout)?,

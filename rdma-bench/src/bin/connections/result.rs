@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 pub(crate) const SCHEMA: &str = "rdma-bench/connections/1";
 
-/// The samples of a measurement that lasts about as long as its field `time` says.
+/// The samples of one measurement, and the duration after which the measurement ends.
 #[derive(Debug)]
 pub(crate) struct Samples {
     begun: Instant,
@@ -27,7 +27,7 @@ impl Samples {
         }
     }
 
-    /// Adds a sample of `operations` operations, which together took `taken`. Returns whether the time
+    /// Adds a sample: `operations` operations together took `taken`. Returns whether the duration
     /// of the measurement is over.
     pub(crate) fn add(&mut self, taken: Duration, operations: usize) -> bool {
         self.samples

@@ -1,4 +1,5 @@
-//! Measures memory that peers may access: published values, and access for a limited time.
+//! Measures access to the memory of a peer: reads of published values, and grants of access for a
+//! limited time.
 
 use std::alloc::Layout;
 use std::future::ready;
@@ -9,30 +10,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rdma_async::{Published, PublishedReader, RdmaDevice};
-use rdma_core::{
-    AccessFlags, Context, QueuePair, SendQueue, SendRequest, WindowType, WorkCompletion,
-};
+use rdma_core::memory::WindowType;
+use rdma_core::{AccessFlags, Context, QueuePair, SendQueue, SendRequest, WorkCompletion};
 use serde_json::Value;
 
 use crate::idle::{pairs, runtime};
 use crate::operations::core_pair;
 use crate::result::Samples;
 
-/// Number of bytes of a value.
-const SIZE: usize = 64;
-/// Number of bytes to which access is granted.
-const GRANTED: usize = 4096;
+/// Size in bytes of the value that the peer reads.
+const VALUE_SIZE: usize = 64;
+/// Size in bytes of the memory to which access is granted.
+const GRANTED_SIZE: usize = 4096;
 /// Number of operations that one sample measures together.
 const BATCH: usize = 500;
-/// Time limit of a reservation, which is never reached.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Time limit of a reservation: so long that no reservation expires during the measurement.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Measures the rate of reads of [`SIZE`] bytes of a peer's memory.
+/// Measures the rate of reads of [`VALUE_SIZE`] bytes of a peer's memory, as they are, without a
+/// check of the value.
 pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
-        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
-        let layout = Layout::from_size_align(SIZE, 8)?;
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("no connection")?;
+        let layout = Layout::from_size_align(VALUE_SIZE, 8)?;
         let remote = client.request_remote_mr(layout).await?;
         let mut local = client.alloc_local_mr(layout)?;
         let mut samples = Samples::new(time);
@@ -48,14 +49,14 @@ pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the rate of reads of a published value of [`SIZE`] bytes, which another thread updates without
+/// Measures the rate of reads of a published value of [`VALUE_SIZE`] bytes, which another thread updates without
 /// pause if `updated` is set.
 pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
-        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
-        let mut value = ends[1].publish(SIZE)?;
-        value.update(&[7; SIZE])?;
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("no connection")?;
+        let mut value = ends[1].publish(VALUE_SIZE)?;
+        value.update(&[7; VALUE_SIZE])?;
         let mut reader = PublishedReader::new(&client, value.token())?;
         let is_over = Arc::new(AtomicBool::new(!updated));
         let updating = {
@@ -67,8 +68,8 @@ pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<V
             let begun = Instant::now();
             for _ in 0..BATCH {
                 ensure!(
-                    reader.read().await?.len() == SIZE,
-                    "a value of another length"
+                    reader.read().await?.len() == VALUE_SIZE,
+                    "the value has another length"
                 );
             }
             if samples.add(begun.elapsed(), BATCH) {
@@ -76,34 +77,35 @@ pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<V
             }
         }
         is_over.store(true, Ordering::Relaxed);
-        ensure!(updating.join().is_ok(), "the owner panicked");
+        ensure!(updating.join().is_ok(), "the updating thread panicked");
         Ok(samples.rate())
     })
 }
 
-/// Updates a value until `is_over` is set, and returns it.
+/// Updates `value` without pause until `is_over` is set, and returns `value`.
 fn update(mut value: Published, is_over: &AtomicBool) -> Published {
     let mut number = 0_u8;
     while !is_over.load(Ordering::Relaxed) {
         number = number.wrapping_add(1);
         value
-            .update(&[number; SIZE])
+            .update(&[number; VALUE_SIZE])
             .expect("the value has room for it");
     }
     value
 }
 
-/// Measures the time to grant access to [`GRANTED`] bytes by [`rdma_async::Rdma::reserve`] and to end it.
+/// Measures the time to grant access to [`GRANTED_SIZE`] bytes by [`rdma_async::Rdma::reserve`] and
+/// to revoke it.
 pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];
-        let (client, _server) = pairs(&ends, 1).await?.pop().context("a pair")?;
-        let mut region = client.alloc_local_mr(Layout::from_size_align(GRANTED, 8)?)?;
+        let (client, _server) = pairs(&ends, 1).await?.pop().context("no connection")?;
+        let mut region = client.alloc_local_mr(Layout::from_size_align(GRANTED_SIZE, 8)?)?;
         let mut samples = Samples::new(time);
         loop {
             let begun = Instant::now();
             for _ in 0..BATCH {
-                let reserved = client.reserve(region, LIMIT, |grant| ready(grant.token()));
+                let reserved = client.reserve(region, TIME_LIMIT, |grant| ready(grant.token()));
                 region = reserved.await?.region;
             }
             if samples.add(begun.elapsed(), BATCH) {
@@ -113,8 +115,8 @@ pub(crate) fn async_grant(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the time to bind a memory window of type 2 to [`GRANTED`] bytes and to invalidate it, by
-/// rdma-core.
+/// Measures the time to bind a memory window of type 2 to [`GRANTED_SIZE`] bytes and to invalidate
+/// it, by rdma-core.
 pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let domain = Context::open_default()?.protection_domain()?;
     let (left, _right) = core_pair(&domain)?;
@@ -122,7 +124,7 @@ pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     let registration = domain.registration();
     let buffer = registration
         .access(AccessFlags::WINDOW_BIND)
-        .allocate(GRANTED)?;
+        .allocate(GRANTED_SIZE)?;
     let lease = buffer
         .lease(window, AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE)
         .map_err(|refused| refused.error)?;
@@ -140,7 +142,7 @@ pub(crate) fn core_grant(time: Duration) -> anyhow::Result<Value> {
     }
 }
 
-/// Posts a request and polls until it has completed.
+/// Posts `request`, and polls until it has completed.
 fn perform(
     queue_pair: &QueuePair,
     queue: &mut SendQueue<()>,

@@ -16,17 +16,17 @@ use rdma_async::{CompletionMode, RdmaDevice};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use self::transfer::{Stream, answer, measure};
+use self::transfer::{Stream, measure, serve};
 
 /// Measures streams of bytes between two processes.
 #[derive(Debug, Clone, Parser)]
 struct CommandLine {
     /// Quantity to measure.
     #[arg(value_enum)]
-    what: What,
+    what: Quantity,
     /// Protocol of the streams.
     #[arg(long, value_enum)]
-    by: Way,
+    by: Protocol,
     /// Number of bytes of a write.
     #[arg(short = 's', long)]
     size: usize,
@@ -44,7 +44,7 @@ struct CommandLine {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum Quantity {
     /// Writes per second, until the server has read everything.
     Bandwidth,
     /// Round trip of one write and its echo.
@@ -52,7 +52,7 @@ enum What {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum Protocol {
     Rdma,
     Tcp,
 }
@@ -69,14 +69,14 @@ fn main() -> ExitCode {
 }
 
 fn run(line: &CommandLine) -> anyhow::Result<()> {
-    anyhow::ensure!(line.size > 0, "there is nothing to measure of 0 bytes");
+    anyhow::ensure!(line.size > 0, "the size must be at least 1 byte");
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let time = Duration::from_millis(line.time);
     runtime.block_on(async {
         match line.host {
             None => {
                 let mut streams = accept(line).await?;
-                answer(&mut streams[0], line.what, line.size).await
+                serve(&mut streams[0], line.what, line.size).await
             }
             Some(host) => {
                 let mut streams = connect(line, SocketAddr::new(host, line.port)).await?;
@@ -88,12 +88,13 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
     })
 }
 
-/// Accepts the measured stream and the idle ones.
+/// Accepts all streams of a client: the measured one and the idle ones. Returns the measured one
+/// first.
 async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
     let address = SocketAddr::new([0, 0, 0, 0].into(), line.port);
     let mut streams: Vec<Stream> = Vec::new();
     match line.by {
-        Way::Rdma => {
+        Protocol::Rdma => {
             let builder = RdmaDevice::open_default()?.builder();
             let mut listener = builder
                 .completion(CompletionMode::Busy)
@@ -103,7 +104,7 @@ async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
                 streams.push(Box::pin(listener.accept().await?.into_stream()));
             }
         }
-        Way::Tcp => {
+        Protocol::Tcp => {
             let listener = TcpListener::bind(address).await?;
             for _ in 0..=line.idle {
                 let (stream, _) = listener.accept().await?;
@@ -115,11 +116,12 @@ async fn accept(line: &CommandLine) -> anyhow::Result<Vec<Stream>> {
     Ok(streams)
 }
 
-/// Connects the measured stream and the idle ones.
+/// Connects all streams to the server: the measured one and the idle ones. Returns the measured one
+/// first.
 async fn connect(line: &CommandLine, server: SocketAddr) -> anyhow::Result<Vec<Stream>> {
     let mut streams: Vec<Stream> = Vec::new();
     match line.by {
-        Way::Rdma => {
+        Protocol::Rdma => {
             let device = RdmaDevice::open_default()?;
             for _ in 0..=line.idle {
                 let builder = device.builder().completion(CompletionMode::Busy);
@@ -127,7 +129,7 @@ async fn connect(line: &CommandLine, server: SocketAddr) -> anyhow::Result<Vec<S
                 streams.push(Box::pin(rdma.into_stream()));
             }
         }
-        Way::Tcp => {
+        Protocol::Tcp => {
             for _ in 0..=line.idle {
                 let stream = TcpStream::connect(server).await?;
                 stream.set_nodelay(true)?;

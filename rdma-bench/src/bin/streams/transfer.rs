@@ -1,4 +1,4 @@
-//! The transfers of a measurement, over any stream.
+//! The data transfers that are measured, over any byte stream.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -7,33 +7,34 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::What;
+use crate::Quantity;
 
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/streams/1";
-/// Number of round trips before the measurement.
+/// Number of round trips before the measured ones.
 const WARM_UP: usize = 200;
 /// Number of writes between two checks of the clock.
 const BATCH: usize = 16;
 
-/// A stream of either protocol.
-pub(crate) type Stream = Pin<Box<dyn Bytes>>;
+/// A byte stream over RDMA or TCP.
+pub(crate) type Stream = Pin<Box<dyn ByteStream>>;
 
-/// Reading and writing of bytes.
-pub(crate) trait Bytes: AsyncRead + AsyncWrite {}
+/// A byte stream of any protocol that can be read and written.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite {}
 
-impl<T: AsyncRead + AsyncWrite> Bytes for T {}
+impl<T: AsyncRead + AsyncWrite> ByteStream for T {}
 
-/// Serves a measurement: reads everything and confirms the end with one byte, or returns each write.
-pub(crate) async fn answer(stream: &mut Stream, what: What, size: usize) -> anyhow::Result<()> {
+/// Runs the server's side of a measurement. For bandwidth, reads everything and confirms the end
+/// with one byte; for latency, sends each write back.
+pub(crate) async fn serve(stream: &mut Stream, what: Quantity, size: usize) -> anyhow::Result<()> {
     let mut room = vec![0; size];
     match what {
-        What::Bandwidth => {
+        Quantity::Bandwidth => {
             while stream.read(&mut room).await.context("receiving")? > 0 {}
             stream.write_all(&[0]).await.context("confirming")?;
             stream.shutdown().await.context("ending")
         }
-        What::Latency => loop {
+        Quantity::Latency => loop {
             if stream.read_exact(&mut room).await.is_err() {
                 return Ok(());
             }
@@ -43,16 +44,16 @@ pub(crate) async fn answer(stream: &mut Stream, what: What, size: usize) -> anyh
     }
 }
 
-/// Measures for about `time`, and returns the result as JSON.
+/// Runs the client's side of a measurement for about `time`. Returns the result as JSON.
 pub(crate) async fn measure(
     stream: &mut Stream,
-    what: What,
+    what: Quantity,
     size: usize,
     time: Duration,
 ) -> anyhow::Result<Value> {
     match what {
-        What::Bandwidth => bandwidth(stream, size, time).await,
-        What::Latency => latency(stream, size, time).await,
+        Quantity::Bandwidth => bandwidth(stream, size, time).await,
+        Quantity::Latency => latency(stream, size, time).await,
     }
 }
 
@@ -67,7 +68,7 @@ async fn bandwidth(stream: &mut Stream, size: usize, time: Duration) -> anyhow::
     }
     stream.shutdown().await.context("ending")?;
     let confirmed = stream.read_exact(&mut [0]).await;
-    confirmed.context("waiting for the end")?;
+    confirmed.context("waiting for the server")?;
     Ok(json!({
         "schema": SCHEMA,
         "unit": "1/s",

@@ -7,8 +7,9 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Round trips per sample: few, so that most samples are not disturbed by other programs.
-const TRIPS: u64 = 200;
+/// Number of round trips in a sample: few, so that other programs disturb only a minority of the
+/// samples.
+const TRIPS_PER_SAMPLE: u64 = 200;
 
 /// Measures the round trip of a cache line between this process and a second process for about `time`.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
@@ -26,16 +27,16 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
         }
         Ok(begun.elapsed().as_nanos() as f64 / count as f64)
     };
-    trips(TRIPS)?;
+    trips(TRIPS_PER_SAMPLE)?;
     let begun = Instant::now();
     while begun.elapsed() < time {
-        samples.push(trips(TRIPS)?);
+        samples.push(trips(TRIPS_PER_SAMPLE)?);
     }
     Measured::time(samples)
 }
 
-/// Runs the other process of the measurement: replaces every odd number in the shared word by the next
-/// even number.
+/// Runs the other process of the measurement: whenever the shared word is odd, replaces it by the
+/// next even number.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     shared.store(word::READY, 1);
     let mut turn = 1;

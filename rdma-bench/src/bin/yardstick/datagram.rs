@@ -1,7 +1,8 @@
-//! Measures the round trip of a datagram between two hosts. Server and client are separate command lines,
-//! so that they can run in different network namespaces.
+//! Measures the round trip of a datagram between two hosts. Server and client have separate command
+//! lines, so that they can run in different network namespaces.
 //!
-//! A TCP connection to the same port shows the server when the client ends.
+//! The client also opens a TCP connection to the same port. The end of this connection tells the
+//! server that the client has ended.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -13,10 +14,12 @@ use super::Measured;
 use super::other::spin;
 use super::udp::receive;
 
-/// Number of datagrams between two checks whether the client has ended, while none arrives.
+/// Number of consecutive empty polls (polls that return no datagram) between two checks whether the
+/// client has ended.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// Returns the datagrams of one client until the client closes its TCP connection.
+/// Runs the server: returns each datagram of a client to the client, until the client closes its TCP
+/// connection.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
     socket.set_nonblocking(true)?;
@@ -44,7 +47,7 @@ pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Measures the round trip of a datagram to the server and back for about `time`.
+/// Measures the round trip of a datagram of `size` bytes to the server and back for about `time`.
 pub(crate) fn measure(
     host: Ipv4Addr,
     port: u16,

@@ -15,8 +15,8 @@ use super::other::word;
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Measures the round trip of a wakeup between this process and a second process for about `time`. Both
-/// processes sleep while they wait.
+/// Measures the round trip of a wakeup between this process and a second process for about `time`.
+/// Each process sleeps in a read of its eventfd while it waits.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let (there, back) = (
         eventfd(EventfdFlags::empty())?,
@@ -34,15 +34,15 @@ pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Measures the round trip of a wakeup between two processes, in which tokio tasks wait for the
-/// wakeups.
+/// Measures the round trip of a wakeup between this process and a second process for about `time`.
+/// In both processes a tokio task waits for the wakeup.
 pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     let flags = EventfdFlags::NONBLOCK;
     let (there, back) = (eventfd(flags)?, eventfd(flags)?);
     let _other = start(Role::WakeTask, &there, &back)?;
     let mut samples = Vec::new();
     runtime()?.block_on(async {
-        let back = watched(back)?;
+        let back = register(back)?;
         let begun = Instant::now();
         while begun.elapsed() < time {
             let sent = Instant::now();
@@ -55,8 +55,8 @@ pub(crate) fn measure_tasks(time: Duration) -> anyhow::Result<Measured> {
     Measured::time(samples)
 }
 
-/// Runs the other process of the measurement, whose standard input and output are the eventfds:
-/// answers every wakeup with a wakeup.
+/// Runs the other process of [`measure`], which answers every wakeup with a wakeup. Its standard
+/// input and output are the two eventfds.
 pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
     let (there, back) = (io::stdin(), io::stdout());
     shared.store(word::READY, 1);
@@ -70,7 +70,7 @@ pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
 /// wakeup.
 pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
     runtime()?.block_on(async {
-        let (there, back) = (watched(io::stdin())?, io::stdout());
+        let (there, back) = (register(io::stdin())?, io::stdout());
         shared.store(word::READY, 1);
         loop {
             wait(&there).await?;
@@ -80,11 +80,11 @@ pub(crate) fn answer_tasks(shared: &Shared) -> anyhow::Result<()> {
 }
 
 fn eventfd(flags: EventfdFlags) -> anyhow::Result<OwnedFd> {
-    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("an eventfd")
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | flags).context("creating an eventfd")
 }
 
-/// Starts the process that answers wakeups, with the eventfds `there` and `back`, and waits until the
-/// process is ready.
+/// Starts the other process, which answers wakeups, and waits until it is ready. `there` wakes the
+/// other process; `back` wakes this one.
 fn start(role: Role, there: &OwnedFd, back: &OwnedFd) -> anyhow::Result<Other> {
     let ends = [there.try_clone()?, back.try_clone()?].map(Stdio::from);
     let mut other = Other::start(role, 0, ends)?;
@@ -96,23 +96,23 @@ fn runtime() -> anyhow::Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
-/// Registers an eventfd with the current runtime.
-fn watched<T: AsRawFd>(event: T) -> anyhow::Result<AsyncFd<T>> {
+/// Registers an eventfd with the current tokio runtime, so that tasks can wait for it.
+fn register<T: AsRawFd>(event: T) -> anyhow::Result<AsyncFd<T>> {
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types that may change their descriptor, unlike this one"
     )]
-    AsyncFd::with_interest(event, Interest::READABLE).context("watching an eventfd")
+    AsyncFd::with_interest(event, Interest::READABLE).context("registering an eventfd")
 }
 
 fn wake(event: impl AsFd) -> anyhow::Result<()> {
-    rustix::io::write(event, &1_u64.to_ne_bytes()).context("waking the other end")?;
+    rustix::io::write(event, &1_u64.to_ne_bytes()).context("waking the other process")?;
     Ok(())
 }
 
 fn sleep(event: impl AsFd) -> anyhow::Result<()> {
     let mut count = [0; 8];
-    rustix::io::read(event, &mut count).context("waiting for the other end")?;
+    rustix::io::read(event, &mut count).context("waiting for the other process")?;
     Ok(())
 }
 
@@ -122,5 +122,5 @@ async fn wait<T: AsFd + AsRawFd>(event: &AsyncFd<T>) -> anyhow::Result<()> {
         rustix::io::read(event, &mut count).map_err(io::Error::from)
     };
     let waited = event.async_io(Interest::READABLE, read).await;
-    waited.map(drop).context("waiting for the other end")
+    waited.map(drop).context("waiting for the other process")
 }

@@ -6,12 +6,12 @@
 
 #![deny(unsafe_code)]
 
+mod affinity;
 mod cache_line;
 mod copy;
 mod datagram;
 mod eventfd;
 mod other;
-mod place;
 mod remote_copy;
 mod result;
 mod ring;
@@ -80,7 +80,7 @@ enum What {
         size: usize,
         /// Path of the datagrams through the kernel.
         #[arg(long, value_enum)]
-        by: udp::By,
+        by: udp::KernelPath,
     },
     /// The round trip of a wakeup by eventfds between two processors.
     Eventfd {
@@ -174,7 +174,7 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             port,
             host: None,
         } => {
-            place::pin(place::Side::Far)?;
+            affinity::pin(affinity::Side::Answering)?;
             return tcp::serve(port, positive(size)?);
         }
         What::Udp {
@@ -182,12 +182,12 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             port,
             host: None,
         } => {
-            place::pin(place::Side::Far)?;
+            affinity::pin(affinity::Side::Answering)?;
             return datagram::serve(port, positive(size)?);
         }
         _ => {}
     }
-    place::pin(place::Side::Near)?;
+    affinity::pin(affinity::Side::Measuring)?;
     let measured = match what {
         What::Memcpy { size, latency } => copy::measure(positive(size)?, latency, time)?,
         What::VmWrite { size, latency } => remote_copy::measure(positive(size)?, latency, time)?,
@@ -214,15 +214,15 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
 }
 
 fn serve(role: Role, memory: &str, size: usize) -> anyhow::Result<()> {
-    place::pin(place::Side::Far)?;
-    place::die_with_parent()?;
+    affinity::pin(affinity::Side::Answering)?;
+    affinity::die_with_parent()?;
     let shared = system::Shared::open(memory)?;
     match role {
         Role::Line => cache_line::answer(&shared),
         Role::Memory => remote_copy::offer(&shared, size),
         Role::Echo => udp::echo(&shared, size),
-        Role::Sink => udp::sink(&shared, udp::By::Sendto),
-        Role::GatheringSink => udp::sink(&shared, udp::By::Gso),
+        Role::Sink => udp::sink(&shared, udp::KernelPath::Sendto),
+        Role::GatheringSink => udp::sink(&shared, udp::KernelPath::Gso),
         Role::Ring => ring::read(&shared, size),
         Role::Wake => eventfd::answer(&shared),
         Role::WakeTask => eventfd::answer_tasks(&shared),
@@ -231,7 +231,7 @@ fn serve(role: Role, memory: &str, size: usize) -> anyhow::Result<()> {
 
 fn positive(size: usize) -> anyhow::Result<usize> {
     if size == 0 {
-        bail!("there is nothing to measure of 0 bytes");
+        bail!("the size must be at least 1 byte");
     }
     Ok(size)
 }

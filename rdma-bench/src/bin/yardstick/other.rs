@@ -12,8 +12,9 @@ use crate::system::Shared;
 
 /// Maximum time that either process of a measurement waits for the other.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Number of polls between two checks of the clock, which take long compared with a poll.
-const LOOKS: u32 = 1 << 14;
+/// Number of polls between two reads of the clock: reading the clock takes long compared with a
+/// poll.
+const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
@@ -37,13 +38,14 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts the other process for `role`. `ends` become the standard input and output of that
-    /// process, for instance two eventfds.
+    /// Starts the other process for `role`, with operations of `size` bytes. `ends` become its
+    /// standard input and output, for instance two eventfds.
     pub(crate) fn start(role: Role, size: usize, ends: [Stdio; 2]) -> anyhow::Result<Self> {
         Self::start_with(role, size, ends, 0)
     }
 
-    /// Starts the other process like [`Self::start`], with `bytes` bytes of shared memory behind the words.
+    /// Starts the other process as [`Self::start`] does, with additional shared memory of `bytes`
+    /// bytes behind the words.
     pub(crate) fn start_with(
         role: Role,
         size: usize,
@@ -51,7 +53,7 @@ impl Other {
         bytes: usize,
     ) -> anyhow::Result<Self> {
         let shared = Shared::with_words_and_bytes(word::COUNT, bytes)?;
-        let name = role.to_possible_value().context("a role without a name")?;
+        let name = role.to_possible_value().context("the role has no name")?;
         let [input, output] = ends;
         let child = Command::new(env::current_exe()?)
             .args(["other", name.get_name(), &shared.path()])
@@ -86,7 +88,7 @@ impl Other {
                 bail!("the other process ended with {status}");
             }
             if begun.elapsed() > LIMIT {
-                bail!("the other process does not start");
+                bail!("the other process did not start in time");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -101,19 +103,19 @@ impl Drop for Other {
     }
 }
 
-/// Calls `look` without a pause until it returns a value. Fails after [`LIMIT`].
+/// Polls: calls `poll` without a pause until it returns a value. Fails after [`LIMIT`].
 #[inline]
-pub(crate) fn spin<T>(mut look: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+pub(crate) fn spin<T>(mut poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let mut begun = None;
-    let mut looks = 0_u32;
+    let mut polls = 0_u32;
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = poll()? {
             return Ok(found);
         }
-        looks += 1;
-        if looks.is_multiple_of(LOOKS) && begun.get_or_insert_with(Instant::now).elapsed() > LIMIT {
+        polls += 1;
+        if polls.is_multiple_of(POLLS) && begun.get_or_insert_with(Instant::now).elapsed() > LIMIT {
             bail!(
-                "nothing came from the other process for {} s",
+                "the other process did not respond for {} s",
                 LIMIT.as_secs()
             );
         }

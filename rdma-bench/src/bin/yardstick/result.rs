@@ -5,7 +5,7 @@ use serde_json::json;
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
 const SCHEMA: &str = "rdma-bench/yardstick/1";
 
-/// The result of a measurement.
+/// The result of a measurement: a rate, or the statistics of a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Measured {
     /// The rate of an operation.
@@ -29,7 +29,7 @@ pub(crate) enum Measured {
 }
 
 impl Measured {
-    /// Returns the rate of `count` operations in `seconds`.
+    /// Returns the rate of `count` operations that together took `seconds`.
     pub(crate) fn rate(count: u64, seconds: f64) -> Self {
         Self::Rate {
             count,
@@ -37,11 +37,12 @@ impl Measured {
         }
     }
 
-    /// Returns the statistics of samples in nanoseconds. Fails if there are no samples.
+    /// Returns the statistics of `samples`, each the duration of an operation in nanoseconds. Fails
+    /// if there are no samples.
     pub(crate) fn time(mut samples: Vec<f64>) -> anyhow::Result<Self> {
         anyhow::ensure!(
             !samples.is_empty(),
-            "the time was over before a sample was taken"
+            "the measurement ended before the first sample"
         );
         samples.sort_unstable_by(f64::total_cmp);
         let rank = |share: f64| samples[((samples.len() - 1) as f64 * share) as usize] / 1e3;

@@ -8,11 +8,11 @@ use super::other::{spin, word};
 use super::system::Shared;
 use super::{Measured, Other, Role};
 
-/// Number of writes that the ring holds.
+/// Number of writes that fit into the ring.
 const DEPTH: u64 = 16;
 
-/// Writes `size` bytes at a time to the ring for about `time`. Returns the number of writes per second
-/// until the other process has copied all bytes out.
+/// Copies writes of `size` bytes into the ring for about `time`. Returns the number of writes per
+/// second, counted until the other process has copied all bytes out.
 pub(crate) fn measure(size: usize, time: Duration) -> anyhow::Result<Measured> {
     let ends = [Stdio::null(), Stdio::inherit()];
     let mut other = Other::start_with(Role::Ring, size, ends, DEPTH as usize * size)?;
@@ -21,12 +21,12 @@ pub(crate) fn measure(size: usize, time: Duration) -> anyhow::Result<Measured> {
     let source = vec![0x5a_u8; size];
     let (begun, mut written) = (Instant::now(), 0_u64);
     while begun.elapsed() < time {
-        await_read(shared, (written + 1).saturating_sub(DEPTH))?;
-        shared.copy_in(word::COUNT, place(written, size), &source);
+        wait_until_read(shared, (written + 1).saturating_sub(DEPTH))?;
+        shared.copy_in(word::COUNT, offset(written, size), &source);
         written += 1;
         shared.store(word::PORT, written);
     }
-    await_read(shared, written)?;
+    wait_until_read(shared, written)?;
     Ok(Measured::rate(written, begun.elapsed().as_secs_f64()))
 }
 
@@ -36,19 +36,19 @@ pub(crate) fn read(shared: &Shared, size: usize) -> anyhow::Result<()> {
     shared.store(word::READY, 1);
     for number in 0.. {
         spin(|| Ok((shared.load(word::PORT) > number).then_some(())))?;
-        shared.copy_out(word::COUNT, place(number, size), &mut target);
+        shared.copy_out(word::COUNT, offset(number, size), &mut target);
         std::hint::black_box(&mut target);
         shared.store(word::LINE, number + 1);
     }
     Ok(())
 }
 
-/// Waits until the other process has copied `count` writes out.
-fn await_read(shared: &Shared, count: u64) -> anyhow::Result<()> {
+/// Waits until the other process has copied the first `count` writes out of the ring.
+fn wait_until_read(shared: &Shared, count: u64) -> anyhow::Result<()> {
     spin(|| Ok((shared.load(word::LINE) >= count).then_some(())))
 }
 
-/// Returns the offset of a write in the ring.
-fn place(number: u64, size: usize) -> usize {
+/// Returns the offset in the ring, in bytes, of the write with the number `number`.
+fn offset(number: u64, size: usize) -> usize {
     (number % DEPTH) as usize * size
 }

@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Distance between two words of a [`Shared`] memory in bytes: two cache lines, because processors
+/// Distance in bytes between two words of a [`Shared`] memory: two cache lines, because processors
 /// fetch lines in pairs.
 const LINE: usize = 128;
 
-/// Memory shared between processes: a mapped memfd whose pages are present.
+/// Memory that processes share: a mapped memfd. Its first part consists of atomic words, the rest
+/// of bytes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
@@ -40,7 +41,7 @@ impl Shared {
         Self::map(file)
     }
 
-    /// Maps memory that another process created, given its [path](Self::path).
+    /// Maps memory that another process created, given the [path](Self::path) of this memory.
     pub(crate) fn open(path: &str) -> io::Result<Self> {
         Self::map(OpenOptions::new().read(true).write(true).open(path)?)
     }
@@ -61,33 +62,33 @@ impl Shared {
     }
 
     fn word(&self, number: usize) -> &AtomicU64 {
-        let place = number * LINE;
+        let offset = number * LINE;
         assert!(
-            place + size_of::<AtomicU64>() <= self.len,
-            "no word {number}"
+            offset + size_of::<AtomicU64>() <= self.len,
+            "the shared memory has no word {number}"
         );
         // SAFETY: the word is inside of the mapping, which lives as long as `self`. The word is
         // aligned, because the mapping begins at a page. All processes access it only as an atomic:
         // `fill` is never called on memory of words, and `copy_in` and `copy_out` begin behind the words.
-        unsafe { AtomicU64::from_ptr(self.base.add(place).as_ptr().cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).as_ptr().cast()) }
     }
 
-    /// Returns the value of the word `number`. The caller then also sees all memory writes that another
-    /// process made before it [stored](Self::store) this value.
+    /// Returns the value of the word with the index `number`. Memory writes that another process
+    /// made before it [stored](Self::store) this value are visible to the caller.
     #[inline]
     pub(crate) fn load(&self, number: usize) -> u64 {
         self.word(number).load(Ordering::Acquire)
     }
 
-    /// Sets the word `number` to `value`. All earlier memory writes are visible to a process that
-    /// [loads](Self::load) the value.
+    /// Sets the word with the index `number` to `value`. The caller's earlier memory writes are
+    /// visible to a process that [loads](Self::load) the value.
     #[inline]
     pub(crate) fn store(&self, number: usize, value: u64) {
         self.word(number).store(value, Ordering::Release);
     }
 
-    /// Copies `bytes` into this memory, behind its first `words` words and `offset` bytes. The caller must
-    /// be the only one that accesses this part at the time.
+    /// Copies `bytes` into this memory, `offset` bytes behind its first `words` words. No other
+    /// thread or process may access that part at the same time.
     #[inline]
     pub(crate) fn copy_in(&self, words: usize, offset: usize, bytes: &[u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -98,8 +99,8 @@ impl Shared {
         }
     }
 
-    /// Copies bytes out of this memory to `bytes`, from behind its first `words` words and `offset` bytes.
-    /// The caller must be the only one that accesses this part at the time.
+    /// Fills `bytes` from this memory, starting `offset` bytes behind its first `words` words. No
+    /// other thread or process may access that part at the same time.
     #[inline]
     pub(crate) fn copy_out(&self, words: usize, offset: usize, bytes: &mut [u8]) {
         let start = self.part(words, offset, bytes.len());
@@ -113,7 +114,8 @@ impl Shared {
         }
     }
 
-    /// Returns the first byte of a part of this memory, which is checked to have `len` bytes.
+    /// Returns the offset in this memory of the byte at `offset` behind the first `words` words.
+    /// Panics if fewer than `len` bytes follow.
     fn part(&self, words: usize, offset: usize, len: usize) -> usize {
         let start = words * LINE + offset;
         assert!(start + len <= self.len, "no such part of the shared memory");
@@ -123,7 +125,7 @@ impl Shared {
     /// Copies `bytes` into this memory. Panics if `bytes` does not have the size of this memory.
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.len, "all of it is filled");
+        assert_eq!(bytes.len(), self.len, "wrong length");
         // SAFETY: source and target have `bytes.len()` bytes, and private memory does not overlap the
         // mapping. No process ever makes a reference to memory that is filled.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) }
@@ -138,7 +140,7 @@ impl Drop for Shared {
     }
 }
 
-/// Writes `bytes` to `address` in another process.
+/// Writes `bytes` to the memory of another process, at `address` (`process_vm_writev`).
 #[inline]
 pub(crate) fn write_remote(process: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec {
@@ -179,7 +181,7 @@ pub(crate) enum UdpOption {
     Gather,
 }
 
-/// Sets the option `option` of a UDP socket to `value`.
+/// Sets an option of a UDP socket to `value`.
 pub(crate) fn set_udp_option(
     socket: &UdpSocket,
     option: UdpOption,
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_missing_process_is_an_error() {
         // No process has a number as large as this.
         assert!(write_remote(0x7fff_fff0, 0x1000, &[0; 8]).is_err());
     }

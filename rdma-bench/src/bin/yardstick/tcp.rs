@@ -9,7 +9,8 @@ use anyhow::Context;
 
 use super::Measured;
 
-/// Accepts one connection, reads it to its end, and confirms the end with one byte.
+/// Accepts one connection on `port`, reads from it until its end in reads of up to `size` bytes,
+/// and then sends one byte.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).context("listening")?;
     let (mut stream, _) = listener.accept().context("accepting")?;
@@ -19,7 +20,7 @@ pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
 }
 
 /// Writes `size` bytes at a time to the server for about `time`. Returns the number of writes per
-/// second until the server has received everything.
+/// second, counted until the server has received everything.
 pub(crate) fn measure(
     host: Ipv4Addr,
     port: u16,

@@ -14,25 +14,26 @@ use super::other::{spin, word};
 use super::system::{self, Shared, UdpOption};
 use super::{Measured, Other, Role};
 
-/// Requested size of the receive buffer in bytes; the kernel may grant less.
+/// Size of the receive buffer in bytes that the socket requests. The kernel may grant less.
 const BUFFER: usize = 8 << 20;
-/// Maximum payload of a datagram in bytes, and of all segments that are sent together.
-const LARGEST: usize = 65_507;
-/// Maximum number of segments that are sent together.
-const SEGMENTS: usize = 64;
+/// Maximum payload in bytes of a datagram, and of all segments that one system call sends together.
+const MAX_LEN: usize = 65_507;
+/// Maximum number of segments that one system call sends together.
+const MAX_SEGMENTS: usize = 64;
 
 /// Path of datagrams through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum KernelPath {
     /// A single datagram per system call, on both sides.
     Sendto,
     /// Many datagrams per system call: the kernel splits and merges them (GSO and GRO).
     Gso,
 }
 
-/// Measures the round trip of a datagram to a second process and back for about `time`.
+/// Measures the round trip of a datagram of `size` bytes to a second process and back for about
+/// `time`.
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
-    ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
+    ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;
     let message = vec![0x5a_u8; size];
     let mut room = vec![0_u8; size];
@@ -49,7 +50,7 @@ pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
 
 /// Runs the other process of [`ping`]: returns each datagram to its sender.
 pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
-    let socket = answering(shared, By::Sendto)?;
+    let socket = answering(shared, KernelPath::Sendto)?;
     let mut room = vec![0_u8; size];
     loop {
         let count = spin(|| receive(&socket, &mut room))?;
@@ -57,25 +58,25 @@ pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Measures the rate of datagrams to another process for about `time`. The datagrams in flight always
-/// fit into the receive buffer, so no datagram is lost.
-pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measured> {
-    ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
+/// Measures the rate of datagrams of `size` bytes to another process for about `time`. Sends only
+/// as many datagrams ahead as fit into the receive buffer, so no datagram is lost.
+pub(crate) fn pump(size: usize, by: KernelPath, time: Duration) -> anyhow::Result<Measured> {
+    ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let role = match by {
-        By::Sendto => Role::Sink,
-        By::Gso => Role::GatheringSink,
+        KernelPath::Sendto => Role::Sink,
+        KernelPath::Gso => Role::GatheringSink,
     };
     let (other, socket) = connected(role, size)?;
     let shared = other.shared();
     let room = SockRef::from(&socket).recv_buffer_size()?;
     let batch = match by {
-        By::Sendto => 1,
-        By::Gso => (LARGEST / size).min(SEGMENTS),
+        KernelPath::Sendto => 1,
+        KernelPath::Gso => (MAX_LEN / size).min(MAX_SEGMENTS),
     };
-    if by == By::Gso {
+    if by == KernelPath::Gso {
         let segment = i32::try_from(size)?;
         system::set_udp_option(&socket, UdpOption::Segment, segment)
-            .context("cutting datagrams apart (UDP_SEGMENT)")?;
+            .context("enabling segmentation (UDP_SEGMENT)")?;
     }
     let window = window(by, size, room) as u64;
     let message = vec![0x5a_u8; size * batch];
@@ -89,7 +90,7 @@ pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measur
         }
     }
     spin(|| Ok((received(shared, size) == sent).then_some(())))
-        .context("datagrams were lost, though there was room for them")?;
+        .context("datagrams were lost although the receive buffer had room")?;
     Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
 }
 
@@ -99,17 +100,18 @@ fn received(shared: &Shared, size: usize) -> u64 {
     shared.load(word::LINE) / size as u64
 }
 
-/// Returns the number of datagrams that fit into a receive buffer of `room` bytes, of which a quarter
-/// is kept free. The kernel counts the memory that a datagram occupies, not the bytes of its payload.
-fn window(by: By, size: usize, room: usize) -> usize {
+/// Returns the maximum number of datagrams of `size` bytes in flight, for a receive buffer of
+/// `room` bytes. A quarter of the buffer stays free. The kernel counts the memory that a datagram
+/// occupies, not the bytes of its payload.
+fn window(by: KernelPath, size: usize, room: usize) -> usize {
     let room = room / 4 * 3;
     match by {
-        By::Sendto => {
+        KernelPath::Sendto => {
             let taken = (size + 512).next_power_of_two() + 256;
             (room / taken).max(1)
         }
-        By::Gso => {
-            let batch = (LARGEST / size).min(SEGMENTS);
+        KernelPath::Gso => {
+            let batch = (MAX_LEN / size).min(MAX_SEGMENTS);
             let taken = size * batch + (8 << 10);
             (room / taken).max(1) * batch
         }
@@ -117,7 +119,7 @@ fn window(by: By, size: usize, room: usize) -> usize {
 }
 
 /// Runs the other process of [`pump`]: receives datagrams and counts their bytes.
-pub(crate) fn sink(shared: &Shared, by: By) -> anyhow::Result<()> {
+pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
     let socket = answering(shared, by)?;
     let mut room = vec![0_u8; 1 << 16];
     let mut total = 0;
@@ -138,14 +140,14 @@ pub(crate) fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Opt
 }
 
 fn socket() -> anyhow::Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket")?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("creating a UDP socket")?;
     socket.set_nonblocking(true)?;
     SockRef::from(&socket).set_recv_buffer_size(BUFFER)?;
     Ok(socket)
 }
 
-/// Starts the other process. Returns the process, and a socket that is connected to the socket of that
-/// process.
+/// Starts the other process. Returns this process's handle to it, and a socket connected to its
+/// socket.
 fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     let socket = socket()?;
     let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;
@@ -156,13 +158,13 @@ fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
     Ok((other, socket))
 }
 
-/// Creates the socket of the other process and connects it to the socket of the measuring process.
-fn answering(shared: &Shared, by: By) -> anyhow::Result<UdpSocket> {
+/// Creates the socket of the other process, and connects it to the socket of the measuring process.
+fn answering(shared: &Shared, by: KernelPath) -> anyhow::Result<UdpSocket> {
     let socket = socket()?;
-    if by == By::Gso {
+    if by == KernelPath::Gso {
         // Set before any datagram arrives: datagrams that are not merged occupy more memory.
         system::set_udp_option(&socket, UdpOption::Gather, 1)
-            .context("putting datagrams together (UDP_GRO)")?;
+            .context("enabling receive offload (UDP_GRO)")?;
     }
     shared.store(word::READY, u64::from(socket.local_addr()?.port()));
     let port = spin(|| Ok(Some(shared.load(word::PORT)).filter(|port| *port != 0)))?;
@@ -177,10 +179,10 @@ mod tests {
     #[test]
     fn the_window_fits_into_the_usual_buffer() {
         let usual = 425_984;
-        assert_eq!(window(By::Sendto, 1040, usual), 138);
-        assert_eq!(window(By::Sendto, 4112, usual), 37);
-        assert_eq!(window(By::Gso, 1040, usual), 4 * 62);
-        assert!(window(By::Gso, 4112, usual) * 4112 < usual);
-        assert_eq!(window(By::Sendto, 4112, 1), 1);
+        assert_eq!(window(KernelPath::Sendto, 1040, usual), 138);
+        assert_eq!(window(KernelPath::Sendto, 4112, usual), 37);
+        assert_eq!(window(KernelPath::Gso, 1040, usual), 4 * 62);
+        assert!(window(KernelPath::Gso, 4112, usual) * 4112 < usual);
+        assert_eq!(window(KernelPath::Sendto, 4112, 1), 1);
     }
 }

@@ -1,59 +1,60 @@
-//! Rows of rdma-async, against rdma-core.
+//! The comparisons of rdma-async with rdma-core and with TCP.
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio, Value};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
 use super::super::statistic::Statistic;
-use super::{KIB, SPINNING_WINDOW, WINDOW, ours, raw, round_trip};
+use super::{BUSY_DEPTH_64, DEPTH_64, KIB, ours, raw, round_trip};
 use crate::plan::Layer;
 use crate::test::Metric::Bandwidth;
 use crate::test::Verb::{Read, Send, Write};
 
-const fn of_async(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Async, run))
+const fn of_async(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Async, run))
 }
 
-const fn within(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Connections(words))
+const fn within(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Connections(args))
 }
 
-/// Creates a row that compares rdma-async with rdma-core, with the same number of outstanding requests.
+/// Defines a row that compares rdma-async with rdma-core, both with the same number of outstanding
+/// requests.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: $unit,
-            figure: of_async(Run::new($verb, Bandwidth, $size).with(SPINNING_WINDOW)),
-            yardstick: &[ours(Run::new($verb, Bandwidth, $size).with(WINDOW))],
+            figure: of_async(Run::new($verb, Bandwidth, $size).with(BUSY_DEPTH_64)),
+            yardstick: &[ours(Run::new($verb, Bandwidth, $size).with(DEPTH_64))],
             goal: Ratio(AtLeast($least)),
         }
     };
 }
 
-/// Returns the measurement of the rate of 8-byte writes over rdma-async, with softroce set to a latency
-/// of 20 us.
-const fn delayed(words: &'static [&'static str]) -> Part {
-    let run = Run::new(Write, Bandwidth, 8).with(words);
-    of_async(run.under_variables(&["SOFTROCE_LATENCY=20us"]))
+/// Returns the term with the rate of 8-byte writes over rdma-async, with an artificial latency of
+/// 20 us in softroce. `args` are further arguments.
+const fn rate_with_latency(args: &'static [&'static str]) -> Term {
+    let run = Run::new(Write, Bandwidth, 8).with(args);
+    of_async(run.with_variables(&["SOFTROCE_LATENCY=20us"]))
 }
 
-/// Returns the measurement of streams of bytes.
-const fn streams(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Streams(words))
+/// Returns the term with the result of the program `streams`, called with the arguments `args`.
+const fn streams(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Streams(args))
 }
 
-/// Returns the measurement of a web server.
-const fn web(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Web(words))
+/// Returns the term with the result of the program `web`, called with the arguments `args`.
+const fn web(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Web(args))
 }
 
-/// Arguments of `streams` for writes of 64 KiB over RDMA.
+/// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
 
-/// The rows of the letter E.
+/// All comparisons with the letter E.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "E1",
@@ -105,7 +106,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         id: "E3",
-        what: "send 8 B and its echo, async spinning - core",
+        what: "send 8 B and its echo, async polling - core",
         unit: Unit::Microseconds,
         figure: round_trip(Layer::Async, &["--completion", "busy"]),
         yardstick: &[round_trip(Layer::Core, &[])],
@@ -113,15 +114,15 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E4",
-        what: "write 8 B that takes 20 us, async, 64 / 1",
+        what: "write 8 B, latency 20 us, async, depth 64 / 1",
         unit: Unit::Messages,
-        figure: delayed(SPINNING_WINDOW),
-        yardstick: &[delayed(&["-t", "1", "--completion", "busy"])],
+        figure: rate_with_latency(BUSY_DEPTH_64),
+        yardstick: &[rate_with_latency(&["-t", "1", "--completion", "busy"])],
         goal: Ratio(AtLeast(10.0)),
     },
     Row {
         id: "E5a",
-        what: "write 8 B within a process, beside 1000 / alone",
+        what: "write 8 B within a process, 1000 idle / no idle",
         unit: Unit::Messages,
         figure: within(&["write-rate", "--idle", "1000"]),
         yardstick: &[within(&["write-rate"])],
@@ -129,17 +130,17 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E5b",
-        what: "memory of an idle connection's end, in bytes",
+        what: "memory of one side of an idle connection, bytes",
         unit: Unit::Count,
-        figure: within(&["idle"]).at(Statistic::Counter("/memory")),
+        figure: within(&["idle"]).with(Statistic::Counter("/memory")),
         yardstick: &[],
         goal: Value(AtMost(16384.0)),
     },
     Row {
         id: "E5c",
-        what: "descriptors of an idle connection's end",
+        what: "descriptors of one side of an idle connection",
         unit: Unit::Count,
-        figure: within(&["idle"]).at(Statistic::Counter("/descriptors")),
+        figure: within(&["idle"]).with(Statistic::Counter("/descriptors")),
         yardstick: &[],
         goal: Value(AtMost(1.0)),
     },
@@ -153,7 +154,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E7a",
-        what: "connect and first message / those of TCP",
+        what: "connect and first message / the same over TCP",
         unit: Unit::Microseconds,
         figure: within(&["connect", "--by", "rdma"]),
         yardstick: &[within(&["connect", "--by", "tcp"])],
@@ -169,7 +170,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E8",
-        what: "write 8 B within a process, 50 others fail / alone",
+        what: "write 8 B within a process, 50 others fail / none",
         unit: Unit::Messages,
         figure: within(&["beside-failures", "--failures", "50"]),
         yardstick: &[within(&["beside-failures"])],
@@ -185,7 +186,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E9b",
-        what: "granting access to 4 KiB and ending it / a window",
+        what: "grant and revoke 4 KiB / bind, invalidate a window",
         unit: Unit::Microseconds,
         figure: within(&["grant", "--layer", "async"]),
         yardstick: &[within(&["grant", "--layer", "core"])],
@@ -209,7 +210,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E10c",
-        what: "stream, 32 B and their echo / TCP",
+        what: "stream, 32 B and the echo / TCP",
         unit: Unit::Microseconds,
         figure: streams(&["latency", "--by", "rdma", "--size", "32"]),
         yardstick: &[streams(&["latency", "--by", "tcp", "--size", "32"])],
@@ -217,7 +218,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "E11",
-        what: "stream, writes of 64 KiB, beside 1000 / alone",
+        what: "stream, writes of 64 KiB, 1000 idle / no idle",
         unit: Unit::Bytes(64 * KIB),
         figure: streams(&[
             "bandwidth",
@@ -251,8 +252,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "E13",
         what: "rdma_cp, a cached file of 1 GiB / TCP",
         unit: Unit::Bytes(1),
-        figure: Part::of(Source::Copier(&[])),
-        yardstick: &[Part::of(Source::Copier(&["--tcp"]))],
+        figure: Term::of(Source::Copier(&[])),
+        yardstick: &[Term::of(Source::Copier(&["--tcp"]))],
         goal: Ratio(AtLeast(1.3)),
     },
 ];

@@ -1,67 +1,67 @@
-//! Rows of rdma-rpc, against rdma-core and against other frameworks over TCP.
+//! The comparisons of rdma-rpc with rdma-core, and with other RPC frameworks over TCP.
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
-use super::{MIB, SPINNING_WINDOW, WINDOW, ours};
+use super::{BUSY_DEPTH_64, DEPTH_64, MIB, ours};
 use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Bulk, Echo, Item, Send};
 
-const fn of_rpc(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Rpc, run))
+const fn of_rpc(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Rpc, run))
 }
 
-const fn peer(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Peer(words))
+const fn peer(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Peer(args))
 }
 
-/// Returns the measurement of the rate of calls of 32 bytes.
-const fn echo_rate(words: &'static [&'static str]) -> Part {
-    of_rpc(Run::new(Echo, Bandwidth, 32).with(words))
+/// Returns the term with the rate of calls of 32 bytes. `args` are further arguments.
+const fn echo_rate(args: &'static [&'static str]) -> Term {
+    of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
 
-/// Creates a row that compares the rate of calls, 64 in flight on one connection, with that of another
-/// framework.
+/// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
+/// that of another RPC framework.
 macro_rules! calls_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: Unit::Messages,
-            figure: echo_rate(WINDOW),
+            figure: echo_rate(DEPTH_64),
             yardstick: &[peer(&[$framework, "rate"])],
             goal: Ratio(AtLeast($least)),
         }
     };
 }
 
-/// Creates a row that compares the rate of calls with 1 MiB of bulk memory, 64 in flight on one connection, with that
-/// of messages of this length over TCP.
+/// Defines a row that compares the rate of calls with 1 MiB of bulk memory, 64 in flight on one
+/// connection, with the rate of messages of this length over TCP.
 macro_rules! bulks_beside {
     ($id:literal, $what:literal, $framework:literal, $least:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: Unit::Messages,
-            figure: of_rpc(Run::new(Bulk, Bandwidth, MIB).with(WINDOW)),
+            figure: of_rpc(Run::new(Bulk, Bandwidth, MIB).with(DEPTH_64)),
             yardstick: &[peer(&[$framework, "rate", "-s", "1048576"])],
             goal: Ratio(AtLeast($least)),
         }
     };
 }
 
-/// The rows of the letter F.
+/// All comparisons with the letter F.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F1",
-        what: "call 32 B, spinning - 1.5 send round trips, core",
+        what: "call 32 B, polling - 1.5 send round trips, core",
         unit: Unit::Microseconds,
         figure: of_rpc(Run::new(Echo, Latency, 32).with(&["--completion", "busy"])),
         // The test reports half of a round trip.
-        yardstick: &[Part::times(
+        yardstick: &[Term::times(
             3.0,
             Source::Ours(Layer::Core, Run::new(Send, Latency, 32)),
         )],
@@ -74,8 +74,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "F3",
         what: "calls 32 B, 64 in flight / send_bw 32 B, core",
         unit: Unit::Messages,
-        figure: echo_rate(SPINNING_WINDOW),
-        yardstick: &[ours(Run::new(Send, Bandwidth, 32).with(WINDOW))],
+        figure: echo_rate(BUSY_DEPTH_64),
+        yardstick: &[ours(Run::new(Send, Bandwidth, 32).with(DEPTH_64))],
         goal: Ratio(AtLeast(0.4)),
     },
     Row {
@@ -83,7 +83,7 @@ pub(super) const ROWS: &[Row] = &[
         what: "calls 32 B, 64 in flight, 64 connections / one",
         unit: Unit::Messages,
         figure: echo_rate(&["-t", "64", "-q", "64"]),
-        yardstick: &[echo_rate(WINDOW)],
+        yardstick: &[echo_rate(DEPTH_64)],
         goal: Ratio(AtLeast(0.7)),
     },
     Row {

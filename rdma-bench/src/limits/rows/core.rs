@@ -1,4 +1,4 @@
-//! Rows of rdma-core, against perftest.
+//! The comparisons of rdma-core with perftest.
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::Ratio;
@@ -8,11 +8,11 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Read, Send, Write};
 
-/// Arguments with which rdma-bench uses memory of `malloc`, as perftest does.
+/// The arguments with which `rdma-bench` allocates the memory of messages itself, as perftest does.
 const MALLOC: &[&str] = &["--memory", "malloc"];
 
-/// Creates a row that compares rdma-core with perftest's program for the same test, both with memory of
-/// malloc.
+/// Defines a row that compares rdma-core with perftest's program for the same test. Both allocate
+/// the memory of messages themselves.
 macro_rules! beside_perftest {
     ($id:literal, $what:literal, $unit:expr, $run:expr, $bound:expr) => {
         Row {
@@ -26,7 +26,7 @@ macro_rules! beside_perftest {
     };
 }
 
-/// The rows of the letter C.
+/// All comparisons with the letter C.
 pub(super) const ROWS: &[Row] = &[
     beside_perftest!(
         "C1a",

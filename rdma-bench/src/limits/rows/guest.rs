@@ -1,5 +1,5 @@
-//! Rows that are measured in the virtual machine, where the reference values come from the kernel's
-//! Soft-RoCE device.
+//! The comparisons that are measured in the virtual machine, where the kernel's Soft-RoCE device
+//! gives the reference values.
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::Ratio;
@@ -9,14 +9,16 @@ use super::{KIB, ours, perftest};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Send, Write};
 
-/// The rows of the goal G11.
+/// All comparisons of the goal G11.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G11a",
-        what: "write 64 KiB, our memory / the same on rxe",
+        what: "write 64 KiB, device memory / the same on rxe",
         unit: Unit::Bytes(64 * KIB),
         figure: ours(Run::new(Write, Bandwidth, 64 * KIB)),
-        yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel))],
+        yardstick: &[ours(
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
+        )],
         goal: Ratio(AtLeast(5.0)),
     },
     Row {
@@ -25,16 +27,16 @@ pub(super) const ROWS: &[Row] = &[
         unit: Unit::Bytes(64 * KIB),
         figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
         yardstick: &[perftest(
-            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
         )],
         goal: Ratio(AtLeast(3.0)),
     },
     Row {
         id: "G11c",
-        what: "write 8 B, our memory / the same on rxe",
+        what: "write 8 B, device memory / the same on rxe",
         unit: Unit::Messages,
         figure: ours(Run::new(Write, Bandwidth, 8)),
-        yardstick: &[ours(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        yardstick: &[ours(Run::new(Write, Bandwidth, 8).path(Path::Kernel))],
         goal: Ratio(AtLeast(5.0)),
     },
     Row {
@@ -42,16 +44,16 @@ pub(super) const ROWS: &[Row] = &[
         what: "ib_send_lat 8 B / the same on rxe",
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8)),
-        yardstick: &[perftest(Run::new(Send, Latency, 8).by(Path::Kernel))],
+        yardstick: &[perftest(Run::new(Send, Latency, 8).path(Path::Kernel))],
         goal: Ratio(AtMost(0.5)),
     },
     Row {
         id: "G11e",
         what: "UDP, ib_write_bw 64 KiB / the same on rxe",
         unit: Unit::Bytes(64 * KIB),
-        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).path(Path::Udp)),
         yardstick: &[perftest(
-            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+            Run::new(Write, Bandwidth, 64 * KIB).path(Path::Kernel),
         )],
         goal: Ratio(AtLeast(1.0)),
     },
@@ -59,8 +61,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "G11f",
         what: "UDP, ib_write_bw 8 B / the same on rxe",
         unit: Unit::Messages,
-        figure: perftest(Run::new(Write, Bandwidth, 8).by(Path::Udp)),
-        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        figure: perftest(Run::new(Write, Bandwidth, 8).path(Path::Udp)),
+        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).path(Path::Kernel))],
         goal: Ratio(AtLeast(1.0)),
     },
 ];

@@ -1,35 +1,37 @@
-//! Rows of softroce between two hosts: network namespaces that are joined by a veth pair.
+//! The comparisons of softroce between two simulated hosts: network namespaces joined by a veth
+//! pair.
 
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Ratio, Value};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::{Path, Run};
 use super::super::source::{Source, Tool};
 use super::super::statistic::Statistic;
-use super::{LARGE, WINDOW, perftest};
+use super::{DEPTH_64, LARGE, perftest};
 use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{Echo, Send, Write};
 
-/// MTU of Ethernet, which is usual.
-const USUAL: usize = 1500;
-/// MTU of jumbo frames.
-const JUMBO: usize = 9000;
+/// The MTU of Ethernet in bytes.
+const ETHERNET_MTU: usize = 1500;
+/// The MTU of Ethernet with jumbo frames, in bytes.
+const JUMBO_MTU: usize = 9000;
 
-/// Returns perftest's writes of 64 KiB over a network with the MTU `link`, in packets with the MTU
-/// `path`.
+/// Returns the test of perftest's writes of 64 KiB between two hosts. `link` is the MTU of their
+/// network, `path` that of the connection (the path MTU), both in bytes.
 const fn writes(link: usize, path: usize) -> Run {
     Run::new(Write, Bandwidth, LARGE)
-        .by(Path::Hosts(link))
+        .path(Path::Hosts(link))
         .mtu(path)
 }
 
-/// Returns the measurement of the sum of the writes of `count` processes.
-const fn flows(count: usize) -> Part {
-    Part::of(Source::Flows { count, size: LARGE })
+/// Returns the term with the sum of the rates of `count` processes that write at the same time.
+const fn flows(count: usize) -> Term {
+    Term::of(Source::Flows { count, size: LARGE })
 }
 
-/// Creates a row that compares writes with writes to a TCP connection over the same network.
+/// Defines a row that compares perftest's writes with writes to a TCP connection over the same
+/// network.
 macro_rules! beside_tcp {
     ($id:literal, $what:literal, ($link:expr, $path:expr), $least:expr) => {
         Row {
@@ -37,7 +39,7 @@ macro_rules! beside_tcp {
             what: $what,
             unit: Unit::Bytes(LARGE),
             figure: perftest(writes($link, $path)),
-            yardstick: &[Part::of(Source::Hosts(
+            yardstick: &[Term::of(Source::Hosts(
                 Tool::Yardstick,
                 &["tcp", "--size", "65536"],
                 $link,
@@ -47,15 +49,16 @@ macro_rules! beside_tcp {
     };
 }
 
-/// Creates a row that compares writes under injected faults with writes without faults.
+/// Defines a row that compares writes while packets are lost or reordered with writes without such
+/// faults.
 macro_rules! with_faults {
     ($id:literal, $what:literal, $variable:literal, $least:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: Unit::Bytes(LARGE),
-            figure: perftest(writes(USUAL, 1024).under_variables(&[$variable])),
-            yardstick: &[perftest(writes(USUAL, 1024))],
+            figure: perftest(writes(ETHERNET_MTU, 1024).with_variables(&[$variable])),
+            yardstick: &[perftest(writes(ETHERNET_MTU, 1024))],
             goal: Ratio(AtLeast($least)),
         }
     };
@@ -64,55 +67,59 @@ macro_rules! with_faults {
 pub(super) const ROWS: &[Row] = &[
     beside_tcp!(
         "J1",
-        "ib_write_bw 64 KiB of two hosts, MTU 1500 / TCP",
-        (USUAL, 1024),
+        "ib_write_bw 64 KiB, two hosts, MTU 1500 / TCP",
+        (ETHERNET_MTU, 1024),
         0.8
     ),
     beside_tcp!(
         "J2",
-        "ib_write_bw 64 KiB of two hosts, MTU 9000 / TCP",
-        (JUMBO, 4096),
+        "ib_write_bw 64 KiB, two hosts, MTU 9000 / TCP",
+        (JUMBO_MTU, 4096),
         1.0
     ),
     Row {
         id: "J3",
-        what: "ib_send_lat 8 B of two hosts / UDP sockets",
+        what: "ib_send_lat 8 B, two hosts / UDP sockets",
         unit: Unit::Microseconds,
-        figure: perftest(Run::new(Send, Latency, 8).by(Path::Hosts(USUAL)).mtu(1024)),
-        // The yardstick is the whole round trip, and perftest reports half of it.
-        yardstick: &[Part::times(
+        figure: perftest(
+            Run::new(Send, Latency, 8)
+                .path(Path::Hosts(ETHERNET_MTU))
+                .mtu(1024),
+        ),
+        // The yardstick is the whole round trip; perftest reports half of a round trip.
+        yardstick: &[Term::times(
             0.5,
-            Source::Hosts(Tool::Yardstick, &["udp", "--size", "8"], USUAL),
+            Source::Hosts(Tool::Yardstick, &["udp", "--size", "8"], ETHERNET_MTU),
         )],
         goal: Ratio(AtMost(1.5)),
     },
     with_faults!(
         "J4a",
-        "ib_write_bw 64 KiB of two hosts, 200 us / 0 us",
+        "ib_write_bw 64 KiB, two hosts, latency 200 us / 0",
         "SOFTROCE_LATENCY=200us",
         0.8
     ),
     with_faults!(
         "J4b",
-        "ib_write_bw 64 KiB of two hosts, 2 ms / 0 ms",
+        "ib_write_bw 64 KiB, two hosts, latency 2 ms / 0",
         "SOFTROCE_LATENCY=2ms",
         0.6
     ),
     with_faults!(
         "J5a",
-        "ib_write_bw 64 KiB of two hosts, loss 0.1 % / 0",
+        "ib_write_bw 64 KiB, two hosts, loss 0.1 % / 0",
         "SOFTROCE_LOSS=0.1%",
         0.7
     ),
     with_faults!(
         "J5b",
-        "ib_write_bw 64 KiB of two hosts, loss 1 % / 0",
+        "ib_write_bw 64 KiB, two hosts, loss 1 % / 0",
         "SOFTROCE_LOSS=1%",
         0.4
     ),
     Row {
         id: "J6a",
-        what: "ib_write_bw 64 KiB of two hosts, sum of 8 / 1",
+        what: "ib_write_bw 64 KiB, two hosts, 8 flows / 1",
         unit: Unit::Bytes(LARGE),
         figure: flows(8),
         yardstick: &[flows(1)],
@@ -120,27 +127,27 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "J6b",
-        what: "the slowest of the 8 / the fastest",
+        what: "slowest / fastest of the 8 flows of J6a",
         unit: Unit::Count,
-        figure: flows(8).at(Statistic::Counter("/fairness")),
+        figure: flows(8).with(Statistic::Counter("/fairness")),
         yardstick: &[],
         goal: Value(AtLeast(0.5)),
     },
     Row {
         id: "J7",
-        what: "calls 32 B, 64 in flight, of two hosts / tonic",
+        what: "calls 32 B, 64 in flight, two hosts / tonic",
         unit: Unit::Messages,
-        figure: Part::of(Source::Ours(
+        figure: Term::of(Source::Ours(
             Layer::Rpc,
             Run::new(Echo, Bandwidth, 32)
-                .with(WINDOW)
-                .by(Path::Hosts(USUAL))
+                .with(DEPTH_64)
+                .path(Path::Hosts(ETHERNET_MTU))
                 .mtu(1024),
         )),
-        yardstick: &[Part::of(Source::Hosts(
+        yardstick: &[Term::of(Source::Hosts(
             Tool::Peers,
             &["tonic", "rate"],
-            USUAL,
+            ETHERNET_MTU,
         ))],
         goal: Ratio(AtLeast(3.0)),
     },

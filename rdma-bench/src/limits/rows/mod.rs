@@ -1,4 +1,4 @@
-//! All rows (comparisons) of the judge, with their goals.
+//! All comparisons of the judge, with their goals.
 
 mod asynchronous;
 mod calls;
@@ -7,7 +7,7 @@ mod guest;
 mod hosts;
 mod softroce;
 
-use super::row::{Part, Row};
+use super::row::{Row, Term};
 use super::run::Run;
 use super::source::Source;
 use crate::plan::Layer;
@@ -16,37 +16,37 @@ use crate::test::Verb::Send;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Size in bytes of the messages in bandwidth tests over UDP.
+/// Message size in bytes of the bandwidth tests over UDP.
 const LARGE: usize = 64 * KIB;
 
-const fn ours(run: Run) -> Part {
-    Part::of(Source::Ours(Layer::Core, run))
+const fn ours(run: Run) -> Term {
+    Term::of(Source::Ours(Layer::Core, run))
 }
 
-const fn perftest(run: Run) -> Part {
-    Part::of(Source::Perftest(run))
+const fn perftest(run: Run) -> Term {
+    Term::of(Source::Perftest(run))
 }
 
-const fn raw(words: &'static [&'static str]) -> Part {
-    Part::of(Source::Yardstick(words))
+const fn raw(args: &'static [&'static str]) -> Term {
+    Term::of(Source::Yardstick(args))
 }
 
-/// Arguments that set the number of outstanding operations in the rows of rdma-async.
-const WINDOW: &[&str] = &["-t", "64"];
+/// The arguments for 64 outstanding operations, in the comparisons of rdma-async.
+const DEPTH_64: &[&str] = &["-t", "64"];
 
-/// The arguments in [`WINDOW`], and those with which a task of rdma-async polls without sleeping, as
-/// the test of rdma-core does.
-const SPINNING_WINDOW: &[&str] = &["-t", "64", "--completion", "busy"];
+/// The arguments for 64 outstanding operations, in whose test the tasks of rdma-async poll without
+/// sleeping, as the test of rdma-core does.
+const BUSY_DEPTH_64: &[&str] = &["-t", "64", "--completion", "busy"];
 
-/// Returns the measurement of the round trip of a message of 8 bytes: twice the latency that the test
-/// reports.
-const fn round_trip(layer: Layer, words: &'static [&'static str]) -> Part {
-    let run = Run::new(Send, Latency, 8).with(words);
-    Part::times(2.0, Source::Ours(layer, run))
+/// Returns the term with the round trip of a message of 8 bytes over `layer`: twice the latency
+/// that the test reports. `args` are further arguments.
+const fn round_trip(layer: Layer, args: &'static [&'static str]) -> Term {
+    let run = Run::new(Send, Latency, 8).with(args);
+    Term::times(2.0, Source::Ours(layer, run))
 }
 
-/// Returns the rows that are measured on a machine whose processors are not emulated.
-pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
+/// Returns the comparisons that are measured on a machine whose processors are not emulated.
+pub(super) fn host_rows() -> impl Iterator<Item = &'static Row> {
     let all = [
         softroce::ROWS,
         core::ROWS,
@@ -57,8 +57,8 @@ pub(super) fn of_host() -> impl Iterator<Item = &'static Row> {
     all.into_iter().flatten()
 }
 
-/// Returns the rows that are measured in the virtual machine.
-pub(super) fn of_guest() -> impl Iterator<Item = &'static Row> {
+/// Returns the comparisons that are measured in the virtual machine.
+pub(super) fn guest_rows() -> impl Iterator<Item = &'static Row> {
     guest::ROWS.iter()
 }
 
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     fn rows() -> impl Iterator<Item = &'static Row> {
-        of_host().chain(of_guest())
+        host_rows().chain(guest_rows())
     }
 
-    fn parts(row: &Row) -> impl Iterator<Item = &Part> {
+    fn terms(row: &Row) -> impl Iterator<Item = &Term> {
         std::iter::once(&row.figure).chain(row.yardstick)
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let names = names.chain(of_letter('E', 8)).chain(of_letter('F', 7));
         let names = names.chain(of_letter('S', 1)).chain(of_letter('J', 2));
         for name in names.chain(["J4", "J5"].map(String::from)) {
-            assert!(rows().any(|row| row.is_called(&name)), "{name}");
+            assert!(rows().any(|row| row.matches_name(&name)), "{name}");
         }
     }
 
@@ -96,18 +96,18 @@ mod tests {
             let suffix = number.trim_start_matches(|c: char| c.is_ascii_digit());
             let is_suffix = suffix.chars().all(|c| c.is_ascii_lowercase());
             assert!(number.len() > suffix.len() && is_suffix, "{}", row.id);
-            let called: Vec<_> = rows().filter(|other| other.is_called(row.id)).collect();
+            let called: Vec<_> = rows().filter(|other| other.matches_name(row.id)).collect();
             assert_eq!(called, [row]);
         }
     }
 
     #[test]
-    fn a_row_holds_numbers_of_its_unit_against_each_other() {
+    fn a_row_compares_numbers_of_one_unit() {
         for row in rows() {
             let quantity = row.unit.quantity();
-            for part in parts(row) {
-                assert_eq!(part.quantity(), quantity, "{}", row.id);
-                assert!(part.source.has(part.statistic), "{}: {part}", row.id);
+            for term in terms(row) {
+                assert_eq!(term.quantity(), quantity, "{}", row.id);
+                assert!(term.source.has(term.statistic), "{}: {term}", row.id);
             }
             let has_least = matches!(row.goal.bound(), AtLeast(_));
             match quantity {
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn calls_are_of_rdma_rpc() {
-        for part in rows().flat_map(parts) {
-            match part.source {
+        for term in rows().flat_map(terms) {
+            match term.source {
                 Source::Ours(layer, run) => {
-                    assert_eq!(run.is_call(), layer == Layer::Rpc, "{part}");
+                    assert_eq!(run.is_call(), layer == Layer::Rpc, "{term}");
                 }
-                Source::Perftest(run) => assert!(!run.is_call(), "{part}"),
+                Source::Perftest(run) => assert!(!run.is_call(), "{term}"),
                 _ => {}
             }
         }

@@ -1,9 +1,10 @@
-//! Rows of softroce: what perftest and rdma-core reach, against what the machine does without RDMA.
+//! The comparisons of softroce, measured by perftest and rdma-core, with what the machine does
+//! without RDMA.
 
 use super::super::attack::Attack;
 use super::super::goal::Bound::{AtLeast, AtMost};
 use super::super::goal::Goal::{Difference, Ratio};
-use super::super::row::{Part, Row, Unit};
+use super::super::row::{Row, Term, Unit};
 use super::super::run::{Path, Run};
 use super::super::source::Source;
 use super::super::statistic::Statistic;
@@ -11,38 +12,39 @@ use super::{KIB, LARGE, MIB, ours, perftest, raw};
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Send, Write};
 
-/// Arguments with which a bandwidth test posts 32 requests in one call.
-const LIST: &[&str] = &["-l", "32"];
+/// The arguments with which a bandwidth test posts 32 requests in one call.
+const LISTS_OF_32: &[&str] = &["-l", "32"];
 
-const fn ucx(test: &'static str) -> Part {
+const fn ucx(test: &'static str) -> Term {
     ucx_of(test, 8)
 }
 
-const fn ucx_of(test: &'static str, size: usize) -> Part {
-    Part::of(Source::Ucx { test, size })
+const fn ucx_of(test: &'static str, size: usize) -> Term {
+    Term::of(Source::Ucx { test, size })
 }
 
-/// Returns the measurement of perftest's packets per second over UDP with the given MTU: the rate of
-/// writes times the number of packets in a write.
-const fn packets(mtu: usize) -> Part {
-    let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
-    Part::times((LARGE / mtu) as f64, Source::Perftest(run))
+/// Returns the term with perftest's packets per second over UDP. `mtu` is the path MTU in bytes;
+/// the rate of writes is multiplied by the number of packets in a write.
+const fn packets(mtu: usize) -> Term {
+    let run = Run::new(Write, Bandwidth, LARGE).path(Path::Udp).mtu(mtu);
+    Term::times((LARGE / mtu) as f64, Source::Perftest(run))
 }
 
-/// Returns the measurement of the rate of 8-byte writes to `servers` servers. `words` are further
-/// arguments, such as the number of queue pairs or regions.
-const fn spread(words: &'static [&'static str], servers: usize) -> Part {
-    let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
+/// Returns the term with the rate of 8-byte writes from one client to `servers` servers. `args`
+/// are further arguments, such as the number of queue pairs or regions.
+const fn writes_to_servers(args: &'static [&'static str], servers: usize) -> Term {
+    let run = Run::new(Write, Bandwidth, 8).with(args).servers(servers);
     ours(run)
 }
 
-const ONE: &[Part] = &[spread(&["-l", "32", "--regions", "1"], 1)];
+const ONE: &[Term] = &[writes_to_servers(&["-l", "32", "--regions", "1"], 1)];
 
-/// Latency of sends of 8 bytes, while the same thread keeps another queue pair busy with sends of 1
-/// MiB.
-const BESIDE_LONG: Part = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
+/// The term with the latency of sends of 8 bytes while the same thread sends messages of 1 MiB on
+/// another queue pair.
+const BESIDE_LONG: Term = ours(Run::new(Send, Latency, 8).with(&["--beside", "1048576"]));
 
-/// Creates a row that compares the bandwidth of sends by perftest with that of UCX's tagged messages.
+/// Defines a row that compares the bandwidth of perftest's sends with that of UCX's tagged
+/// messages.
 macro_rules! sends_beside_ucx {
     ($id:literal, $what:literal, $size:expr, $least:expr) => {
         Row {
@@ -56,8 +58,8 @@ macro_rules! sends_beside_ucx {
     };
 }
 
-/// Creates a row that compares the latency of messages that consume a receive with that of writes of
-/// the same size.
+/// Defines a row that compares the latency of messages that consume a receive with the latency of
+/// writes of the same size.
 macro_rules! beside_write_lat {
     ($id:literal, $what:literal, $run:expr, $size:expr, $most:expr) => {
         Row {
@@ -71,26 +73,26 @@ macro_rules! beside_write_lat {
     };
 }
 
-/// Creates a row that compares the rate of a connection while another process sends forged packets to
-/// it with the rate while that process sends forged packets to unused ports.
+/// Defines a row about the rate of a connection under attack: while another process sends forged
+/// packets to it, compared with the rate while that process sends forged packets to unused ports.
 macro_rules! attacked {
     ($id:literal, $what:literal, $unit:expr, $run:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: $unit,
-            figure: ours($run.under(Attack::Connection)),
-            yardstick: &[ours($run.under(Attack::UnusedPort))],
+            figure: ours($run.under_attack(Attack::Connection)),
+            yardstick: &[ours($run.under_attack(Attack::UnusedPort))],
             goal: Ratio(AtLeast(0.9)),
         }
     };
 }
 
-/// The rows of the letters G (without G11) and S.
+/// All comparisons with the letters G (except G11) and S.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "G1",
-        what: "write 1 MiB, our memory / memcpy into a memfd",
+        what: "write 1 MiB, device memory / memcpy into a memfd",
         unit: Unit::Bytes(MIB),
         figure: ours(Run::new(Write, Bandwidth, MIB)),
         yardstick: &[raw(&["memcpy", "-s", "1048576"])],
@@ -114,7 +116,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G3",
-        what: "write_lat 8 B, our memory / UCX put_lat",
+        what: "write_lat 8 B, device memory / UCX put_lat",
         unit: Unit::Microseconds,
         figure: ours(Run::new(Write, Latency, 8)),
         yardstick: &[ucx("ucp_put_lat")],
@@ -122,12 +124,12 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G4",
-        what: "ib_write_lat 8 B / process_vm_writev + half a line",
+        what: "ib_write_lat 8 B / vm_writev + 1/2 cache line trip",
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Write, Latency, 8)),
         yardstick: &[
             raw(&["vm-write", "-s", "8", "--latency"]),
-            Part::times(0.5, Source::CacheLine),
+            Term::times(0.5, Source::CacheLine),
         ],
         goal: Ratio(AtMost(1.5)),
     },
@@ -141,9 +143,9 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G6",
-        what: "write 8 B by 32, our memory / UCX put_bw",
+        what: "write 8 B, lists of 32, device memory / UCX put_bw",
         unit: Unit::Messages,
-        figure: ours(Run::new(Write, Bandwidth, 8).with(LIST)),
+        figure: ours(Run::new(Write, Bandwidth, 8).with(LISTS_OF_32)),
         yardstick: &[ucx("ucp_put_bw")],
         goal: Ratio(AtLeast(0.25)),
     },
@@ -157,7 +159,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G7b",
-        what: "fetch and add, our memory / UCX fadd",
+        what: "fetch and add, device memory / UCX fadd",
         unit: Unit::Messages,
         figure: ours(Run::new(FetchAndAdd, Bandwidth, 8)),
         yardstick: &[ucx("ucp_fadd")],
@@ -165,7 +167,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G8a",
-        what: "UDP, ib_write_bw, MTU 1024 / GSO+GRO pump",
+        what: "UDP, ib_write_bw, MTU 1024 / sockets, GSO+GRO",
         unit: Unit::Bytes(KIB),
         figure: packets(1024),
         yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "gso"])],
@@ -173,7 +175,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G8b",
-        what: "UDP, ib_write_bw, MTU 1024 / sendto pump",
+        what: "UDP, ib_write_bw, MTU 1024 / sockets, sendto",
         unit: Unit::Bytes(KIB),
         figure: packets(1024),
         yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "sendto"])],
@@ -181,7 +183,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G8c",
-        what: "UDP, ib_write_bw, MTU 4096 / GSO+GRO pump",
+        what: "UDP, ib_write_bw, MTU 4096 / sockets, GSO+GRO",
         unit: Unit::Bytes(4 * KIB),
         figure: packets(4096),
         yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "gso"])],
@@ -189,7 +191,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G8d",
-        what: "UDP, ib_write_bw, MTU 4096 / sendto pump",
+        what: "UDP, ib_write_bw, MTU 4096 / sockets, sendto",
         unit: Unit::Bytes(4 * KIB),
         figure: packets(4096),
         yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "sendto"])],
@@ -199,8 +201,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "G9",
         what: "UDP, ib_send_lat 8 B / half a UDP round trip",
         unit: Unit::Microseconds,
-        figure: perftest(Run::new(Send, Latency, 8).by(Path::Udp)),
-        yardstick: &[Part::times(
+        figure: perftest(Run::new(Send, Latency, 8).path(Path::Udp)),
+        yardstick: &[Term::times(
             0.5,
             Source::Yardstick(&["udp-ping", "-s", "8"]),
         )],
@@ -211,14 +213,14 @@ pub(super) const ROWS: &[Row] = &[
         what: "ib_send_lat 8 B -e / half an eventfd round trip",
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8).with(&["-e"])),
-        yardstick: &[Part::times(0.5, Source::Yardstick(&["eventfd"]))],
+        yardstick: &[Term::times(0.5, Source::Yardstick(&["eventfd"]))],
         goal: Ratio(AtMost(1.25)),
     },
     Row {
         id: "G12a",
         what: "write 8 B, 16 queue pairs / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "-q", "16", "--regions", "1"], 1),
+        figure: writes_to_servers(&["-l", "32", "-q", "16", "--regions", "1"], 1),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -226,7 +228,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "G12b",
         what: "write 8 B, 256 queue pairs / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "-q", "256", "--regions", "1"], 1),
+        figure: writes_to_servers(&["-l", "32", "-q", "256", "--regions", "1"], 1),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -234,7 +236,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "G12c",
         what: "write 8 B, 100 regions / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "--regions", "100"], 1),
+        figure: writes_to_servers(&["-l", "32", "--regions", "100"], 1),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -242,7 +244,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "G12d",
         what: "write 8 B, 10,000 regions / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "--regions", "10000"], 1),
+        figure: writes_to_servers(&["-l", "32", "--regions", "10000"], 1),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -250,7 +252,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "G12e",
         what: "write 8 B, 2 peers / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "--regions", "1"], 2),
+        figure: writes_to_servers(&["-l", "32", "--regions", "1"], 2),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -258,7 +260,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "G12f",
         what: "write 8 B, 4 peers / 1",
         unit: Unit::Messages,
-        figure: spread(&["-l", "32", "--regions", "1"], 4),
+        figure: writes_to_servers(&["-l", "32", "--regions", "1"], 4),
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
@@ -267,7 +269,7 @@ pub(super) const ROWS: &[Row] = &[
     sends_beside_ucx!("G13c", "ib_send_bw 1 MiB / UCX tag_bw", MIB, 0.9),
     Row {
         id: "G14",
-        what: "send_bw 64 KiB, our memory / write_bw",
+        what: "send_bw 64 KiB, device memory / write_bw",
         unit: Unit::Bytes(64 * KIB),
         figure: ours(Run::new(Send, Bandwidth, 64 * KIB)),
         yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB))],
@@ -275,14 +277,14 @@ pub(super) const ROWS: &[Row] = &[
     },
     beside_write_lat!(
         "G15a",
-        "send_lat 4 KiB, our memory / write_lat",
+        "send_lat 4 KiB, device memory / write_lat",
         Run::new(Send, Latency, 4 * KIB),
         4 * KIB,
         2.5
     ),
     beside_write_lat!(
         "G15b",
-        "send_lat 64 KiB, our memory / write_lat",
+        "send_lat 64 KiB, device memory / write_lat",
         Run::new(Send, Latency, 64 * KIB),
         64 * KIB,
         1.5
@@ -296,12 +298,12 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row {
         id: "G17a",
-        what: "send_lat 8 B beside 1 MiB, p99 - alone - 2 copies",
+        what: "send_lat 8 B --beside 1M, p99 - alone - 2 copies",
         unit: Unit::Microseconds,
-        figure: BESIDE_LONG.at(Statistic::P99),
+        figure: BESIDE_LONG.with(Statistic::P99),
         yardstick: &[
-            ours(Run::new(Send, Latency, 8)).at(Statistic::P99),
-            Part::times(
+            ours(Run::new(Send, Latency, 8)).with(Statistic::P99),
+            Term::times(
                 2.0,
                 Source::Yardstick(&["memcpy", "-s", "65536", "--latency"]),
             ),
@@ -310,9 +312,9 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "G17b",
-        what: "send 1 MiB beside send_lat 8 B / send_bw",
+        what: "send 1 MiB during send_lat 8 B / send_bw",
         unit: Unit::Bytes(MIB),
-        figure: BESIDE_LONG.at(Statistic::Beside),
+        figure: BESIDE_LONG.with(Statistic::Beside),
         yardstick: &[ours(Run::new(Send, Bandwidth, MIB))],
         goal: Ratio(AtLeast(0.7)),
     },
@@ -334,20 +336,20 @@ pub(super) const ROWS: &[Row] = &[
     },
     attacked!(
         "S1a",
-        "write_bw 64 KiB, attacked / attack elsewhere",
+        "write_bw 64 KiB, attack / attack unused ports",
         Unit::Bytes(64 * KIB),
         Run::new(Write, Bandwidth, 64 * KIB)
     ),
     attacked!(
         "S1b",
-        "send_bw 8 B, attacked / attack elsewhere",
+        "send_bw 8 B, attack / attack unused ports",
         Unit::Messages,
         Run::new(Send, Bandwidth, 8)
     ),
     attacked!(
         "S1c",
-        "UDP, write_bw 64 KiB, attacked / attack elsewhere",
+        "UDP, write_bw 64 KiB, attack / attack unused ports",
         Unit::Bytes(64 * KIB),
-        Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)
+        Run::new(Write, Bandwidth, 64 * KIB).path(Path::Udp)
     ),
 ];

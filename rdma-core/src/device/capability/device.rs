@@ -81,17 +81,17 @@ bitflags! {
     #[doc(alias = "ibv_is_qpt_supported")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct QueuePairKinds: u32 {
-        /// Reliable connection (RC).
+        /// Queue pairs of the type reliable connection (RC) support the capability.
         const RC = 1 << 2;
-        /// Unreliable connection (UC).
+        /// Queue pairs of the type unreliable connection (UC) support the capability.
         const UC = 1 << 3;
-        /// Unreliable datagram (UD).
+        /// Queue pairs of the type unreliable datagram (UD) support the capability.
         const UD = 1 << 4;
-        /// Raw Ethernet packets.
+        /// Queue pairs for raw Ethernet packets support the capability.
         const RAW_PACKET = 1 << 8;
-        /// Initiator of an extended reliable connection (XRC).
+        /// Initiators of extended reliable connections (XRC) support the capability.
         const XRC_SEND = 1 << 9;
-        /// Target of an extended reliable connection (XRC).
+        /// Targets of extended reliable connections (XRC) support the capability.
         const XRC_RECV = 1 << 10;
 
         const _ = !0;
@@ -103,11 +103,11 @@ bitflags! {
     #[doc(alias = "ibv_pci_atomic_op_size")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct AtomicSizes: u16 {
-        /// Operands of 4 bytes.
+        /// Atomics with operands of 4 bytes are supported.
         const BYTES_4 = 1;
-        /// Operands of 8 bytes.
+        /// Atomics with operands of 8 bytes are supported.
         const BYTES_8 = 1 << 1;
-        /// Operands of 16 bytes.
+        /// Atomics with operands of 16 bytes are supported.
         const BYTES_16 = 1 << 2;
 
         const _ = !0;

@@ -26,7 +26,7 @@ bitflags! {
     #[doc(alias = "ibv_tm_cap_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct TagMatchingFlags: u32 {
-        /// Reliable connections (RC).
+        /// Tag matching is supported on reliable connections (RC).
         const RC = 1;
 
         const _ = !0;
@@ -39,7 +39,7 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_function_flags")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFunctions: u8 {
-        /// The Toeplitz hash.
+        /// The device can compute the Toeplitz hash.
         const TOEPLITZ = 1;
 
         const _ = !0;
@@ -52,25 +52,25 @@ bitflags! {
     #[doc(alias = "ibv_rx_hash_fields")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
-        /// IPv4 source address.
+        /// The hash can include the IPv4 source address.
         const SRC_IPV4 = 1;
-        /// IPv4 destination address.
+        /// The hash can include the IPv4 destination address.
         const DST_IPV4 = 1 << 1;
-        /// IPv6 source address.
+        /// The hash can include the IPv6 source address.
         const SRC_IPV6 = 1 << 2;
-        /// IPv6 destination address.
+        /// The hash can include the IPv6 destination address.
         const DST_IPV6 = 1 << 3;
-        /// TCP source port.
+        /// The hash can include the TCP source port.
         const SRC_PORT_TCP = 1 << 4;
-        /// TCP destination port.
+        /// The hash can include the TCP destination port.
         const DST_PORT_TCP = 1 << 5;
-        /// UDP source port.
+        /// The hash can include the UDP source port.
         const SRC_PORT_UDP = 1 << 6;
-        /// UDP destination port.
+        /// The hash can include the UDP destination port.
         const DST_PORT_UDP = 1 << 7;
-        /// The security parameters index of IPsec.
+        /// The hash can include the security parameters index of IPsec.
         const IPSEC_SPI = 1 << 8;
-        /// The inner headers of tunneled packets, instead of the outer headers.
+        /// The hash can be computed from the inner headers of tunneled packets instead of the outer ones.
         const INNER = 1 << 31;
 
         const _ = !0;

@@ -23,21 +23,21 @@ bitflags! {
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OnDemandOperations: u32 {
-        /// Sends from on-demand memory.
+        /// The transport can send from on-demand memory.
         const SEND = 1;
-        /// Receives into on-demand memory.
+        /// The transport can receive into on-demand memory.
         const RECV = 1 << 1;
-        /// RDMA writes from or to on-demand memory.
+        /// The transport can execute RDMA writes from or to on-demand memory.
         const WRITE = 1 << 2;
-        /// RDMA reads from or into on-demand memory.
+        /// The transport can execute RDMA reads from or into on-demand memory.
         const READ = 1 << 3;
-        /// Atomics on on-demand memory.
+        /// The transport can execute atomics on on-demand memory.
         const ATOMIC = 1 << 4;
-        /// Receives of a shared receive queue into on-demand memory.
+        /// Receives of a shared receive queue can write into on-demand memory.
         const SRQ = 1 << 5;
-        /// Flushes of on-demand memory.
+        /// The transport can execute flushes of on-demand memory.
         const FLUSH = 1 << 6;
-        /// Atomic writes to on-demand memory.
+        /// The transport can execute atomic writes to on-demand memory.
         const ATOMIC_WRITE = 1 << 7;
 
         const _ = !0;

@@ -11,7 +11,7 @@ use crate::device::{
     QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
-/// Indentation of a line that contains the name of a flag.
+/// The indentation of a line with the name of a flag.
 const FLAG: &str = "\t\t\t\t\t";
 
 impl fmt::Display for DeviceInfo {
@@ -136,7 +136,7 @@ fn extensions(raw: &sys::ibv_device_attr_ex, f: &mut Formatter<'_>) -> fmt::Resu
     let known = DeviceCapabilities::RAW_SCATTER_FCS | DeviceCapabilities::PCI_WRITE_END_PADDING;
     flags_of(above, known, "", f)?;
     segmentation(&raw.tso_caps, f)?;
-    spreading(&raw.rss_caps, f)?;
+    receive_side_scaling(&raw.rss_caps, f)?;
     writeln!(f, "\tmax_wq_type_rq:\t\t\t{}", raw.max_wq_type_rq)?;
     pacing(&raw.packet_pacing_caps, f)?;
     tag_matching(&raw.tm_caps, f)?;
@@ -215,7 +215,7 @@ fn segmentation(caps: &sys::ibv_tso_caps, f: &mut Formatter<'_>) -> fmt::Result 
     Ok(())
 }
 
-fn spreading(caps: &sys::ibv_rss_caps, f: &mut Formatter<'_>) -> fmt::Result {
+fn receive_side_scaling(caps: &sys::ibv_rss_caps, f: &mut Formatter<'_>) -> fmt::Result {
     let (tables, size) = (
         caps.max_rwq_indirection_tables,
         caps.max_rwq_indirection_table_size,
@@ -264,8 +264,8 @@ fn tag_matching(caps: &sys::ibv_tm_caps, f: &mut Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the queue pair types whose bits are set in `bits`, raw packets first, as `ibv_devinfo`
-/// does.
+/// Writes the queue pair types whose bits are set in `bits`. Writes raw packets first, as
+/// `ibv_devinfo` does.
 fn queue_pairs(bits: u32, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "\t\tsupported_qp:")?;
     let kinds = QueuePairKinds::from_bits_retain(bits);
@@ -350,7 +350,7 @@ fn gid(entry: &GidEntry, link: LinkLayer, f: &mut Formatter<'_>) -> fmt::Result 
     f.write_char('\n')
 }
 
-/// Writes one line for each flag that has a name, and one line for all bits without a name.
+/// Writes one line for each named flag that is set, and one line for all set bits without a name.
 fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     prefix: &str,
@@ -359,8 +359,7 @@ fn flags<T: Flags<Bits: Into<u64>> + Copy>(
     flags_of(flags, T::all_named(), prefix, f)
 }
 
-/// Writes one line for each flag in `known` that is set, and one line for all other bits that are
-/// set.
+/// Writes one line for each flag of `known` that is set, and one line for all other set bits.
 fn flags_of<T: Flags<Bits: Into<u64>> + Copy>(
     flags: T,
     known: T,

@@ -9,9 +9,9 @@ use crate::device::{
     ExtendedDeviceAttributes, Gid, GidEntry, GidType, PortAttributes, TransportType,
 };
 
-/// Returns the information of an InfiniBand adapter with all features, including unknown flags and
-/// types.
-fn everything() -> DeviceInfo {
+/// Returns the information of a made-up InfiniBand adapter with all features, and with flags and
+/// types that this crate does not know.
+fn full_adapter() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex {
         orig_attr: sys::ibv_device_attr {
             node_guid: 0x0002_c903_00ab_cdef_u64.to_be(),
@@ -112,8 +112,8 @@ fn everything() -> DeviceInfo {
     }
 }
 
-/// Returns the information of an iWARP adapter with no optional features.
-fn nothing() -> DeviceInfo {
+/// Returns the information of a made-up iWARP adapter without optional features.
+fn minimal_adapter() -> DeviceInfo {
     let mut raw = sys::ibv_device_attr_ex::default();
     raw.orig_attr.phys_port_cnt = 1;
     let port = sys::ibv_port_attr {
@@ -213,25 +213,25 @@ fn compare(ours: &str, theirs: &str) {
 
 #[test]
 fn a_device_with_everything_is_printed_as_the_c_program_does() {
-    let info = everything();
+    let info = full_adapter();
     compare(&info.to_string(), include_str!("everything.txt"));
     compare(&format!("{info:#}"), include_str!("everything-verbose.txt"));
 }
 
 #[test]
 fn a_device_with_nothing_is_printed_as_the_c_program_does() {
-    let info = nothing();
+    let info = minimal_adapter();
     compare(&info.to_string(), include_str!("nothing.txt"));
     compare(&format!("{info:#}"), include_str!("nothing-verbose.txt"));
 }
 
 #[test]
-fn one_port_is_left_or_none() {
-    let second = everything().only_port(2).unwrap();
+fn one_port_is_selected_or_refused() {
+    let second = full_adapter().only_port(2).unwrap();
     let text = second.to_string();
     assert!(text.contains("port:\t2") && !text.contains("port:\t1"));
     assert!(text.contains("phys_port_cnt:\t\t\t2"), "{text}");
-    let error = everything().only_port(3).unwrap_err();
+    let error = full_adapter().only_port(3).unwrap_err();
     let expected = "device fake0 has no port 3; its ports are 1 to 2";
     assert_eq!(error.to_string(), expected);
 }

@@ -15,11 +15,11 @@ use super::id::IdHandle;
 use crate::cm::{ConnectionError, EventChannel};
 use crate::error::{Errno, Error, Result};
 
-/// A map to the connection identifiers on a channel from the addresses of their `rdma_cm_id`
-/// structs.
+/// The connection identifiers on a channel, by the addresses of their `rdma_cm_id` structs.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
-/// Owner of an `rdma_event_channel`, whose descriptor is non-blocking.
+/// The owner of an event channel (`rdma_event_channel`) with a non-blocking descriptor. Dropping this
+/// value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,
@@ -166,8 +166,8 @@ impl EventChannelHandle {
     }
 }
 
-/// Returns the time in milliseconds for `poll(2)`. The number is rounded up, so that a wait of less
-/// than a millisecond does not become a busy loop.
+/// Returns `time` in milliseconds for `poll(2)`, rounded up, so that a wait of less than a
+/// millisecond does not become a busy loop.
 fn rounded_up(time: Duration) -> i32 {
     i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }
@@ -190,11 +190,11 @@ impl EventChannel {
     ///
     /// `raw` must be a valid channel, and no other code may use or destroy it. Identifiers that are
     /// already on the channel must have no pending events until
-    /// [`ConnectionId::from_raw`](crate::ConnectionId::from_raw) has taken ownership of them.
+    /// [`ConnectionId::from_raw`](crate::cm::ConnectionId::from_raw) has taken ownership of them.
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(raw: *mut sys::rdma_event_channel) -> Result<Self> {
         let raw = NonNull::new(raw).expect("an event channel");
         // SAFETY: the caller guarantees that the channel is valid and that no other code uses it.

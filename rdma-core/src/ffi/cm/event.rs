@@ -46,7 +46,7 @@ impl std::fmt::Debug for RawParameters {
     }
 }
 
-/// Copies the content of `event`. `datagram` must state whether the identifier of the event is for
+/// Copies the content of `event`. `datagram` must say whether the identifier of the event is for
 /// datagrams.
 ///
 /// # Safety

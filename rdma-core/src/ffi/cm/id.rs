@@ -13,7 +13,7 @@ use super::{checked, failed, socket_address};
 use crate::cm::{ConnectionId, EventChannel};
 use crate::error::{Error, Result};
 
-/// Owner of an `rdma_cm_id`.
+/// The owner of a connection identifier (`rdma_cm_id`). Dropping this value destroys the identifier.
 #[derive(Debug)]
 pub(crate) struct IdHandle {
     raw: NonNull<sys::rdma_cm_id>,
@@ -74,15 +74,16 @@ impl IdHandle {
         Arc::clone(&self.channel.lock())
     }
 
-    /// Calls `use_it` with exclusive access to the identifier.
+    /// Calls `use_it` with the `rdma_cm_id`, to which the call has exclusive access.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
         let channel = self.channel.lock();
         let _ids = channel.lock();
         use_it(self.raw.as_ptr())
     }
 
-    /// Calls `call` with exclusive access to the identifier. Returns an error if the identifier has
-    /// no device yet, because librdmacm would dereference the device pointer without a check.
+    /// Calls `call` with the `rdma_cm_id`, to which the call has exclusive access. Returns an error
+    /// if the identifier has no device yet, because librdmacm would dereference the device pointer
+    /// without a check.
     pub(super) fn with_device(
         &self,
         verb: &'static str,
@@ -257,7 +258,7 @@ impl ConnectionId {
     ///
     /// # Panics
     ///
-    /// If `raw` is null.
+    /// Panics if `raw` is null.
     pub unsafe fn from_raw(channel: &EventChannel, raw: *mut sys::rdma_cm_id) -> Self {
         let raw = NonNull::new(raw).expect("a connection identifier");
         let channel = channel.handle();

@@ -24,7 +24,8 @@ pub(crate) use id::IdHandle;
 
 use crate::error::{Errno, Error, Result};
 
-/// Returns the error of the verb `verb` on `object`, which has just failed and set `errno`.
+/// Returns the error of the verb `verb` on `object`, which has just failed. The error number is in
+/// `errno`.
 fn failed(verb: &'static str, object: impl Into<String>) -> Error {
     Error::verb(verb, object, Errno::last())
 }

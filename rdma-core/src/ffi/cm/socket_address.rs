@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_through_c() {
+    fn addresses_survive_the_conversion_to_c() {
         for address in [
             "10.77.0.1:7174",
             "0.0.0.0:0",

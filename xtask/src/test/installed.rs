@@ -4,17 +4,17 @@ use xshell::Shell;
 
 use crate::packages::{self, Group};
 
-/// The groups of packages that a run has tried to install.
+/// The groups of packages that this run has tried to install.
 #[derive(Debug, Default)]
-pub(crate) struct Supplies {
+pub(crate) struct Installed {
     tried: Vec<&'static Group>,
     /// The groups that could not be installed, with the reasons.
     absent: Vec<(&'static Group, String)>,
 }
 
-impl Supplies {
-    /// Installs the missing packages of those `groups` that were not tried before. Prints which groups
-    /// cannot be installed.
+impl Installed {
+    /// Installs the missing packages of those `groups` that were not tried before. Prints the
+    /// groups that cannot be installed.
     pub(crate) fn install(&mut self, shell: &Shell, mut groups: Vec<&'static Group>) {
         groups.retain(|group| !self.tried.contains(group));
         groups.dedup();

@@ -1,4 +1,4 @@
-//! Runs the test of a planted bug, in a copy of the workspace.
+//! Runs the test of an applied bug, in a copy of the workspace.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use anyhow::{Context, bail, ensure};
 
 use super::bug::{Bug, CargoTest, Test};
 use super::mirror::mirror;
-use crate::limit::{Group, exit_code};
+use crate::limit::{ProcessGroup, exit_code};
 use crate::{cargo, environment, project};
 
-/// Entries of the workspace's directory that are not copied.
+/// Names of files and directories that are not copied.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Time limit of the simulation, which runs all its schedules.
+/// Time limit of the simulation with all its schedules.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Time limit of one test.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// Compiler flags that turn off warnings: a planted bug may leave code unused.
+/// Compiler flags that disable warnings: with a bug applied, code may be unused.
 const FLAGS: &str = "-Awarnings";
 
-/// The environment variable from which cargo takes compiler flags.
+/// The environment variable that gives cargo compiler flags.
 const RUSTFLAGS: &str = "RUSTFLAGS";
 
-/// The outcome of a test while a bug is planted.
+/// The outcome of a test while a bug is applied.
 pub(super) enum Verdict {
     /// The test failed and so detected the bug. The text is the test's message, or the way it ended.
     Caught(String),
@@ -35,16 +35,17 @@ pub(super) enum Verdict {
     Missed,
 }
 
-/// A copy of the workspace in which tests run, with its build directories.
-pub(super) struct Judge {
+/// A copy of the workspace in which bugs are applied and tests run, with its build directories.
+pub(super) struct WorkspaceCopy {
     copy: PathBuf,
     build: PathBuf,
     output: PathBuf,
     schedules: String,
 }
 
-impl Judge {
-    /// Creates a judge whose simulation runs `schedules` random schedules (sequences of events).
+impl WorkspaceCopy {
+    /// Creates the paths of a copy whose simulation runs `schedules` random schedules (sequences of
+    /// events). Copies nothing yet.
     pub(super) fn new(schedules: u64) -> Self {
         let place = project::target().join("planted");
         Self {
@@ -55,7 +56,7 @@ impl Judge {
         }
     }
 
-    /// Checks that the tests of `bugs` pass while no bug is planted. Runs each test once.
+    /// Checks that the tests of `bugs` pass without a bug. Runs each test once.
     pub(super) fn check_tests(&self, bugs: &[Bug]) -> anyhow::Result<()> {
         self.restore()?;
         let mut checked: Vec<&Test> = Vec::new();
@@ -64,7 +65,7 @@ impl Judge {
                 continue;
             }
             if let Verdict::Caught(reason) = self.run(&bug.test)? {
-                bail!("a test fails with no bug planted: {}: {reason}", bug.test);
+                bail!("a test fails without a bug applied: {}: {reason}", bug.test);
             }
             if let Test::Cargo(_) = bug.test {
                 let count = passed(&fs::read_to_string(&self.output)?);
@@ -75,15 +76,15 @@ impl Judge {
         Ok(())
     }
 
-    /// Plants `bug` in the copy of the workspace, runs the test of `bug` and returns the outcome.
-    pub(super) fn judge(&self, bug: &Bug) -> anyhow::Result<Verdict> {
+    /// Applies `bug` to the copy of the workspace, runs its test, and returns the outcome.
+    pub(super) fn test_bug(&self, bug: &Bug) -> anyhow::Result<Verdict> {
         self.restore()?;
         bug.apply(&self.copy, false)?;
         self.run(&bug.test)
             .with_context(|| format!("with the bug {}", bug.name))
     }
 
-    /// Makes the copy equal to the workspace, so that no planted bug is left in it.
+    /// Copies the workspace again where the copy differs, so that no bug is left applied.
     fn restore(&self) -> anyhow::Result<()> {
         mirror(project::root(), &self.copy, LEFT_OUT)
             .with_context(|| format!("copying the workspace to {}", self.copy.display()))
@@ -129,8 +130,8 @@ impl Judge {
         let output = fs::read_to_string(&self.output)?;
         match output.lines().find(|line| line.starts_with("seed ")) {
             Some(line) => Ok(Verdict::Caught(line.to_owned())),
-            // The program was aborted: the bug had an effect, but the checks of the simulation did not
-            // detect it.
+            // The program was aborted: the bug had an effect, but the checks of the simulation did
+            // not detect it.
             None => bail!("the simulation ended with {status}, and printed:\n{output}"),
         }
     }
@@ -142,7 +143,8 @@ impl Judge {
             .iter()
             .find(|(name, _)| name == RUSTFLAGS)
             .map(|(_, flags)| flags.as_str());
-        // A separate directory: builds with other flags would replace each other's dependencies.
+        // A separate build directory: builds with other flags would replace each other's
+        // dependencies.
         let build = match flags {
             Some(_) => self.build.with_extension("flags"),
             None => self.build.clone(),
@@ -170,7 +172,7 @@ impl Judge {
         let arguments = [&["--quiet", "--"], program.as_slice()].concat();
         let Some(status) = self.call(&mut call(&arguments), TEST_LIMIT)? else {
             let limit = TEST_LIMIT.as_secs();
-            return Ok(Verdict::Caught(format!("no end within {limit} s")));
+            return Ok(Verdict::Caught(format!("did not end within {limit} s")));
         };
         if exit_code(status) == 0 {
             return Ok(Verdict::Missed);
@@ -178,8 +180,8 @@ impl Judge {
         Ok(Verdict::Caught(reason(&fs::read_to_string(&self.output)?)))
     }
 
-    /// Runs a command and writes its output to the file `output`. Returns `None` if the command was
-    /// stopped at `limit`.
+    /// Runs `command` and writes its output to the file `self.output`. Returns `None` if the
+    /// command was killed at `limit`.
     fn call(&self, command: &mut Command, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
         let output = File::create(&self.output)
             .with_context(|| format!("creating {}", self.output.display()))?;
@@ -187,11 +189,11 @@ impl Judge {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        Ok(Group::spawn(command)?.wait(Some(limit))?)
+        Ok(ProcessGroup::spawn(command)?.wait(Some(limit))?)
     }
 }
 
-/// Returns the number of tests that passed, according to the summary lines in `output`.
+/// Returns the number of passed tests, according to the summary lines in `output`.
 fn passed(output: &str) -> u64 {
     let counts = output.lines().filter_map(|line| {
         let (_, counts) = line.split_once("test result: ok. ")?;
@@ -200,7 +202,7 @@ fn passed(output: &str) -> u64 {
     counts.sum()
 }
 
-/// Returns the first message of a failed test, or the last line of the output if there is no message.
+/// Returns the first message of a failed test in `output`, or the last line if there is no message.
 fn reason(output: &str) -> String {
     let mut lines = output.lines();
     let panic = lines.by_ref().find(|line| line.contains("panicked at"));
@@ -212,7 +214,7 @@ fn reason(output: &str) -> String {
 }
 
 fn utf8(path: &Path) -> anyhow::Result<&str> {
-    path.to_str().context("a path that is not UTF-8")
+    path.to_str().context("a path is not UTF-8")
 }
 
 #[cfg(test)]

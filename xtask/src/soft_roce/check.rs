@@ -1,4 +1,5 @@
-//! `cargo xtask softroce-setup --check`: reports what is present, what is missing, and how to fix it.
+//! `cargo xtask softroce-setup --check`: reports what is present, what is missing, and how to fix
+//! it.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -13,16 +14,17 @@ use super::{gid, kernel_module};
 use crate::guest::kernel::Kernel;
 use crate::packages;
 
-/// A sufficient limit of locked memory, in bytes. All registered memory counts towards this limit.
+/// The limit of locked memory, in bytes, that the check demands. All registered memory counts
+/// towards the limit.
 const ENOUGH_MEMLOCK: u64 = 64 << 20;
 
-/// A line of the report: one requirement, and whether it is met.
+/// A line of the report: one requirement, and whether the machine meets it.
 #[derive(Debug)]
 struct Finding {
     what: &'static str,
-    /// A description of what was found, or of what is missing.
+    /// What was found (`Ok`) or what is missing (`Err`), as text.
     state: Result<String, String>,
-    /// A command or a change that provides what is missing.
+    /// The command or the change that provides what is missing.
     fix: String,
 }
 
@@ -55,8 +57,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the report. Returns the exit status: 0 if softroce, the kernel's device on this machine, or
-/// the kernel's device in the guest can be used, else 1.
+/// Checks this machine and prints the report. Returns the exit status: 0 if softroce, the kernel's
+/// device on this machine, or the kernel's device in the guest can be used, else 1.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let devices = device::list();
     let here = [
@@ -98,7 +100,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(!in_user_space && !of_kernel))
 }
 
-/// Checks what softroce needs in addition to the headers: UDP on the loopback network.
+/// Checks what softroce needs besides the headers: UDP on the loopback interface.
 fn softroce() -> Finding {
     let state = match UdpSocket::bind(("127.0.0.1", 0)) {
         Ok(_) => Ok("UDP on the loopback network".to_owned()),
@@ -171,8 +173,8 @@ fn gids(devices: &[Device]) -> Finding {
     )
 }
 
-/// Checks whether this user may open the device nodes. Tries all nodes, because a node's number does
-/// not identify its device.
+/// Checks whether this user may open the device nodes of `devices`. Tries all nodes, because the
+/// number of a node does not identify its device.
 fn nodes(devices: &[Device]) -> Finding {
     let nodes = std::fs::read_dir("/dev/infiniband")
         .into_iter()

@@ -1,13 +1,14 @@
-//! Posts the requests of a test: many at once to measure bandwidth, or one after the other to measure
+//! Posts the requests of a test: many at once to measure bandwidth, or one at a time to measure
 //! latency.
 
 use std::time::{Duration, Instant};
 
-use rdma_core::{Buffer, Gather, SendQueue, SendRequest, WorkCompletion};
+use rdma_core::memory::Gather;
+use rdma_core::{Buffer, SendQueue, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
-use super::send::foreign;
+use super::send::unposted;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::Length;
@@ -15,73 +16,74 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// A queue pair of a bandwidth test, with the numbers of requests to post, posted and completed.
-struct Lane<T: Send + 'static, F> {
+/// A queue pair of a bandwidth test, with the number of requests to post and the numbers posted and
+/// completed so far.
+struct Sender<T: Send + 'static, F> {
     queue: SendQueue<T>,
-    /// Function that creates the next request.
+    /// Creates the next request.
     request: F,
     goal: usize,
     posted: usize,
     completed: usize,
 }
 
-/// Measures bandwidth: posts requests to every queue pair, up to `connection.depth` at once, until all
-/// have completed or the time is over. `requests` has, for each of [`Connection::queue_pairs`], a
-/// function that creates the requests.
+/// Measures bandwidth: keeps up to `connection.depth` requests outstanding on every queue pair,
+/// until all requests have completed or the duration is over. `requests` has one function for each
+/// of [`Connection::queue_pairs`]; the function creates the requests of that queue pair.
 ///
 /// On each queue pair, every `connection.moderation`-th request is signaled, and so is the last
 /// request.
-pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
+pub(super) fn run_bandwidth<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,
     requests: impl IntoIterator<Item = F>,
 ) -> Result<Measured> {
-    let positions = connection.positions();
-    let mut lanes: Vec<_> = connection
+    let indices = connection.indices();
+    let mut senders: Vec<_> = connection
         .queue_pairs()
         .zip(requests)
-        .map(|(queue_pair, request)| Lane {
+        .map(|(queue_pair, request)| Sender {
             queue: queue_pair.send_queue::<T>(),
             request,
-            goal: connection.count(),
+            goal: connection.message_count(),
             posted: 0,
             completed: 0,
         })
         .collect();
     let mut room = [WorkCompletion::default(); Completions::BATCH];
-    let mut times = Times::new(connection);
+    let mut times = Timestamps::new(connection);
     control.barrier()?;
     let mut watch = control.watch(false)?;
     times.begin();
-    let mut goal = connection.messages_in_all();
+    let mut goal = connection.total_messages();
     // Indices of the queue pairs to which more requests can be posted.
-    let mut ready: Vec<usize> = (0..lanes.len()).collect();
+    let mut ready: Vec<usize> = (0..senders.len()).collect();
     loop {
         // The only call of `fill`, which is inlined into this loop.
         for position in ready.drain(..) {
-            lanes[position].fill(connection, &mut times)?;
+            senders[position].fill(connection, &mut times)?;
         }
         if times.completed >= goal {
             break;
         }
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {
-            let position = positions.get(completion.queue_pair());
-            let position = *position.ok_or_else(foreign)?;
-            let lane = &mut lanes[position];
-            let done = lane.queue.complete(completion).count();
-            lane.completed += done;
+            let position = indices.get(completion.queue_pair());
+            let position = *position.ok_or_else(unposted)?;
+            let sender = &mut senders[position];
+            let done = sender.queue.complete(completion).count();
+            sender.completed += done;
             times.complete(done);
             ready.push(position);
         }
-        if times.over() && goal == usize::MAX {
+        if times.is_over() && goal == usize::MAX {
             // On each queue pair the first signaled request from here on is the last.
-            for lane in &mut lanes {
-                lane.goal = lane.posted.next_multiple_of(connection.moderation);
+            for sender in &mut senders {
+                sender.goal = sender.posted.next_multiple_of(connection.moderation);
             }
-            goal = lanes.iter().map(|lane| lane.goal).sum();
+            goal = senders.iter().map(|sender| sender.goal).sum();
             ready.clear();
-            ready.extend(0..lanes.len());
+            ready.extend(0..senders.len());
         }
     }
     let bandwidth = times.bandwidth();
@@ -91,11 +93,11 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     Ok(Measured::Bandwidth(bandwidth))
 }
 
-impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
-    /// Posts requests, one by one or in lists, until the queue pair has as many outstanding requests
-    /// as `connection.depth` allows.
+impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Sender<T, F> {
+    /// Posts requests, one by one or in lists, until `connection.depth` requests of the queue pair
+    /// are outstanding.
     #[inline(always)]
-    fn fill(&mut self, connection: &Connection, times: &mut Times) -> Result<()> {
+    fn fill(&mut self, connection: &Connection, times: &mut Timestamps) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);
         let (goal, moderation) = (self.goal, connection.moderation);
         while self.posted < goal && self.posted - self.completed + list <= depth {
@@ -118,8 +120,8 @@ impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
     }
 }
 
-/// Returns `request`, signaled or unsignaled. Signaled are the request with the number `goal` and
-/// every `moderation`-th request. `number` counts from 1.
+/// Returns `request` with its signaling set. The `moderation`-th request and its multiples, and the
+/// request with the number `goal`, are signaled. `number` is that of `request`, counted from 1.
 #[inline(always)]
 fn signaled<T>(
     request: SendRequest<T>,
@@ -133,47 +135,47 @@ fn signaled<T>(
     }
 }
 
-/// Measures latency: posts one request after the other, each with the same memory, when the previous
-/// request has completed. The function `request` creates a request from the memory.
-pub(super) fn turns(
+/// Measures latency: posts one request at a time, each when the previous one has completed. The
+/// function `request` creates a request from memory of `size` bytes, the same for all requests.
+pub(super) fn run_latency(
     connection: &Connection,
     size: usize,
     control: &mut Control,
     request: impl Fn(Buffer) -> SendRequest<Buffer>,
 ) -> Result<Measured> {
     let mut sends = connection.queue_pair().send_queue();
-    let mut memory = connection.message(size)?;
+    let mut memory = connection.allocate_message(size)?;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
     control.barrier()?;
     let mut watch = control.watch(false)?;
-    while recorder.more() {
-        recorder.stamp();
+    while recorder.needs_more() {
+        recorder.record();
         let request = request(memory);
         sends.post(request).map_err(rdma_core::Error::from)?;
         connection.sends.wait(&mut room, &mut watch)?;
-        memory = sends.complete(&room[0]).next().ok_or_else(foreign)?;
+        memory = sends.complete(&room[0]).next().ok_or_else(unposted)?;
     }
     Measured::latency(&recorder, 1)
 }
 
-/// The timestamps of a bandwidth test, over all of its queue pairs.
-struct Times {
+/// The timestamps of a bandwidth test, for all of its queue pairs together.
+struct Timestamps {
     begun: Instant,
     ended: Instant,
     limit: Option<Duration>,
     posted: usize,
     completed: usize,
-    /// The times of all posts and of all completions, in memory that was written to before the test,
-    /// so that no page fault disturbs the test.
+    /// The time of each post and of each completion, in memory that was written to before the test,
+    /// so that no page fault disturbs the test. `None` if the peak is not measured.
     messages: Option<(Vec<Instant>, Vec<Instant>)>,
 }
 
-impl Times {
+impl Timestamps {
     fn new(connection: &Connection) -> Self {
         let now = Instant::now();
         let (limit, count) = match connection.plan.length {
-            Length::Iterations(count) => (None, count * connection.width()),
+            Length::Iterations(count) => (None, count * connection.queue_pair_count()),
             Length::Duration(duration) => (Some(duration), 0),
         };
         Self {
@@ -192,7 +194,7 @@ impl Times {
         self.begun = Instant::now();
     }
 
-    /// Records that a message is about to be posted.
+    /// Records the time of the next post, immediately before it.
     #[inline]
     fn post(&mut self) {
         if let Some((posted, _)) = &mut self.messages {
@@ -201,7 +203,7 @@ impl Times {
         }
     }
 
-    /// Records that the oldest `count` messages of a queue pair are complete.
+    /// Records the time of the completion of the oldest `count` outstanding messages.
     #[inline]
     fn complete(&mut self, count: usize) {
         let before = self.completed;
@@ -212,14 +214,14 @@ impl Times {
         }
     }
 
-    fn over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.limit
             .is_some_and(|limit| self.ended - self.begun >= limit)
     }
 
     fn bandwidth(&self) -> Bandwidth {
         match &self.messages {
-            Some((posted, completed)) => Bandwidth::of_stamps(posted, completed),
+            Some((posted, completed)) => Bandwidth::from_times(posted, completed),
             None => Bandwidth::over(self.completed, self.ended - self.begun),
         }
     }

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use manager::{MAX_WAIT, connected, connector, listener};
-use rdma_core::{Buffer, ConnectionParameters, QueuePairState, WorkStatus};
+use rdma_core::cm::ConnectionParameters;
+use rdma_core::{Buffer, QueuePairState, WorkStatus};
 
 #[test]
 fn a_dropped_end_is_noticed_by_the_other() {
@@ -27,7 +28,7 @@ fn a_dropped_end_is_noticed_by_the_other() {
     assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
     assert!(!server.is_connected().unwrap());
     assert_eq!(pair.state().unwrap(), QueuePairState::Error);
-    // Said once is enough.
+    // A second disconnection has no effect.
     server.disconnect().unwrap();
     drop(server);
     // A clone of the queue pair outlives the connection, in the error state.
@@ -64,7 +65,7 @@ fn receives_of_a_connection_that_ends_are_flushed() {
 }
 
 #[test]
-fn both_ends_may_say_farewell_at_once() {
+fn both_sides_may_disconnect_at_the_same_time() {
     let Some(address) = manager::address() else {
         return;
     };
@@ -88,7 +89,7 @@ fn parts_of_a_connection_outlive_it() {
     assert_eq!(pair.state().unwrap(), QueuePairState::ReadyToSend);
     assert_eq!(peer.queue_pair, server.queue_pair().number());
     assert!(server.is_connected().unwrap());
-    // The identifier alone says farewell when it goes.
+    // Dropping the identifier disconnects.
     drop(id);
     assert!(server.wait_disconnected(Some(MAX_WAIT)).unwrap());
     drop(pair);

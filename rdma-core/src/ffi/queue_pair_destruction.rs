@@ -1,4 +1,4 @@
-//! Destruction of a queue pair, either immediately or after an iteration over its completion queue.
+//! The destruction of a queue pair: immediately, or after an iteration over its completion queue.
 
 use std::any::Any;
 use std::mem;
@@ -10,9 +10,9 @@ use ibverbs_sys as sys;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 
-/// A queue pair that the program no longer uses and that is about to be destroyed, with the objects
-/// that must outlive it.
-pub(super) struct QueuePairRemains {
+/// A queue pair that is no longer used and about to be destroyed, with the objects that must
+/// outlive it.
+pub(super) struct QueuePairDestruction {
     pub(super) raw: NonNull<sys::ibv_qp>,
     /// Name of the queue pair in log messages.
     pub(super) name: String,
@@ -24,16 +24,16 @@ pub(super) struct QueuePairRemains {
 }
 
 // SAFETY: verbs are thread-safe on a queue pair.
-unsafe impl Send for QueuePairRemains {}
+unsafe impl Send for QueuePairDestruction {}
 
-impl QueuePairRemains {
-    /// Destroys the queue pair. The driver takes the locks of the completion queues for the
-    /// destruction. If this thread is iterating over one of these queues and so holds its lock, the
-    /// destruction is deferred until the iteration ends.
+impl QueuePairDestruction {
+    /// Destroys the queue pair. For that the driver locks the completion queues. If this thread is
+    /// iterating over one of them, and so holds its lock, the destruction is deferred until the
+    /// iteration ends.
     pub(super) fn destroy(self) {
         let polled = self.completions.iter().find(|queue| queue.is_polled_here());
         if let Some(queue) = polled.map(Arc::clone) {
-            return queue.afterwards(move || self.destroy());
+            return queue.run_after_poll(move || self.destroy());
         }
         // SAFETY: the queue pair is valid and destroyed once, here. After this the device uses no
         // memory of its requests (man page of ibv_destroy_qp), so `memory` may be dropped.

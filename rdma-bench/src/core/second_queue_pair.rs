@@ -1,5 +1,5 @@
-//! Measures latency while messages of another size are sent on a second queue pair. One thread posts on
-//! both queue pairs and polls their completion queues.
+//! Measures latency while messages of another size are sent on a second queue pair (`--beside`).
+//! One thread posts on both queue pairs and polls their completion queues.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::completions::Completions;
 use super::connection::entries;
 use super::peer::Peer;
 use super::receives::Receives;
-use super::send::foreign;
+use super::send::unposted;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -22,9 +22,10 @@ use crate::session::{Measured, Role};
 use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Bulk};
 
-/// The second queue pair, on which the client sends messages while a latency test uses the first one.
+/// A second queue pair, on which the client sends messages while a latency test uses the first
+/// queue pair.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct SecondQueuePair {
     queue_pair: QueuePair,
     /// The size of a message in bytes.
     size: usize,
@@ -33,9 +34,9 @@ pub(super) struct Beside {
     depth: usize,
 }
 
-impl Beside {
-    /// Returns the numbers of requests and of receives that this process posts at once on the second
-    /// queue pair. Both are 0 if the test has no second queue pair.
+impl SecondQueuePair {
+    /// Returns how many requests and how many receives this process keeps posted on the second
+    /// queue pair. Both numbers are 0 if the test has no second queue pair.
     pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
         let (requests, receives) = settings.beside_depths();
         match (plan.beside, role) {
@@ -45,8 +46,8 @@ impl Beside {
         }
     }
 
-    /// Creates and connects the second queue pair. Returns `None` if `plan` has no messages for a
-    /// second queue pair. `builder` has the options of the first queue pair.
+    /// Creates the second queue pair with the options of `builder`, which created the first, and
+    /// connects it. Returns `None` if `plan` has no second queue pair.
     pub(super) fn connect(
         role: Role,
         builder: &QueuePairBuilder,
@@ -63,8 +64,8 @@ impl Beside {
             .receive_requests(entries(receives.max(1))?);
         let peer = Peer::connect(&builder, &[], (plan, settings), control)?;
         let queue_pair = peer.queue_pairs.into_iter().next();
-        let queue_pair = queue_pair
-            .ok_or_else(|| Error::Protocol("no queue pair beside the first was made".into()))?;
+        let queue_pair =
+            queue_pair.ok_or_else(|| Error::Protocol("no second queue pair was created".into()))?;
         Ok(Some(Self {
             queue_pair,
             size,
@@ -73,38 +74,38 @@ impl Beside {
     }
 }
 
-/// Measures the round trips of messages of `size` bytes on the first queue pair. Meanwhile the client
-/// keeps sending messages on the second queue pair, and the server receives them.
+/// Measures the round trips of messages of `size` bytes on the first queue pair. During the test,
+/// the client keeps sending messages on the second queue pair, and the server receives them.
 pub(super) fn latency(
     connection: &Connection,
-    beside: &Beside,
+    second: &SecondQueuePair,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
     let exchange = Exchange::new(connection, size)?;
     match connection.role {
-        Role::Client => ask(connection, beside, exchange, control),
-        Role::Server => answer(connection, beside, exchange, control),
+        Role::Client => run_client(connection, second, exchange, control),
+        Role::Server => run_server(connection, second, exchange, control),
     }
 }
 
-/// Runs the client, which sends the messages of the latency test and those of the second queue pair.
-/// The bandwidth counts only messages of the second queue pair that completed before the last answer,
+/// Runs the client: sends the messages of the latency test and those of the second queue pair. The
+/// bandwidth counts only messages of the second queue pair that completed before the last answer,
 /// because later messages do not compete with the latency test.
-fn ask(
+fn run_client(
     connection: &Connection,
-    beside: &Beside,
+    second: &SecondQueuePair,
     mut exchange: Exchange,
     control: &mut Control,
 ) -> Result<Measured> {
-    let mut stream = Stream::new(connection, beside)?;
+    let mut sender = BulkSender::new(connection, second)?;
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     control.barrier()?;
     let mut watch = control.watch(false)?;
     let begun = Instant::now();
-    stream.fill()?;
-    while exchange.has_more() || !exchange.is_due() {
-        if exchange.is_due() {
+    sender.fill()?;
+    while exchange.has_more() || !exchange.can_post() {
+        if exchange.can_post() {
             exchange.post()?;
         }
         // Only the latency test counts as progress: otherwise the many messages on the second queue
@@ -112,14 +113,14 @@ fn ask(
         let mut progress = false;
         let count = connection.sends.poll(&mut room)?;
         for completion in &room[..count] {
-            if stream.has(completion) {
-                stream.complete(completion);
+            if sender.has(completion) {
+                sender.complete(completion);
             } else {
                 exchange.sent(completion)?;
                 progress = true;
             }
         }
-        stream.fill()?;
+        sender.fill()?;
         let count = connection.receives.poll(&mut room)?;
         for completion in &room[..count] {
             exchange.received(completion)?;
@@ -131,27 +132,27 @@ fn ask(
             watch.idle()?;
         }
     }
-    let bandwidth = Bandwidth::over(stream.completed, begun.elapsed());
-    while stream.queue.in_flight() > 0 {
+    let bandwidth = Bandwidth::over(sender.completed, begun.elapsed());
+    while sender.queue.in_flight() > 0 {
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {
-            stream.complete(completion);
+            sender.complete(completion);
         }
     }
-    let size = beside.size;
+    let size = second.size;
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// Runs the server, which answers the messages of the latency test and receives the messages of the
-/// second queue pair until the client has finished. The bandwidth is measured from the first message
+/// Runs the server: answers the messages of the latency test, and receives the messages of the
+/// second queue pair, until the client has finished. The bandwidth is that from the first message
 /// of the second queue pair to the last.
-fn answer(
+fn run_server(
     connection: &Connection,
-    beside: &Beside,
+    second: &SecondQueuePair,
     mut exchange: Exchange,
     control: &mut Control,
 ) -> Result<Measured> {
-    let mut sink = Sink::new(connection, beside)?;
+    let mut receiver = BulkReceiver::new(connection, second)?;
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut first = None;
     let mut last = Instant::now();
@@ -165,15 +166,15 @@ fn answer(
         }
         let received = connection.receives.poll(&mut room)?;
         for completion in &room[..received] {
-            if sink.has(completion) {
-                sink.turn(completion)?;
+            if receiver.has(completion) {
+                receiver.repost(completion)?;
                 last = Instant::now();
                 first.get_or_insert(last);
             } else {
                 exchange.received(completion)?;
             }
         }
-        if exchange.is_due() && exchange.has_more() {
+        if exchange.can_post() && exchange.has_more() {
             exchange.post()?;
         }
         if sent + received > 0 {
@@ -185,22 +186,22 @@ fn answer(
             ended = watch.idle()?;
         }
     }
-    let bandwidth = Bandwidth::over(sink.received, last - first.unwrap_or(last));
-    let size = beside.size;
+    let bandwidth = Bandwidth::over(receiver.received, last - first.unwrap_or(last));
+    let size = second.size;
     Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
 }
 
-/// This process's side of the latency test, in which client and server send messages alternately.
+/// This process's side of the latency test, in which client and server send a message alternately.
 struct Exchange {
     sends: SendQueue<Buffer>,
     receives: Receives,
     /// The memory of the message; `None` while the message is being sent.
     message: Option<Buffer>,
     /// Set if this process is the next to send a message.
-    turn: bool,
+    is_next: bool,
     inline: bool,
-    /// Set if the peer decides how many messages are sent.
-    endless: bool,
+    /// Set if this process continues until the peer has finished.
+    until_peer_finishes: bool,
     recorder: Recorder,
 }
 
@@ -209,32 +210,32 @@ impl Exchange {
         Ok(Self {
             sends: connection.queue_pair().send_queue(),
             receives: Receives::post(connection, size)?,
-            message: Some(connection.message(size)?),
-            turn: connection.role == Role::Client,
+            message: Some(connection.allocate_message(size)?),
+            is_next: connection.role == Role::Client,
             inline: size <= connection.inline,
-            endless: connection.ends_with_peer(),
+            until_peer_finishes: connection.ends_with_peer(),
             recorder: Recorder::new(connection.plan.length),
         })
     }
 
-    /// Returns whether this process can post a message: this process is the next to send, and its
-    /// previous message was sent.
+    /// Returns whether this process can post its message now: it is this process's turn, and its
+    /// previous message has been sent.
     #[inline]
-    fn is_due(&self) -> bool {
-        self.turn && self.message.is_some()
+    fn can_post(&self) -> bool {
+        self.is_next && self.message.is_some()
     }
 
-    /// Returns whether this process must send another message.
+    /// Returns whether this process has another message to send in this test.
     #[inline]
     fn has_more(&self) -> bool {
-        self.endless || self.recorder.more()
+        self.until_peer_finishes || self.recorder.needs_more()
     }
 
     #[inline]
     fn post(&mut self) -> Result<()> {
-        let message = self.message.take().ok_or_else(foreign)?;
-        self.turn = false;
-        self.recorder.stamp();
+        let message = self.message.take().ok_or_else(unposted)?;
+        self.is_next = false;
+        self.recorder.record();
         let request = SendRequest::send(message);
         let request = if self.inline {
             request.inline()
@@ -249,31 +250,31 @@ impl Exchange {
     #[inline]
     fn sent(&mut self, completion: &WorkCompletion) -> Result<()> {
         let message = self.sends.complete(completion).next();
-        self.message = Some(message.ok_or_else(foreign)?);
+        self.message = Some(message.ok_or_else(unposted)?);
         Ok(())
     }
 
     #[inline]
     fn received(&mut self, completion: &WorkCompletion) -> Result<()> {
-        self.turn = true;
-        self.receives.turn(completion)
+        self.is_next = true;
+        self.receives.repost(completion)
     }
 }
 
-/// The sender of the messages on the second queue pair. Every request is signaled.
-struct Stream {
+/// The client's sender on the second queue pair. Every request is signaled.
+struct BulkSender {
     queue: SendQueue<FrozenBuffer>,
     message: FrozenBuffer,
     depth: usize,
     completed: usize,
 }
 
-impl Stream {
-    fn new(connection: &Connection, beside: &Beside) -> Result<Self> {
+impl BulkSender {
+    fn new(connection: &Connection, second: &SecondQueuePair) -> Result<Self> {
         Ok(Self {
-            queue: beside.queue_pair.send_queue(),
-            message: connection.message(beside.size)?.freeze(),
-            depth: beside.depth,
+            queue: second.queue_pair.send_queue(),
+            message: connection.allocate_message(second.size)?.freeze(),
+            depth: second.depth,
             completed: 0,
         })
     }
@@ -300,19 +301,19 @@ impl Stream {
     }
 }
 
-/// The receiver of the messages on the second queue pair.
-struct Sink {
+/// The server's receiver on the second queue pair.
+struct BulkReceiver {
     queue: ReceiveQueue<ExposedMemory>,
     received: usize,
 }
 
-impl Sink {
-    /// Creates the receiver and posts its first receives, all with the same memory.
-    fn new(connection: &Connection, beside: &Beside) -> Result<Self> {
-        let mut queue = beside.queue_pair.receive_queue();
-        let memory = connection.message(beside.size)?;
+impl BulkReceiver {
+    /// Creates the receiver and posts its receives. All receives write to the same memory.
+    fn new(connection: &Connection, second: &SecondQueuePair) -> Result<Self> {
+        let mut queue = second.queue_pair.receive_queue();
+        let memory = connection.allocate_message(second.size)?;
         let memory = memory.expose(AccessFlags::LOCAL_WRITE)?;
-        for _ in 0..beside.depth {
+        for _ in 0..second.depth {
             let posted = queue.post(memory.clone());
             posted.map_err(rdma_core::Error::from)?;
         }
@@ -324,10 +325,10 @@ impl Sink {
         completion.queue_pair() == self.queue.queue_pair()
     }
 
-    /// Takes the memory of a completed receive, and posts another receive with this memory.
+    /// Completes a receive, counts it, and posts a receive with the same memory again.
     #[inline]
-    fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
-        let memory = self.queue.complete(completion).ok_or_else(foreign)?;
+    fn repost(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let memory = self.queue.complete(completion).ok_or_else(unposted)?;
         let posted = self.queue.post(memory);
         posted.map_err(rdma_core::Error::from)?;
         self.received += 1;

@@ -5,37 +5,37 @@ use anyhow::Context;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// The side of a process in a measurement, which takes two processes.
+/// The two processes of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The process that measures.
-    Near,
+    Measuring,
     /// The other process, which answers the measuring process.
-    Far,
+    Answering,
 }
 
-/// Pins this process to the processor of `side`. On a machine with one processor, both processes run
-/// on that processor.
+/// Pins this process to the processor of `side`. If the machine has only one processor, both
+/// processes run on it.
 pub(crate) fn pin(side: Side) -> anyhow::Result<()> {
-    let allowed = rustix::thread::sched_getaffinity(None).context("asking for the processors")?;
+    let allowed = rustix::thread::sched_getaffinity(None).context("reading the affinity")?;
     // The processor need not be in `allowed`, which this process has inherited from its parent.
-    let stay_on = |processor| {
+    let pin_to = |processor| {
         let mut set = CpuSet::new();
         set.set(processor);
         if allowed == set {
             return Ok(());
         }
         rustix::thread::sched_setaffinity(None, &set)
-            .with_context(|| format!("staying on processor {processor}"))
+            .with_context(|| format!("pinning to processor {processor}"))
     };
     match side {
-        Side::Near => stay_on(1).or_else(|_| stay_on(0)),
-        Side::Far => stay_on(0),
+        Side::Measuring => pin_to(1).or_else(|_| pin_to(0)),
+        Side::Answering => pin_to(0),
     }
 }
 
 /// Makes the kernel kill this process when its parent ends for any reason.
 pub(crate) fn die_with_parent() -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .context("asking to end with the parent")
+        .context("setting the parent-death signal")
 }

@@ -1,0 +1,55 @@
+//! The distance of the two processors of a test: near if they share a cache, otherwise far.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The distance of the two processors of a test, derived from the round trip of a cache line
+/// between the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Distance {
+    /// The processors share a cache: the round trip of a cache line takes about 100 ns.
+    Near,
+    /// The processors share no cache: the round trip of a cache line takes about 400 ns.
+    Far,
+}
+
+impl Distance {
+    /// The round trip in microseconds above which two processors count as [`Self::Far`].
+    const THRESHOLD: f64 = 0.2;
+
+    /// Returns the distance that `round_trip`, the round trip of a cache line in microseconds,
+    /// indicates.
+    pub fn of(round_trip: f64) -> Self {
+        if round_trip < Self::THRESHOLD {
+            Self::Near
+        } else {
+            Self::Far
+        }
+    }
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_and_far_are_distinguished() {
+        for (micros, distance) in [
+            (0.1, Distance::Near),
+            (0.12, Distance::Near),
+            (0.4, Distance::Far),
+        ] {
+            assert_eq!(Distance::of(micros), distance);
+        }
+    }
+}

@@ -110,7 +110,7 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records and marks a file whose descriptor the program knows and the device does not use.
+    /// Records a file whose descriptor only the program uses, and marks the descriptor as such.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -151,8 +151,8 @@ impl Descriptor {
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes over a descriptor that the program has duplicated from one of [`for_program`](Self::for_program). The device itself
-    /// does not use the descriptor, except that it closes it.
+    /// Takes ownership of a descriptor that the program has duplicated from a descriptor of [`for_program`](Self::for_program). The
+    /// device only closes the descriptor.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The device as the kernel shows devices under `/sys` and `/dev`, for programs that look there.
+//! Files of the device under `/sys` and `/dev`, as the kernel has them for its devices.
 //!
 //! This module only describes files. The library for `LD_PRELOAD` (the nested crate `softroce-preload`) shows them to programs.
 //! A program that links this crate does not have these files.
@@ -32,7 +32,7 @@ pub enum File {
     Link(String),
 }
 
-/// Directories that have entries for devices of the machine, too.
+/// Directories that also have entries for devices of the machine.
 pub const SHARED: [&str; 5] = [
     "/dev/infiniband",
     "/sys/class/infiniband",
@@ -41,8 +41,8 @@ pub const SHARED: [&str; 5] = [
     "/sys/devices/virtual/infiniband_verbs",
 ];
 
-/// The file that takes the place of the device's node in `/dev/infiniband`: a character device that everybody may open, and that
-/// has none of the kernel's commands for verbs.
+/// Target of the link that stands for the device's node in `/dev/infiniband`: a character device that every user may open, and
+/// that supports none of the kernel's commands for verbs.
 pub const NODE: &str = "/dev/null";
 
 /// Device number of [`NODE`], in the format of the file `dev`.
@@ -51,8 +51,8 @@ const NODE_NUMBER: &str = "1:3";
 /// Version of the interface between a driver and its library. The device has no driver in the kernel.
 const ABI_VERSION: u32 = 1;
 
-/// Makes the device's C object name these files (`dev_path`, `ibdev_path`), because the program finds them. Must be called when a
-/// library that shows them is loaded.
+/// Sets the paths of these files in the device's C object (`dev_path`, `ibdev_path`). Must be called when a library that shows the
+/// files to the program is loaded.
 pub fn show() {
     show_files();
 }
@@ -69,7 +69,7 @@ pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
 
-/// The part of the device's files that changes while the process runs.
+/// State of the device in its files that changes while the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     guid: u64,
@@ -89,7 +89,7 @@ struct Gid {
 }
 
 impl State {
-    /// Returns the present state. Until the process has opened the device, the port is down and has no GIDs.
+    /// Returns the current state. Until the process has opened the device, the port is down and has no GIDs.
     pub fn present() -> Self {
         // Another thread may hold a lock that is needed here while this process is forked.
         fork::register_handlers();

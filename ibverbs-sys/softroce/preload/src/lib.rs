@@ -45,7 +45,7 @@ mod question;
 mod status;
 mod tree;
 
-/// Tells the device that programs find its files.
+/// Sets the paths of the device's files in its C object, because programs find the files with this library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static SHOW: extern "C" fn() = {

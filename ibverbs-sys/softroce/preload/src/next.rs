@@ -31,7 +31,7 @@ impl Next {
         Some(found.cast_const().cast())
     }
 
-    /// Looks the function up. This happens when the library is loaded, or earlier if the initialization of another library calls
+    /// Looks up the function. This happens when the library is loaded, or earlier if the initialization of another library calls
     /// the function. A lookup that succeeds does not allocate memory.
     #[cold]
     fn look_up(&self) -> Option<*const ()> {

@@ -134,7 +134,7 @@ fn absolute_path<'a>(at: c_int, path: &[u8], buffer: &'a mut [u8; ROOM]) -> Opti
     Some(&buffer[..end])
 }
 
-/// What a path is about.
+/// Meaning of a path that belongs to softroce's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// The device's node in `/dev/infiniband`.
@@ -146,7 +146,7 @@ enum Place {
 }
 
 impl Place {
-    /// Returns what an absolute path is about, or `None` if it is not about the device with this name.
+    /// Returns the meaning of an absolute path, or `None` if the path does not belong to the device with this name.
     fn of(path: &[u8], device: &[u8]) -> Option<Self> {
         let mut parts = path
             .split(|&byte| byte == b'/')

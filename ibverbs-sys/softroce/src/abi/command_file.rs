@@ -3,7 +3,7 @@
 //! A kernel device has a file for each context. A program duplicates the file's descriptor (`cmd_fd`) and makes another context
 //! of the duplicate by `ibv_import_device`. Both contexts then have the same objects, which the program names by the handles in
 //! their C structures (`ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`). Here the file is an empty file in memory, which only
-//! identifies the context, and is known in this process alone.
+//! identifies the context, and only this process knows the file.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::context::{ProtectionDomain, Refusal};
 use crate::descriptor::Descriptor;
 use crate::memory::DeviceMemory;
 
-/// The file of a context, which all contexts that were imported by its descriptor share.
+/// Command file of a context. Contexts that were imported by the descriptor of the file share the file.
 pub(super) struct CommandFile {
     file: Descriptor,
     identity: Identity,
@@ -65,7 +65,7 @@ fn identity(descriptor: BorrowedFd<'_>) -> io::Result<Identity> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// The existing objects of one kind of a file, by their handles.
+/// Existing objects of one type that belong to a command file, by handle.
 pub(super) struct Objects<T>(Mutex<HashMap<u32, Arc<T>>>);
 
 impl<T> Default for Objects<T> {
@@ -80,7 +80,7 @@ impl<T> Objects<T> {
         self.0.lock().insert(handle, Arc::clone(object));
     }
 
-    /// Returns the object with the handle. Fails if there is none, or if it was destroyed.
+    /// Returns the object with the handle. Fails if no object has the handle, or if the object was destroyed.
     pub(super) fn find(&self, handle: u32) -> Result<Arc<T>, Refusal> {
         self.0.lock().get(&handle).cloned().ok_or(Refusal::Absent)
     }

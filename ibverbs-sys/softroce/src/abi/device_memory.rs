@@ -134,11 +134,11 @@ unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
-/// Returns the span of device memory that the program copies to or from.
+/// Returns the span of device memory for a copy by the program.
 ///
 /// # Errors
-/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if its offset or length is not a multiple
-/// of 4 bytes: network cards have only words of this length, and a program that runs here must run there.
+/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if the offset or the length of the range is
+/// not a multiple of 4 bytes: network cards copy only words of this length, and programs for this device must also run on them.
 fn copied(memory: &Arc<DeviceMemory>, offset: u64, length: usize) -> Result<Span, Refusal> {
     const WORD: u64 = 4;
     let span = Span::device(memory, offset, length as u64).ok_or(Refusal::Fault)?;
@@ -177,8 +177,8 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Returns a further C object of device memory, which the handle in its other C objects names (`ibv_import_dm(3)`). Fails unless
-/// the memory belongs to `context`, or to a context with which `context` shares its objects.
+/// Creates a further C object of the device memory with the handle `dm_handle` (`ibv_import_dm(3)`). Fails unless the memory
+/// belongs to `context`, or to a context with which `context` shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     })
 }
 
-/// Frees the C object of device memory, and not the memory (`ibv_unimport_dm(3)`).
+/// Frees the C object of device memory without freeing the memory (`ibv_unimport_dm(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the C API requires the caller to pass valid device memory.

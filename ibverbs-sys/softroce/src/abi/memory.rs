@@ -31,7 +31,7 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A memory region, which has several C objects if the program imports it. `None` after it was deregistered by one of them.
+/// A memory region. A region that the program imports has several C objects. `None` after the deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
 /// Data of a registered region.
@@ -213,8 +213,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Returns a further C object of a memory region, which the handle in its other C objects names (`ibv_import_mr(3)`). Fails
-/// unless the region belongs to the context of `pd`, or to a context with which that context shares its objects.
+/// Creates a further C object of the memory region with the handle `mr_handle` (`ibv_import_mr(3)`). Fails unless the region
+/// belongs to the context of `pd`, or to a context with which that context shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
                     // SAFETY: the C API requires the caller to pass a valid protection domain.
                     context: unsafe { (*pd).context },
                     pd,
-                    // The memory may be that of another process, says the manual page.
+                    // As the manual page says, the memory may belong to another process.
                     addr: ptr::null_mut(),
                     length,
                     handle: mr_handle,
@@ -251,7 +251,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
     })
 }
 
-/// Frees the C object of a memory region, and does not deregister the region (`ibv_unimport_mr(3)`).
+/// Frees the C object of a memory region without deregistering the region (`ibv_unimport_mr(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the C API requires the caller to pass a valid memory region.

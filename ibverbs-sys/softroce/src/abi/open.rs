@@ -25,7 +25,7 @@ struct OpenDevice {
     context: Arc<Context>,
     nic: Arc<Nic>,
     file: Arc<CommandFile>,
-    /// The context's descriptor of the file, which the program knows.
+    /// Descriptor of the command file that the program knows as `cmd_fd`.
     _command: Descriptor,
     /// The device that was opened before this one and is still open; null for the first device.
     next: *mut OpenDevice,
@@ -92,7 +92,7 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the file of a context, which it shares with the contexts that were imported by its descriptor.
+/// Returns the command file of a context. Contexts that were imported by the descriptor of the file share the file.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -200,8 +200,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
 /// Makes a context of a duplicate of another context's command descriptor (`ibv_import_device(3)`). The new context has the
 /// objects of the other one, and closes the duplicate when it is closed.
 ///
-/// The other context must be of this process. In every other process, a descriptor of this device is one of no device, for
-/// which the real library fails with `EINVAL`.
+/// The other context must belong to this process. In every other process, a descriptor of this device does not belong to a
+/// device, and the real library fails with `EINVAL`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard(ptr::null_mut(), || {
@@ -220,8 +220,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Returns the command file to which a descriptor refers, and the NIC of its contexts. Returns `None` if it is not the file of
-/// an open context.
+/// Returns the command file to which the descriptor `cmd_fd` refers, and the NIC of the contexts that share the file. Returns
+/// `None` if the descriptor does not refer to the file of an open context.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;

@@ -21,7 +21,8 @@ use crate::object_counts::{Counted, Kind, objects};
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// Keeps the context of a C object that the program has not destroyed from being freed when the program closes it.
+    /// Context of the domain. The reference keeps the context valid if the program closes the context before the domain is
+    /// deallocated.
     _context: Arc<Context>,
     /// For a parent domain: the protection domain and the thread domain that must not be deallocated before the parent
     /// domain.
@@ -86,8 +87,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Returns a further C object of a protection domain, which the handle in its other C objects names (`ibv_import_pd(3)`). Fails
-/// unless the domain belongs to `context`, or to a context with which `context` shares its objects.
+/// Creates a further C object of the protection domain with the handle `pd_handle` (`ibv_import_pd(3)`). Fails unless the domain
+/// belongs to `context`, or to a context with which `context` shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
@@ -104,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     })
 }
 
-/// Frees the C object of a protection domain, and not the domain (`ibv_unimport_pd(3)`).
+/// Frees the C object of a protection domain without deallocating the domain (`ibv_unimport_pd(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the C API requires the caller to pass a valid protection domain.

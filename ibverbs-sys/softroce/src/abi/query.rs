@@ -211,6 +211,7 @@ fn device_attributes() -> ibv_device_attr_ex {
     attributes
 }
 
+/// Support of atomics of 8 bytes, as `pci_atomic_caps` of `ibv_query_device_ex(3)` reports it.
 const WORD_ATOMICS: u16 = ibv_pci_atomic_op_size::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0 as u16;
 
 /// Capabilities of the device, as `device_cap_flags` of `ibv_query_device(3)` reports them.
@@ -224,12 +225,14 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of newer headers. Memory that survives a loss of power is unknown to this
-/// device, so flushes to it (`_FLUSH_PERSISTENT`) are not supported.
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers. The device has no persistent memory, so `_FLUSH_PERSISTENT` is not
+/// supported.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of newer headers.
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
-/// `IBV_ODP_SUPPORT_FLUSH` and `_ATOMIC_WRITE` of newer headers.
+/// `IBV_ODP_SUPPORT_FLUSH` of newer headers.
 const ODP_SUPPORT_FLUSH: u32 = 1 << 6;
+/// `IBV_ODP_SUPPORT_ATOMIC_WRITE` of newer headers.
 const ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 fn port_attributes(nic: &Nic) -> ibv_port_attr {

@@ -10,7 +10,8 @@ const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 /// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores optional flags.
 ///
 /// # Errors
-/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not know; [`Refusal::Invalid`] for unknown flags and invalid combinations.
+/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not support; [`Refusal::Invalid`] for
+/// unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let needed = bits & !OPTIONAL_FLAGS;
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;

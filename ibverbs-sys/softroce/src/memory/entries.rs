@@ -117,8 +117,8 @@ impl Entries {
         }
     }
 
-    /// Returns the address by which requests name the first byte of a region or a bound window. Returns `None` if there is none
-    /// with the key.
+    /// Returns the address that requests use for the first byte of the region or bound window with the key `key`. Returns `None`
+    /// if no region or window has the key.
     pub(super) fn start(&self, key: u32) -> Option<u64> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => Some(region.start),

@@ -298,7 +298,7 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// Replaces the eight bytes at `offset` at once.
+    /// Writes the eight bytes at `offset` atomically.
     pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), Inaccessible> {
         let mut before = self.fetch_add(offset, 0)?;
         loop {
@@ -306,7 +306,7 @@ impl Span {
             if found == before {
                 return Ok(());
             }
-            // Another processor has changed the bytes in between.
+            // Another processor has changed the bytes meanwhile.
             before = found;
         }
     }

@@ -2,14 +2,14 @@
 //! Checks of packet sizes: detection of paths to other hosts that lose long packets.
 //!
 //! A network between two hosts may have a smaller MTU than their interfaces. The packets of this crate and of kernel drivers must
-//! not be fragmented (their IP headers say so), so such a network drops long packets, and a connection with long messages never
-//! gets an answer. A check sends two [questions](super::trial): a long one, with the length of the longest packet, and then a
-//! short one. If only the short one is answered, the check is repeated immediately; after several such answers, a message on
-//! standard error reports the path.
+//! not be fragmented (the IP headers forbid fragmentation), so such a network drops long packets, and a connection with long
+//! messages never receives an answer. A check sends two [questions](super::trial): a long one, with the length of the longest
+//! packet, and then a short one. If only the short one is answered, the check is repeated immediately; after several such
+//! answers, a message on standard error reports the path.
 //!
 //! A path is checked when a connection is made, and when packets of a connection are not acknowledged. The peer may not be open
-//! yet when the connection is made; a question of the peer then repeats the check. Other implementations answer no question;
-//! nothing is found out about the paths to them.
+//! yet when the connection is made; a question of the peer then repeats the check. Other implementations do not answer questions,
+//! so paths to other implementations are not checked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,16 +26,16 @@ use crate::random;
 
 /// Number of bytes of the long question's payload in addition to the path MTU. The longest packet of a connection has a RETH
 /// and immediate data, and a question has a DETH.
-const OTHER_HEADERS: usize = 16 + 4 - 8;
+const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to a check. The time doubles with each check that is not answered.
-const WAIT: Duration = Duration::from_millis(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Time after which a path is checked again. Also the maximum time between two checks that are not answered.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Number of answers in a row to the short question only, after which the path is reported.
-const LOSSES: u32 = 4;
+/// Number of consecutive checks with an answer only to the short question, after which the path is reported.
+const LOSSES_BEFORE_REPORT: u32 = 4;
 
 /// Maximum number of routes whose state is kept.
 const MAX_ROUTES: usize = 4096;
@@ -55,10 +55,10 @@ struct Check {
     to: Target,
     /// Path MTU of the check.
     mtu: Mtu,
-    /// Sequence number of the long question, which is odd. That of the short question is higher by 2.
+    /// Sequence number of the long question, which is odd. The sequence number of the short question is higher by 2.
     sequence: u32,
     state: State,
-    /// Number of checks in a row that were not answered.
+    /// Number of consecutive unanswered checks.
     unanswered: u32,
     /// Time from which the path may be checked again.
     due: Time,
@@ -70,13 +70,13 @@ struct Check {
 enum State {
     /// No question was answered. `is_repeated` is set if the check was repeated because of a question of the peer.
     Unanswered { is_repeated: bool },
-    /// Only short questions were answered, this often in a row.
+    /// Only short questions were answered, in this number of consecutive checks.
     Lossy(u32),
     /// The long question was answered, or the path was reported.
     Done,
 }
 
-/// What to do after an event.
+/// Action that an event of a check requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Send the questions for this path MTU to this peer, the long one with this sequence number.
@@ -124,14 +124,14 @@ impl Sizes {
         };
         (check.to, check.mtu) = (to, mtu);
         check.due = now
-            + WAIT
+            + ANSWER_TIMEOUT
                 .saturating_mul(1 << check.unanswered.min(16))
                 .min(RENEWAL);
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Repeats a check that was not answered, once, because a question of the peer shows that the peer is open now.
-    pub(super) fn heard(&self, route: Route) -> Step {
+    /// Handles a question of the peer: repeats an unanswered check once, because the question shows that the peer is open now.
+    pub(super) fn handle_question(&self, route: Route) -> Step {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
                 check.ask(State::Unanswered { is_repeated: true })
@@ -141,7 +141,7 @@ impl Sizes {
     }
 
     /// Handles the answer to the question with the sequence number `sequence`.
-    pub(super) fn answered(&self, route: Route, sequence: u32, now: Time) -> Step {
+    pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> Step {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
             return Step::Nothing;
@@ -157,7 +157,7 @@ impl Sizes {
             State::Unanswered { .. } => 1,
             State::Lossy(losses) => losses + 1,
         };
-        if losses < LOSSES {
+        if losses < LOSSES_BEFORE_REPORT {
             return check.ask(State::Lossy(losses));
         }
         check.state = State::Done;
@@ -170,8 +170,8 @@ impl Sizes {
 }
 
 impl Network {
-    /// Checks that the longest packets of a connection arrive: on `path`, to the queue pair number `destination`, with the path
-    /// MTU `mtu`. Called when the connection is made, and when packets are not acknowledged.
+    /// Checks that the longest packets of a connection arrive. The connection uses `path` and the path MTU `mtu`, to the queue
+    /// pair with the number `destination`. Called when the connection is made, and when packets are not acknowledged.
     pub(crate) fn check_sizes(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(own) = self.own(path.source.into()) else {
             return;
@@ -190,7 +190,7 @@ impl Network {
         match step {
             Step::Ask(to, mtu, sequence) => {
                 // Sent separately: a virtual interface passes on a burst whatever the length of its packets.
-                let long = mtu.bytes() + OTHER_HEADERS;
+                let long = mtu.bytes() + EXTRA_PAYLOAD;
                 self.ask(&mut self.outbox(), to, sequence, long);
                 self.ask(&mut self.outbox(), to, sequence + 2, 0);
             }
@@ -243,36 +243,36 @@ mod tests {
         let sizes = Sizes::default();
         for (millis, expected) in [(0, Step::Report(Mtu::Mtu4096)), (60_000, Step::Nothing)] {
             let mut step = begin(&sizes, Mtu::Mtu4096, millis);
-            for _ in 1..LOSSES {
+            for _ in 1..LOSSES_BEFORE_REPORT {
                 let short = sequence_of(step) + 2;
-                step = sizes.answered(ROUTE, short, at(millis));
-                // The same answer once more is no other loss.
-                assert_eq!(sizes.answered(ROUTE, short, at(millis)), Step::Nothing);
+                step = sizes.handle_answer(ROUTE, short, at(millis));
+                // A repeated answer is not a further loss.
+                assert_eq!(sizes.handle_answer(ROUTE, short, at(millis)), Step::Nothing);
             }
             let short = sequence_of(step) + 2;
-            assert_eq!(sizes.answered(ROUTE, short, at(millis)), expected);
+            assert_eq!(sizes.handle_answer(ROUTE, short, at(millis)), expected);
             let again = begin(&sizes, Mtu::Mtu4096, millis + 59_999);
             assert_eq!(again, Step::Nothing);
         }
     }
 
     #[test]
-    fn a_lost_packet_is_no_lost_size() {
+    fn one_lost_long_packet_is_not_reported() {
         let sizes = Sizes::default();
         let mut step = begin(&sizes, Mtu::Mtu1024, 0);
-        for _ in 1..LOSSES {
-            step = sizes.answered(ROUTE, sequence_of(step) + 2, at(0));
+        for _ in 1..LOSSES_BEFORE_REPORT {
+            step = sizes.handle_answer(ROUTE, sequence_of(step) + 2, at(0));
         }
         let last = sequence_of(step);
-        assert_eq!(sizes.answered(ROUTE, last, at(0)), Step::Nothing);
-        assert_eq!(sizes.answered(ROUTE, last + 2, at(0)), Step::Nothing);
+        assert_eq!(sizes.handle_answer(ROUTE, last, at(0)), Step::Nothing);
+        assert_eq!(sizes.handle_answer(ROUTE, last + 2, at(0)), Step::Nothing);
     }
 
     #[test]
     fn a_path_is_checked_again_after_a_minute_or_for_longer_packets() {
         let sizes = Sizes::default();
         let ask = |mtu, millis| begin(&sizes, mtu, millis);
-        let answer = |step, millis| sizes.answered(ROUTE, sequence_of(step), at(millis));
+        let answer = |step, millis| sizes.handle_answer(ROUTE, sequence_of(step), at(millis));
         answer(ask(Mtu::Mtu1024, 0), 0);
         assert_eq!(ask(Mtu::Mtu256, 59_999), Step::Nothing);
         answer(ask(Mtu::Mtu4096, 2), 3);
@@ -283,12 +283,12 @@ mod tests {
     #[test]
     fn a_question_of_the_peer_repeats_a_check_once() {
         let sizes = Sizes::default();
-        assert_eq!(sizes.heard(ROUTE), Step::Nothing);
+        assert_eq!(sizes.handle_question(ROUTE), Step::Nothing);
         let first = sequence_of(begin(&sizes, Mtu::Mtu1024, 0));
-        let second = sequence_of(sizes.heard(ROUTE));
-        assert_eq!(sizes.heard(ROUTE), Step::Nothing);
-        assert_eq!(sizes.answered(ROUTE, first, at(1)), Step::Nothing);
-        sizes.answered(ROUTE, second, at(1));
+        let second = sequence_of(sizes.handle_question(ROUTE));
+        assert_eq!(sizes.handle_question(ROUTE), Step::Nothing);
+        assert_eq!(sizes.handle_answer(ROUTE, first, at(1)), Step::Nothing);
+        sizes.handle_answer(ROUTE, second, at(1));
         assert_eq!(begin(&sizes, Mtu::Mtu1024, 60_000), Step::Nothing);
     }
 

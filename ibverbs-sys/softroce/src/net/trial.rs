@@ -161,8 +161,8 @@ impl Network {
         outbox.make_trial();
     }
 
-    /// Adds a question to the outbox, to the device at the end of `path` with the queue pair number `destination`, with a
-    /// payload of `padding` bytes. If its sequence number is odd, a peer of this crate answers the question.
+    /// Adds a question with a payload of `padding` bytes to the outbox. The question is sent on `path` to the queue pair number
+    /// `destination`. A peer of this crate answers questions with an odd sequence number.
     pub(super) fn ask(
         &self,
         outbox: &mut Outbox<'_>,
@@ -208,12 +208,12 @@ impl Network {
                 Some(path(arrival.local, arrival.source))
             });
             let route = (local, arrival.source.to_canonical());
-            self.continue_check(route, self.sizes.heard(route));
+            self.continue_check(route, self.sizes.handle_question(route));
         } else if opcode == ANSWER {
             let (peer, now) = (arrival.source.to_canonical(), self.timers.now());
             self.trials.record_answer(local, peer, sequence, now);
             let route = (local, peer);
-            self.continue_check(route, self.sizes.answered(route, sequence, now));
+            self.continue_check(route, self.sizes.handle_answer(route, sequence, now));
         }
         true
     }

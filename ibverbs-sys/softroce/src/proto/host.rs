@@ -153,11 +153,12 @@ pub trait Memory {
     /// key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Writes eight bytes at `address`, which must be a multiple of eight, so that no access sees only a part of them.
+    /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
-    /// Checks that a peer may flush memory with the rights `access`: a range, given by its address and length, or, with
-    /// `None`, the whole region or window. All earlier writes to it are visible to the program afterwards.
+    /// Checks that a peer may flush memory with the rights `access`, and flushes the memory. `range` is the address and the length
+    /// in bytes; `None` stands for the whole region or window. Afterwards, all earlier writes to the memory are visible to the
+    /// program.
     fn flush(
         &self,
         key: u32,

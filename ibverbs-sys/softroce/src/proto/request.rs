@@ -115,8 +115,8 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// Parameters of a flush: which earlier writes take effect at the peer before the flush completes, and how far they get (IBTA
-/// annex A19).
+/// Parameters of a flush (IBTA annex A19): the range of the peer's memory in which earlier writes take effect before the flush
+/// completes, and whether the writes become visible, persistent, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// First byte of the flushed range in the peer's memory.
@@ -218,7 +218,7 @@ pub enum SendOperation {
         /// Number that is added to the eight bytes.
         add: u64,
     },
-    /// Writes eight bytes of the peer's memory at once.
+    /// Writes eight bytes of the peer's memory atomically.
     AtomicWrite {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,

@@ -196,7 +196,7 @@ impl Draft {
         };
         let (payload, length) = match has_payload {
             true => (self.payload, self.length),
-            // Segments, which `ibv_wr_post(3)` permits, have no meaning.
+            // `ibv_wr_post(3)` permits segments, which have no effect.
             false => (Payload::Gathered(GatherList::new()), 0),
         };
         Ok(SendRequest {

@@ -1,6 +1,7 @@
 //! Messages of a fixed length on a connection of tokio.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Semaphore;
 
 use crate::connection;
@@ -40,13 +41,7 @@ pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Mea
     let (mut reader, mut writer) = connection::open(target).await?.into_split();
     let room = Semaphore::new(0);
     let size = load.size;
-    let writing = async {
-        let bytes = vec![0; size];
-        loop {
-            room.acquire().await?.forget();
-            writer.write_all(&bytes).await?;
-        }
-    };
+    let writing = write(&mut writer, &room, size);
     let reading = async {
         let mut bytes = vec![0; size];
         room.add_permits(load.depth);
@@ -60,5 +55,18 @@ pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Mea
     tokio::select! {
         written = writing => written,
         measured = reading => measured,
+    }
+}
+
+/// Writes messages for as long as there is room for them. Returns only errors.
+async fn write(
+    writer: &mut OwnedWriteHalf,
+    room: &Semaphore,
+    size: usize,
+) -> anyhow::Result<Measured> {
+    let bytes = vec![0; size];
+    loop {
+        room.acquire().await?.forget();
+        writer.write_all(&bytes).await?;
     }
 }

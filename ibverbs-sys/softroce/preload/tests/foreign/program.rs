@@ -12,8 +12,8 @@ use crate::library::library;
 /// Time limit of a program, enough for a machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Time that a program gets to end its children after it was asked to.
-const RESPITE: Duration = Duration::from_secs(5);
+/// Maximum time between the request to terminate and the end of a program, in which the program ends its children.
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns whether a program is in the search path.
 pub(crate) fn is_installed(program: &str) -> bool {
@@ -96,7 +96,10 @@ impl Running {
             // SAFETY: the call takes no pointers. The child was not waited for, so no other process has its number.
             unsafe { libc::kill(id, libc::SIGTERM) };
         }
-        if self.wait_until(Instant::now() + RESPITE).is_none() {
+        if self
+            .wait_until(Instant::now() + TERMINATION_TIMEOUT)
+            .is_none()
+        {
             // Fails only if the program has just ended.
             let _ = self.child.kill();
             let _ = self.child.wait();

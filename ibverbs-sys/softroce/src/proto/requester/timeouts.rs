@@ -36,7 +36,7 @@ impl Requester {
         times.into_iter().fold(None, earlier)
     }
 
-    /// Returns the number of timeouts since the last response.
+    /// Returns the number of timeouts since the last response of the peer.
     pub(in crate::proto) fn unanswered_timeouts(&self) -> u8 {
         self.timeouts
     }

@@ -58,8 +58,8 @@ enum TestName {
     EchoBw(Options),
     /// Rate of the items of a stream that an RPC call returns.
     ItemBw(Options),
-    /// Rate of RPC calls that return their argument, both as bulk memory, many outstanding at once; bytes are
-    /// counted in one direction.
+    /// Rate of RPC calls whose argument and result are bulk memory, with many calls in flight; bytes
+    /// are counted in one direction.
     BulkBw(Options),
 }
 

@@ -21,7 +21,7 @@ pub enum Verb {
     Echo,
     /// An item of a stream that a remote procedure call returns.
     Item,
-    /// A remote procedure call that returns its argument, both as bulk memory.
+    /// A remote procedure call that returns its argument. Argument and result are bulk memory.
     Bulk,
 }
 

@@ -1,4 +1,4 @@
-//! The files of a device under `/sys` and `/dev`, as programs see them that look there.
+//! The files of a device under `/sys` and `/dev`, as other programs see them.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::context;
 use common::program::with_device;
 use rdma_core::Context;
 
-/// Files of a RoCE device, and the text of those whose text is the same for all of them.
+/// Files of a RoCE device; with the text of the file if it is the same for all devices.
 const FILES: &[(&str, Option<&str>)] = &[
     ("fw_ver", None),
     ("node_desc", None),
@@ -31,7 +31,8 @@ const FILES: &[(&str, Option<&str>)] = &[
     ("ports/1/state", None),
 ];
 
-/// Runs a program with the device under test, and returns what it prints, or `None` if it fails.
+/// Runs a program with the device under test. Returns the output of the program; `None` if the
+/// program fails.
 fn printed(context: &Context, words: &[&str]) -> Option<String> {
     let mut command = Command::new(words[0]);
     let output = with_device(command.args(&words[1..]), context).output();

@@ -8,7 +8,7 @@ use common::{Pair, bytes, carry_out, context, pattern, where_supported};
 use rdma_core::memory::DeviceMemory;
 use rdma_core::{AccessFlags, ConnectOptions, Context, ProtectionDomain, SendRequest};
 
-/// Returns a context and one that shares its objects, where the device has the verb.
+/// Returns two contexts that share their objects; `None` if the device does not support this.
 fn shared() -> Option<(Context, Context)> {
     let context = context();
     let second = where_supported(context.share())?;
@@ -22,7 +22,7 @@ fn pair_in(domain: &ProtectionDomain) -> Pair {
 #[test]
 fn a_descriptor_that_is_no_device_s_is_refused() {
     let file = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: no context is made.
+    // SAFETY: the import fails, so no context exists.
     let refused = unsafe { Context::import(file.into()) }.unwrap_err();
     assert!(
         refused.to_string().contains("ibv_import_device"),
@@ -57,7 +57,7 @@ fn an_imported_domain_is_used_as_the_original_one() {
     let mut content = [0; 64];
     target.read_at(0, &mut content).unwrap();
     assert_eq!(content[..], bytes(64, 1));
-    // Each context closes when its objects are gone.
+    // A context is closed after its last object is destroyed.
     drop((context, domain, pair, sends));
     drop(second);
     assert!(same.allocate(64).is_ok());
@@ -96,7 +96,7 @@ fn an_imported_region_has_the_key_of_the_region() {
     target.read_at(0, &mut content).unwrap();
     assert_eq!(content[..], bytes(64, 2));
     drop(buffer);
-    // SAFETY: no region is made.
+    // SAFETY: the import fails, so no region exists.
     let gone = unsafe { same.import_region(handle, first, access, ()) };
     assert!(gone.is_err());
 }
@@ -140,6 +140,6 @@ fn the_command_descriptor_is_duplicated_by_the_program() {
         second
             .import_protection_domain(stranger.object_handle())
             .is_err(),
-        "of a context that was opened apart"
+        "the domain of a context that shares no objects"
     );
 }

@@ -7,9 +7,8 @@ mod queues;
 use std::fmt;
 use std::sync::Arc;
 
-use rdma_core::DatagramOptions;
 use rdma_core::address::{AddressHandle, AddressVector, DatagramHeader, Destination};
-use rdma_core::{QueuePair, Transport};
+use rdma_core::{DatagramOptions, QueuePair, Transport};
 
 pub use self::address::DatagramAddress;
 pub use self::group::GroupMember;

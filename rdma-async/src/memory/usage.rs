@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rdma_core::memory::HugePages;
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ pub(super) const UNIT: usize = 64;
 #[must_use]
 pub struct PoolOptions {
     pub(crate) limit: Option<usize>,
-    pub(crate) huge_pages: rdma_core::memory::HugePages,
+    pub(crate) huge_pages: HugePages,
 }
 
 impl PoolOptions {
@@ -28,7 +29,7 @@ impl PoolOptions {
     }
 
     /// Sets whether the memory is in huge pages. The default is ordinary pages.
-    pub fn huge_pages(mut self, huge_pages: rdma_core::memory::HugePages) -> Self {
+    pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }

@@ -216,8 +216,8 @@ impl ConnectionId {
         Ok(pair)
     }
 
-    /// Connects the queue pair to the peer whose response contained the parameters `peer`, without
-    /// confirming the connection to that peer, which sends nothing before [`Self::confirm`]. The first
+    /// Connects the queue pair to the peer whose response contained the parameters `peer`, but does
+    /// not confirm the connection. The peer sends nothing before [`Self::confirm`]. This is the first
     /// half of [`Self::establish`].
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub(crate) struct DeviceMemoryHandle {
     raw: NonNull<sys::ibv_dm>,
     len: usize,
     context: Arc<ContextHandle>,
-    /// Set if this object only stands for memory that belongs to another value, which frees it.
+    /// Set for imported memory, which belongs to another object. That object frees the memory.
     is_imported: bool,
 }
 
@@ -57,8 +57,8 @@ impl DeviceMemoryHandle {
         }
     }
 
-    /// Takes ownership of imported device memory, which must belong to `context`. The library
-    /// checks all accesses to the memory, so `len` may be wrong.
+    /// Takes ownership of imported device memory, which must belong to `context`. A wrong `len` is
+    /// harmless: the library checks all accesses to the memory.
     pub(super) fn import(
         context: Arc<ContextHandle>,
         raw: NonNull<sys::ibv_dm>,

@@ -1,5 +1,5 @@
-//! Objects that several contexts share: contexts made of the command descriptor of another context,
-//! and the objects that are imported by their handles.
+//! Objects that several contexts share: contexts that are opened from the command descriptor of
+//! another context, and objects that are imported by their handles.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -19,8 +19,8 @@ use crate::memory::{AccessFlags, Buffer, DeviceMemory, UnmappedRegion};
 use crate::protection_domain::ProtectionDomain;
 
 impl Context {
-    /// Returns the command descriptor of the context, which [`Self::import`] takes a duplicate of, in
-    /// this or in another process. Returns `None` for devices without a descriptor.
+    /// Returns the command descriptor of the context; `None` for devices without a descriptor. This
+    /// or another process passes a duplicate of the descriptor to [`Self::import`].
     #[doc(alias = "cmd_fd")]
     pub fn command_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the context is open; the field never changes.
@@ -30,9 +30,9 @@ impl Context {
         (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Opens the device once more, as a context that shares the objects of this context: each can
-    /// [import](Self::import_protection_domain) those of the other. Asynchronous events of an object
-    /// arrive at the context that created the object.
+    /// Opens the device again, as a context that shares the objects of this context: each context
+    /// can [import](Self::import_protection_domain) the objects of the other context. Asynchronous
+    /// events of an object arrive at the context that created the object.
     ///
     /// # Errors
     ///
@@ -70,16 +70,16 @@ impl Context {
         unsafe { Self::import(duplicate) }
     }
 
-    /// Makes a context of a duplicate of the command descriptor of another context. The other
+    /// Opens a context from a duplicate of the command descriptor of another context. The other
     /// context may belong to another process, which passes the descriptor over a Unix socket. The
     /// new context closes the descriptor.
     ///
     /// # Errors
     ///
-    /// The error of `ibv_import_device`: `EINVAL` for descriptors that are no device's,
-    /// [unsupported](Error::is_unsupported) for drivers without the verb. libibverbs does not tell
-    /// whether the descriptor was closed, so it stays open after an error. softroce supports
-    /// descriptors of the same process only.
+    /// The error of `ibv_import_device`: `EINVAL` for descriptors that belong to no device,
+    /// [unsupported](Error::is_unsupported) for drivers without the verb. libibverbs does not report
+    /// whether it has closed the descriptor, so the descriptor stays open after an error. softroce
+    /// supports only descriptors of the same process.
     ///
     /// # Safety
     ///
@@ -102,9 +102,9 @@ impl Context {
     }
 
     /// Imports the protection domain with this [handle](ProtectionDomain::object_handle), which
-    /// must belong to this context or to one that shares the objects of this context. Objects of
-    /// the imported domain belong to this context. The domain must not be freed before them: only
-    /// dropping the original value frees it, and fails while the domain has objects.
+    /// must belong to this context or to a context that shares the objects of this context. Objects
+    /// of the imported domain belong to this context. Only dropping the original value frees the
+    /// domain, which fails while the domain has objects.
     ///
     /// # Errors
     ///
@@ -120,8 +120,8 @@ impl Context {
     }
 
     /// Imports `len` bytes of device memory by its [handle](DeviceMemory::object_handle). The
-    /// memory must belong to this context or to one that shares the objects of this context. It is
-    /// freed when the original value is dropped.
+    /// memory must belong to this context or to a context that shares the objects of this context. It
+    /// is freed when the original value is dropped.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl ProtectionDomain {
     }
 
     /// Imports a memory region by its [handle](Buffer::object_handle). The region must belong to
-    /// the context of this domain or to one that shares the objects of that context. The result
+    /// the context of this domain or to a context that shares the objects of that context. The result
     /// has the length and the keys of the region. `first` is the address that requests use for the
     /// first byte, and `access` the access flags of the region; the library reports neither. The
     /// region is deregistered when the original value is dropped. `keep` is dropped after the

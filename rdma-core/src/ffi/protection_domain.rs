@@ -16,7 +16,7 @@ pub(crate) struct ProtectionDomainHandle {
     /// The domains from which this parent domain was created, which must outlive this domain. `None`
     /// if this is not a parent domain.
     parts: Option<Parts>,
-    /// Set if this object only stands for a domain that belongs to another value, which frees it.
+    /// Set for an imported domain, which belongs to another object. That object frees the domain.
     is_imported: bool,
 }
 

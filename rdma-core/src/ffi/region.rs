@@ -24,8 +24,8 @@ pub(super) struct RawRegion {
     lkey: LocalKey,
     rkey: u32,
     domain: Arc<ProtectionDomainHandle>,
-    /// Set if this object only stands for a region that belongs to another value, which deregisters
-    /// it.
+    /// Set for an imported region, which belongs to another object. That object deregisters the
+    /// region.
     is_imported: bool,
 }
 
@@ -106,7 +106,8 @@ impl RawRegion {
         &self.domain
     }
 
-    /// Deregisters the region, or unimports an imported one. Does nothing if the region was already deregistered.
+    /// Deregisters the region; unimports an imported region. Does nothing if the region was already
+    /// deregistered or unimported.
     pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         if self.is_imported {

@@ -178,8 +178,8 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
-    /// Grants peers a further access to the memory, by a separate registration with a key of its own.
-    /// The memory can therefore have a key for each peer, which ends without the others.
+    /// Registers the memory again, and grants peers access by the key of this registration. Each peer
+    /// can therefore have its own key for the memory, which is revoked independently of the other keys.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, Context};
@@ -249,8 +249,9 @@ impl ExposedMemory {
     }
 }
 
-/// A further grant of access to [`ExposedMemory`], from [`ExposedMemory::grant`]. The access by its key ends
-/// when the program calls [`Self::revoke`] or drops the value; the access by other keys goes on.
+/// An additional grant of access to [`ExposedMemory`], created by [`ExposedMemory::grant`]. Access
+/// by the key of this grant ends when the program calls [`Self::revoke`] or drops the value; access
+/// by other keys continues.
 #[derive(Debug)]
 pub struct ExposedGrant {
     /// Declared before `memory`, so that the access ends before the memory can be used again.
@@ -274,7 +275,7 @@ impl ExposedGrant {
     ///
     /// # Errors
     ///
-    /// The error of the deregistration. The access may then go on, and the memory is never freed.
+    /// The error of the deregistration. Access may then continue, and the memory is never freed.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(mut self) -> Result<()> {
         self.lease.end()

@@ -68,7 +68,8 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
 
     let is_on_softroce = |(place, _): &(Place, _)| *place == Place::Device(Target::Softroce);
     if places.iter().any(is_on_softroce) {
-        // Tests that need this library build it, too. The build would count as time of the first of them.
+        // Some tests build this library if it is missing. Without this line, the build would count as
+        // time of the first such test.
         softroce::library(shell)?;
     }
 

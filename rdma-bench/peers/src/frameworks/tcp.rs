@@ -35,7 +35,8 @@ pub(super) async fn measure(load: &Load, target: (&str, u16)) -> anyhow::Result<
     .await
 }
 
-/// Measures messages and their echo, as many at once as the load says: one task writes while another one reads.
+/// Measures the rate of messages and their echoes, with as many in flight as the load defines. One
+/// future writes the messages while another future reads the echoes.
 pub(super) async fn rate(load: &Load, target: (&str, u16)) -> anyhow::Result<Measured> {
     let (mut reader, mut writer) = connection::open(target).await?.into_split();
     let room = Semaphore::new(0);

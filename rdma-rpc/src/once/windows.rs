@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Number;
+use crate::codec::{Encode, Format};
 use crate::metadata::Metadata;
 use crate::observe;
 use crate::server::Call;
@@ -21,6 +23,10 @@ const SESSIONS: usize = 1024;
 
 /// Maximum number of answers that are kept for a client.
 const ANSWERS: usize = 256;
+
+/// Number of bytes of the answers of all clients above which those of the clients that have been silent for longest are
+/// dropped.
+const KEPT: usize = 256 << 20;
 
 /// Maximum number of calls of a client that are remembered without their answers.
 const DROPPED: usize = 16 * ANSWERS;
@@ -39,6 +45,8 @@ struct State {
     clock: u64,
     /// Set once the calls of a client were forgotten.
     has_evicted: bool,
+    /// Number of bytes of the answers that are kept.
+    kept: usize,
 }
 
 /// Calls of one client.
@@ -58,6 +66,8 @@ struct Window {
 #[derive(Debug)]
 struct Entry {
     answer: watch::Sender<Answer>,
+    /// Number of bytes of the answer, once there is one.
+    len: AtomicUsize,
 }
 
 #[derive(Debug, Clone)]
@@ -134,12 +144,24 @@ impl Windows {
         if let Some(known) = window.calls.get(&number.call) {
             return Some((Arc::clone(known), false));
         }
-        window.forget(number.floor);
+        let freed = window.forget(number.floor);
         let entry = Arc::new(Entry {
             answer: watch::Sender::new(Answer::Awaited),
+            len: AtomicUsize::new(0),
         });
         window.calls.insert(number.call, Arc::clone(&entry));
+        state.kept -= freed;
         Some((entry, true))
+    }
+
+    /// Keeps the answer of a call, which has `len` bytes, in its entry.
+    fn keep(&self, entry: &Entry, answer: Answer, len: usize) {
+        let mut state = self.state.lock();
+        // A call that runs is never forgotten, so the bytes are those of an entry of a window.
+        entry.len.store(len, Ordering::Relaxed);
+        state.kept += len;
+        entry.answer.send_replace(answer);
+        state.shed(KEPT);
     }
 }
 
@@ -176,9 +198,27 @@ impl State {
             .iter()
             .filter(|(_, window)| window.is_idle())
             .min_by_key(|(_, window)| window.last_used);
-        if let Some(id) = idle.map(|(id, _)| *id) {
-            self.sessions.remove(&id);
+        let idle = idle.map(|(id, _)| *id);
+        if let Some(window) = idle.and_then(|id| self.sessions.remove(&id)) {
+            let kept = window.calls.values().map(|entry| entry.len());
+            self.kept -= kept.sum::<usize>();
             self.has_evicted = true;
+        }
+    }
+
+    /// Drops answers if they have more than `limit` bytes together: those of the clients that have been silent for
+    /// longest, until the half is left.
+    fn shed(&mut self, limit: usize) {
+        if self.kept <= limit {
+            return;
+        }
+        let mut windows: Vec<&mut Window> = self.sessions.values_mut().collect();
+        windows.sort_unstable_by_key(|window| window.last_used);
+        for window in windows {
+            self.kept -= window.drop_answers(0);
+            if self.kept <= limit / 2 {
+                return;
+            }
         }
     }
 }
@@ -189,25 +229,37 @@ impl Window {
         self.calls.values().all(|entry| entry.is_done())
     }
 
-    /// Drops the answers that the client has, and the oldest ones beyond the limit.
-    fn forget(&mut self, floor: u64) {
+    /// Drops the answers that the client has, and the oldest ones, so that there is room for another. Returns the
+    /// number of their bytes.
+    fn forget(&mut self, floor: u64) -> usize {
         self.floor = self.floor.max(floor);
-        let floor = self.floor;
-        self.calls
-            .retain(|call, entry| *call >= floor || !entry.is_done());
+        let (floor, mut freed) = (self.floor, 0);
+        self.calls.retain(|call, entry| {
+            let is_kept = *call >= floor || !entry.is_done();
+            freed += if is_kept { 0 } else { entry.len() };
+            is_kept
+        });
         self.dropped = self.dropped.split_off(&floor);
+        freed + self.drop_answers(ANSWERS - 1)
+    }
+
+    /// Drops the oldest answers, so that `most` are left. Returns the number of their bytes.
+    fn drop_answers(&mut self, most: usize) -> usize {
         let done = self.calls.iter().filter(|(_, entry)| entry.is_done());
         let done: Vec<u64> = done.map(|(call, _)| *call).collect();
-        let excess = (done.len() + 1).saturating_sub(ANSWERS);
+        let excess = done.len().saturating_sub(most);
+        let mut freed = 0;
         for call in &done[..excess] {
-            self.calls.remove(call);
+            let dropped = self.calls.remove(call);
+            freed += dropped.map_or(0, |entry| entry.len());
             self.dropped.insert(*call);
         }
         while self.dropped.len() > DROPPED {
             if let Some(oldest) = self.dropped.pop_first() {
-                self.floor = oldest.saturating_add(1);
+                self.floor = self.floor.max(oldest.saturating_add(1));
             }
         }
+        freed
     }
 }
 
@@ -215,16 +267,23 @@ impl Entry {
     fn is_done(&self) -> bool {
         !matches!(*self.answer.borrow(), Answer::Awaited)
     }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
 }
 
 /// Runs the handler of a call at most once, as a task that does not end with its connection. Returns its result to
 /// the call and to its repetitions.
 #[doc(hidden)]
-pub async fn once<Q, T, E, Fut>(
+pub async fn once<F, Q, T, E, Fut>(
     mut call: Call<Q>,
     handle: impl FnOnce(Call<Q>) -> Fut,
 ) -> Result<T, E>
 where
+    F: Format,
+    F::Response: Encode<T>,
+    F::Error: Encode<E>,
     T: Clone + Send + Sync + 'static,
     E: Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<T, E>> + Send + 'static,
@@ -241,13 +300,17 @@ where
     if is_new {
         // The limits count the handler as long as it runs, even if the call was cancelled.
         let gates = call.take_gates();
+        let context = call.context.clone();
         let (entry, handled) = (Arc::clone(&entry), AssertUnwindSafe(handle(call)));
         tokio::spawn(observe::continued(async move {
-            let answer = match handled.catch_unwind().await {
-                Ok(result) => Answer::Kept(Arc::new(result)),
-                Err(_) => Answer::Panicked,
+            let (answer, len) = match handled.catch_unwind().await {
+                Ok(result) => {
+                    let len = len::<F, T, E>(&result);
+                    (Answer::Kept(Arc::new(result)), len)
+                }
+                Err(_) => (Answer::Panicked, 0),
             };
-            entry.answer.send_replace(answer);
+            context.windows().keep(&entry, answer, len);
             drop(gates);
         }));
     }
@@ -265,6 +328,22 @@ where
         },
         _ => resume_unwind(Box::new("the handler panicked")),
     }
+}
+
+/// Returns about the number of bytes of an answer.
+fn len<F, T, E>(result: &Result<T, E>) -> usize
+where
+    F: Format,
+    F::Response: Encode<T>,
+    F::Error: Encode<E>,
+{
+    let encoded = catch_unwind(AssertUnwindSafe(|| match result {
+        Ok(value) => F::Response::encoded_len(value),
+        Err(error) => F::Error::encoded_len(error),
+    }));
+    // A value that cannot be encoded fails the call later.
+    let encoded = encoded.unwrap_or(Ok(0)).unwrap_or(0);
+    encoded + size_of_val(result)
 }
 
 #[cfg(test)]
@@ -291,7 +370,9 @@ mod tests {
     fn run(windows: &Windows, number: Number) -> bool {
         check(windows, number).unwrap();
         let (entry, is_new) = windows.enter(number).unwrap();
-        entry.answer.send_replace(Answer::Panicked);
+        if is_new {
+            windows.keep(&entry, Answer::Panicked, 100);
+        }
         is_new
     }
 
@@ -414,6 +495,42 @@ mod tests {
         }
         let refused = check(&windows, number(&windows, 0, 0, false));
         assert!(matches!(refused, Err(Status::Overloaded(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_bytes_of_answers_are_limited() {
+        let windows = Windows::default();
+        for session in 0..3 {
+            for call in 0..2 {
+                assert!(run(&windows, number(&windows, session, call, false)));
+            }
+        }
+        let mut state = windows.state.lock();
+        assert_eq!(state.kept, 600);
+        state.shed(600);
+        assert_eq!(state.kept, 600);
+        state.shed(599);
+        assert_eq!(state.kept, 200);
+        drop(state);
+        let unknown = Err(Status::ExecutionUnknown);
+        for session in 0..2 {
+            for is_repeated in [false, true] {
+                let call = number(&windows, session, 1, is_repeated);
+                assert_eq!(check(&windows, call), unknown);
+            }
+        }
+        assert!(!run(&windows, number(&windows, 2, 1, true)));
+        // Answers that are dropped otherwise are counted, too.
+        let next = Number {
+            floor: 2,
+            ..number(&windows, 2, 2, false)
+        };
+        assert!(run(&windows, next));
+        assert_eq!(windows.state.lock().kept, 100);
+        for session in 3..SESSIONS as u128 + 3 {
+            assert!(run(&windows, number(&windows, session, 0, false)));
+        }
+        assert_eq!(windows.state.lock().kept, 100 * SESSIONS);
     }
 
     #[test]

@@ -327,6 +327,33 @@ async fn a_result_that_cannot_be_decoded_is_released(address: Address) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_whose_call_was_cancelled_is_released() {
+    let server = Server::new(StoreServer::new(Stored)).bulk_lease(Duration::from_secs(3600));
+    let server = listen(server, common::tcp()).await;
+    let mut raw = Raw::connect(&server).await;
+    let call = message(&[request("Store.give", (0, 0), b"")]);
+    assert!(within("the call", raw.say(&call)).await);
+    let answer = within("the answer", raw.hear()).await.unwrap();
+    assert_eq!(answer[4], 2, "{answer:x?}");
+    // The cancellation has crossed the answer.
+    let cancel = message(&[frame(7, 0, 0, (0, 0), b"")]);
+    assert!(within("the cancellation", raw.say(&cancel)).await);
+    within("the end of the lease", async {
+        loop {
+            // One byte of the first lease of the connection.
+            let read = [&[0, 0, 0, 9][..], &[0; 8], &[0, 0, 0, 1]].concat();
+            assert!(raw.say(&message(&[frame(10, 0, 0, (0, 1), &read)])).await);
+            let answer = raw.hear().await.unwrap();
+            assert_eq!(answer[4], 12, "no revocation: {answer:x?}");
+            if answer[7] == 1 {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_answers_of_its_client_is_disconnected() {
     let (mut raw, client) = raw_server(common::tcp()).await;
     // Each frame requests the end of a lease, to which the client gives an answer.

@@ -1,8 +1,8 @@
 //! Leases: bulk memory of this end, while the peer may access it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -342,8 +342,22 @@ pub(crate) fn place<T>(
     }
 }
 
+/// Leases of a result, which a caller that does not take the result releases.
+#[derive(Debug)]
+pub(crate) struct Results(Vec<Weak<LeaseState>>);
+
+impl Results {
+    /// Ends the leases, because the caller has dropped the result without decoding it.
+    pub(crate) fn release(&self) {
+        let leases = self.0.iter().filter_map(Weak::upgrade);
+        leases.for_each(|lease| lease.set_released());
+    }
+}
+
 /// Ends the leases of a result when the caller has dropped the bulks, after `limit` at the latest.
-pub(crate) fn serve_results(mut leased: Leased, limit: Duration) {
+pub(crate) fn serve_results(mut leased: Leased, limit: Duration) -> Results {
+    let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
+    let results = Results(states.collect());
     for lease in std::mem::take(&mut leased.0) {
         let core = Arc::clone(&lease.core);
         let counted = Counted::new(&core);
@@ -357,6 +371,7 @@ pub(crate) fn serve_results(mut leased: Leased, limit: Duration) {
             drop(counted);
         });
     }
+    results
 }
 
 /// Returns the number of bulks that further results of a connection may have.

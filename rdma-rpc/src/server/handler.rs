@@ -379,7 +379,9 @@ where
         match placed {
             Ok(Ok((placed, leased))) => {
                 if !leased.is_empty() {
-                    bulk::serve_results(leased, Serving::of(core).shared.bulk_lease);
+                    let serving = Serving::of(core);
+                    let results = bulk::serve_results(leased, serving.shared.bulk_lease);
+                    serving.slots.set_results(id, results);
                 }
                 match placed {
                     Placed::Batched => None,

@@ -2,7 +2,8 @@
 //!
 //! A server that gets a block copies it to its peers, and acknowledges it when two of the three servers have it. A
 //! reader asks two of them, and takes the newer version. A server that starts anew gets the blocks from its peers
-//! before it serves. Blocks are in memory, so two servers must not be dead at once.
+//! before it serves. Blocks are in memory, so two servers must not be dead at once. All of them name a server by the
+//! same address.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example block_store -- serve rdma://10.77.0.1:7471 PEER PEER
@@ -26,7 +27,8 @@ const BLOCK: usize = 64 << 10;
 /// Time within which a peer must answer, or counts as dead.
 const PEER: Duration = Duration::from_secs(1);
 
-/// Version of a block: a counter, and the number of the server that wrote it.
+/// Version of a block: a counter, and the number of the server that wrote it, which is the rank of its address among
+/// those of the three servers.
 type Version = (u64, u64);
 
 /// Block with its version.
@@ -85,6 +87,16 @@ impl Node {
         blocks.get(&number).cloned()
     }
 
+    /// Stores a block with a version that is newer than the own one and than `theirs`. Returns the version.
+    fn store_newer(&self, number: u64, theirs: Version, bytes: Arc<[u8]>) -> Version {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = blocks.get(&number).map_or((0, 0), |(version, _)| *version);
+        // Under the lock: two writes that run at once get different versions.
+        let version = (own.max(theirs).0 + 1, self.number);
+        blocks.insert(number, (version, bytes));
+        version
+    }
+
     fn store(&self, number: u64, version: Version, bytes: Arc<[u8]>) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let newer = (version, bytes);
@@ -117,26 +129,19 @@ impl Node {
         Err(format!("no peer answers: {refused}"))
     }
 
-    /// Gets the blocks of the peers that this server does not have. Returns whether a peer has answered.
-    async fn catch_up(&self) -> bool {
-        let mut has_answer = false;
+    /// Gets the blocks of all peers that this server does not have. A block that two of the three servers have may
+    /// be at one of the peers alone.
+    async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
-            let Ok(client) = peer.client().await else {
-                continue;
-            };
-            let Ok(numbers) = client.numbers().await else {
-                continue;
-            };
-            has_answer = true;
-            for number in numbers {
-                if let Ok(Some((version, bulk))) = client.fetch(number).await
-                    && let Ok(bytes) = bulk.read(..).await
-                {
+            let client = peer.client().await?;
+            for number in client.numbers().await.map_err(text)? {
+                if let Some((version, bulk)) = client.fetch(number).await.map_err(text)? {
+                    let bytes = bulk.read(..).await.map_err(text)?;
                     self.store(number, version, bytes[..].into());
                 }
             }
         }
-        has_answer
+        Ok(())
     }
 }
 
@@ -158,9 +163,7 @@ impl Blocks for Shared {
             let client = peer.client().await?;
             client.version(number).await.map_err(text)
         });
-        let own = node.block(number).map_or((0, 0), |(version, _)| version);
-        let version = (own.max(theirs.await?).0 + 1, node.number);
-        node.store(number, version, Arc::clone(&bytes));
+        let version = node.store_newer(number, theirs.await?, Arc::clone(&bytes));
         node.ask(move |peer| {
             let bytes = Arc::clone(&bytes);
             async move {
@@ -222,19 +225,19 @@ async fn serve(address: &str, peers: &[&str], is_new: bool) -> Result<(), Box<dy
         })
     };
     let node = Arc::new(Node {
-        number: u64::from(process::id()),
+        number: peers.iter().filter(|peer| **peer < address).count() as u64,
         blocks: Mutex::default(),
         peers: peers.iter().map(peer).collect(),
     });
     // The first servers have nobody to ask.
-    while !is_new && !node.catch_up().await {
+    while !is_new && node.catch_up().await.is_err() {
         sleep(Duration::from_millis(50)).await;
     }
     let server = Server::new(BlocksServer::new(Shared(Arc::clone(&node))));
     let server = server.listen(address).await?;
     // Blocks that were written meanwhile.
-    if !is_new {
-        node.catch_up().await;
+    while !is_new && node.catch_up().await.is_err() {
+        sleep(Duration::from_millis(50)).await;
     }
     println!("serving at {}", server.address());
     tokio::signal::ctrl_c().await?;

@@ -218,8 +218,8 @@ pub enum BulkError {
     /// A bulk of the peer cannot be passed on.
     #[error("it is memory of the peer: read it, and send a bulk of the bytes")]
     Foreign,
-    /// The peer keeps too many bulks of earlier results.
-    #[error("the caller keeps too many bulks of results")]
+    /// A value has more than 1024 bulks, or the peer keeps too many bulks of earlier results.
+    #[error("the value has too many bulks, or the caller keeps too many bulks of results")]
     TooMany,
     /// The two ends disagree about the memory of the bulk.
     #[error("its memory is other than its owner said")]

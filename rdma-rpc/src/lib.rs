@@ -66,8 +66,8 @@
 //!
 //! # What it does not do
 //!
-//! This crate does not repeat calls that may have been executed: only the application knows whether a call
-//! may run twice. It does not encrypt RDMA. Without [`Server::authenticate`], any peer that can reach the
+//! This crate does not repeat calls that may have been executed, except those of methods with `#[rpc(once)]`: only
+//! the application knows whether a call may run twice. It does not encrypt RDMA. Without [`Server::authenticate`], any peer that can reach the
 //! server may call its methods.
 
 #![forbid(unsafe_code)]
@@ -125,7 +125,14 @@ mod wire;
 /// at most once: a repeated call gets the answer of the first one, whose handler goes on without the connection. A
 /// server that was started anew, or that has dropped the answer, executes nothing, and the call fails with
 /// [`Error::ExecutionUnknown`]. The result and the error of such a method are `Clone`, `Send` and `Sync`. A server
-/// keeps the last 256 answers of a client that the client has not yet, for 1024 clients.
+/// keeps the last 256 answers of a client that the client has not yet, for 1024 clients, and at most about 256 MiB of
+/// them.
+///
+/// A handler counts for the limits of the server until it ends, even if its call was cancelled. A client can have as
+/// many running handlers as the [concurrency](Server::concurrency) of the server, but at least 256; a further call
+/// fails with [`Error::Overloaded`]. So does the first call of a further client while each of the 1024 clients has a
+/// running handler. [`ServerHandle::shutdown`] does not wait for handlers whose call was cancelled or whose connection
+/// has ended.
 ///
 /// ```
 /// use rdma_rpc::{Address, Receiver, Sender, Server};

@@ -10,7 +10,7 @@ use common::frames::{frame, message, request};
 use common::raw::Raw;
 use common::{client, connect, listen, over_every_transport, transport, within};
 use rdma_async::{LocalMrWriteAccess, RemoteMr};
-use rdma_rpc::{Address, Bulk, CallError, Context, Error, Server, ServerHandle};
+use rdma_rpc::{Address, Bulk, BulkError, CallError, Context, Error, Server, ServerHandle};
 use tokio::net::TcpListener;
 
 over_every_transport! {
@@ -21,6 +21,9 @@ over_every_transport! {
     frames_of_unknown_leases_are_nobodys;
     a_peer_that_never_drops_its_results_loses_them;
     memory_that_does_not_exist_ends_its_connection_alone;
+    a_request_with_too_many_bulks_is_refused;
+    a_bulk_that_a_result_has_twice_is_leased_until_both_are_dropped;
+    a_result_that_cannot_be_decoded_is_released;
 }
 
 const LEN: usize = 10_000;
@@ -30,6 +33,9 @@ trait Store {
     async fn load(&self, into: Bulk) -> Result<(), String>;
     async fn give(&self, cx: &Context) -> Result<Bulk, String>;
     async fn take(&self, bulk: Bulk) -> Result<(), String>;
+    async fn count(&self, bulks: Vec<Bulk>) -> Result<u32, String>;
+    async fn pair(&self) -> Result<(Bulk, Bulk), String>;
+    async fn mixed(&self) -> Result<(Bulk, bool), String>;
 }
 
 struct Stored;
@@ -48,6 +54,19 @@ impl Store for Stored {
     async fn take(&self, bulk: Bulk) -> Result<(), String> {
         let read = bulk.read(..).await;
         read.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn count(&self, bulks: Vec<Bulk>) -> Result<u32, String> {
+        Ok(bulks.len() as u32)
+    }
+
+    async fn pair(&self) -> Result<(Bulk, Bulk), String> {
+        let bulk = Bulk::from(vec![5; LEN]);
+        Ok((bulk.clone(), bulk))
+    }
+
+    async fn mixed(&self) -> Result<(Bulk, bool), String> {
+        Ok((Bulk::from(vec![5; LEN]), true))
     }
 }
 
@@ -242,6 +261,113 @@ async fn memory_that_does_not_exist_ends_its_connection_alone(address: Address) 
         assert_eq!((response[4], response[7] & 1), (2, 1), "{response:x?}");
     }
     within("a call", client.give()).await.unwrap();
+}
+
+async fn a_request_with_too_many_bulks_is_refused(address: Address) {
+    let (server, client) = serve(address).await;
+    let mut raw = Raw::connect(&server).await;
+    for (count, expected) in [(0x0400_u16, 2), (0x0401, 3)] {
+        // The number of bulks, and a token of no memory for each.
+        let mut body = vec![count as u8 | 0x80, (count >> 7) as u8];
+        body.extend([1, 0, 0, 0].repeat(count.into()));
+        let call = message(&[request("Store.count", (0, u32::from(count)), &body)]);
+        assert!(within("the call", raw.say(&call)).await);
+        let answer = within("the answer", raw.hear()).await.unwrap();
+        assert_eq!(answer[4], expected, "{count} bulks: {answer:x?}");
+    }
+    let bulks = |count: u32| (0..count).map(|_| Bulk::from(vec![0; 8])).collect();
+    // So many that the first attempt to encode them ends early.
+    let counted = within("a call", client.count(bulks(1024))).await;
+    assert_eq!(counted.unwrap(), 1024);
+    let error = within("a call", client.count(bulks(1025)))
+        .await
+        .unwrap_err();
+    let refused = matches!(error, CallError::Rpc(Error::Bulk(BulkError::TooMany)));
+    assert!(refused, "{error:?}");
+}
+
+async fn a_bulk_that_a_result_has_twice_is_leased_until_both_are_dropped(address: Address) {
+    let (mut raw, client) = raw_server(address).await;
+    // Number 9, and no memory.
+    let token = [9, 0, 0, 0];
+    let answering = async {
+        let request = within("the request", raw.hear()).await.unwrap();
+        let word = |at: usize| u32::from_be_bytes(*request[at..].first_chunk().unwrap());
+        let response = frame(2, 1, 0, (word(12), word(16)), &[token, token].concat());
+        assert!(raw.say(&message(&[response])).await);
+    };
+    let (pair, ()) = tokio::join!(client.pair(), answering);
+    let (first, second) = pair.unwrap();
+    drop(first);
+    // The next frame is the request, and no release.
+    let next = client.clone();
+    let call = tokio::spawn(async move { next.give().await });
+    let request = within("the request", raw.hear()).await.unwrap();
+    assert_eq!(request[4], 1, "{request:x?}");
+    drop(second);
+    let release = within("the release", raw.hear()).await.unwrap();
+    assert_eq!((release[4], release[19]), (14, 9), "{release:x?}");
+    call.abort();
+}
+
+async fn a_result_that_cannot_be_decoded_is_released(address: Address) {
+    let (mut raw, client) = raw_server(address).await;
+    let answering = async {
+        let request = within("the request", raw.hear()).await.unwrap();
+        let word = |at: usize| u32::from_be_bytes(*request[at..].first_chunk().unwrap());
+        // A token of lease 9, and no bool.
+        let response = frame(2, 1, 0, (word(12), word(16)), &[9, 0, 0, 0, 77]);
+        assert!(raw.say(&message(&[response])).await);
+        let release = within("the release", raw.hear()).await.unwrap();
+        assert_eq!((release[4], release[19]), (14, 9), "{release:x?}");
+    };
+    let (outcome, ()) = tokio::join!(client.mixed(), answering);
+    let undecoded = matches!(outcome, Err(CallError::Rpc(Error::Decode(_))));
+    assert!(undecoded, "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_whose_call_was_cancelled_is_released() {
+    let server = Server::new(StoreServer::new(Stored)).bulk_lease(Duration::from_secs(3600));
+    let server = listen(server, common::tcp()).await;
+    let mut raw = Raw::connect(&server).await;
+    let call = message(&[request("Store.give", (0, 0), b"")]);
+    assert!(within("the call", raw.say(&call)).await);
+    let answer = within("the answer", raw.hear()).await.unwrap();
+    assert_eq!(answer[4], 2, "{answer:x?}");
+    // The cancellation has crossed the answer.
+    let cancel = message(&[frame(7, 0, 0, (0, 0), b"")]);
+    assert!(within("the cancellation", raw.say(&cancel)).await);
+    within("the end of the lease", async {
+        loop {
+            // One byte of the first lease of the connection.
+            let read = [&[0, 0, 0, 9][..], &[0; 8], &[0, 0, 0, 1]].concat();
+            assert!(raw.say(&message(&[frame(10, 0, 0, (0, 1), &read)])).await);
+            let answer = raw.hear().await.unwrap();
+            assert_eq!(answer[4], 12, "no revocation: {answer:x?}");
+            if answer[7] == 1 {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_answers_of_its_client_is_disconnected() {
+    let (mut raw, client) = raw_server(common::tcp()).await;
+    // Each frame requests the end of a lease, to which the client gives an answer.
+    let revocations = message(&vec![frame(13, 0, 0, (7, 7), &[]); 200]);
+    let mut said = 0;
+    let flooding = async {
+        while said < 64 << 20 && raw.say(&revocations).await {
+            said += revocations.len();
+        }
+    };
+    within("the end of the connection", flooding).await;
+    assert!(said < 64 << 20, "the client holds its answers");
+    let failure = within("the end", client.client().ended()).await;
+    assert!(matches!(failure, Error::Protocol { .. }), "{failure:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

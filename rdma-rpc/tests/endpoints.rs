@@ -20,6 +20,7 @@ over_every_transport! {
     calls_wait_for_a_server_and_then_fail;
     streams_and_bulks_go_to_any_server;
     a_server_that_does_not_serve_gets_no_calls;
+    a_busy_connection_is_not_checked;
     nothing_listens_at_first;
 }
 
@@ -92,8 +93,12 @@ async fn reached(client: &NamedClient, names: &[&str]) {
     within("each server", async {
         let mut missing = names.to_vec();
         while !missing.is_empty() {
-            let name = client.name().await.unwrap();
-            missing.retain(|missing| **missing != name);
+            match client.name().await {
+                Ok(name) => missing.retain(|missing| **missing != name),
+                // The others are not connected yet.
+                Err(CallError::Rpc(Error::Overloaded { .. })) => {}
+                Err(error) => panic!("{error}"),
+            }
             tokio::task::yield_now().await;
         }
     })
@@ -278,6 +283,20 @@ async fn a_server_that_does_not_serve_gets_no_calls(address: Address) {
     .await;
     health.set("", HealthState::Serving);
     reached(&client, &["first", "second"]).await;
+}
+
+async fn a_busy_connection_is_not_checked(address: Address) {
+    let (server, holding, _) = named("first", address).await;
+    let interval = Duration::from_millis(30);
+    let one = |builder: rdma_rpc::ClientBuilder| builder.concurrency(1).health_check(interval);
+    let client = HeldClient::new(connect_any(&[&server], one).await);
+    let waiting = tokio::spawn(async move { client.wait("done".to_owned()).await });
+    holding.arrived.reached("the call's arrival", 1).await;
+    // The call occupies the only slot for several intervals.
+    tokio::time::sleep(10 * interval).await;
+    holding.release.add_permits(1);
+    let outcome = within("the call", waiting).await.unwrap();
+    assert_eq!(outcome.unwrap(), "done");
 }
 
 async fn nothing_listens_at_first(address: Address) {

@@ -117,10 +117,16 @@ async fn a_client_without_credentials_is_denied(address: Address) {
         let calls = message(&[
             request("Vault.open", (0, 0), b""),
             request("Vault.knock", (u32::MAX, 0), b""),
+            request("Vault.unknown", (1, 0), b""),
         ]);
         within("calls", raw.say(&calls)).await;
-        let answer = within("the answer", raw.hear()).await.unwrap();
-        assert_eq!((answer[4], answer[7]), (3, 10), "{answer:x?}");
+        let answers = within("the answers", raw.hear()).await.unwrap();
+        assert_eq!(answers[2..4], [0, 2], "two frames: {answers:x?}");
+        // Nobody learns which methods there are, either.
+        let len = u32::from_be_bytes(*answers[8..].first_chunk().unwrap()) as usize;
+        for answer in [&answers[4..], &answers[20 + len..]] {
+            assert_eq!((answer[0], answer[3]), (3, 10), "{answers:x?}");
+        }
     }
     assert_eq!(safe.0.load(Ordering::SeqCst), 0);
 }
@@ -163,16 +169,20 @@ async fn an_interceptor_of_the_client_renews_metadata(address: Address) {
             Ok(metadata.with("code", code))
         }
     });
-    let client = within("connecting", builder.connect(server.address())).await;
-    let client = VaultClient::new(client.unwrap());
-    for expected in ["0", "1", "2"] {
-        assert_eq!(within("a call", client.open()).await.unwrap(), expected);
+    let one = within("connecting", builder.clone().connect(server.address())).await;
+    let several = within("connecting", builder.connect_any([server.address()])).await;
+    let mut codes = (0..).map(|code: u32| code.to_string());
+    for client in [one, several] {
+        let client = VaultClient::new(client.unwrap());
+        for expected in codes.by_ref().take(3) {
+            assert_eq!(within("a call", client.open()).await.unwrap(), expected);
+        }
+        let stream = within("a stream", client.fill()).await;
+        assert!(matches!(stream, Err(Error::Denied { .. })));
+        let knocked = within("a one-way call", client.knock()).await;
+        assert!(matches!(knocked, Err(Error::Denied { .. })));
     }
-    let stream = within("a stream", client.fill()).await;
-    assert!(matches!(stream, Err(Error::Denied { .. })));
-    let knocked = within("a one-way call", client.knock()).await;
-    assert!(matches!(knocked, Err(Error::Denied { .. })));
-    assert_eq!(safe.0.load(Ordering::SeqCst), 3);
+    assert_eq!(safe.0.load(Ordering::SeqCst), 6);
 }
 
 async fn guards_that_panic_deny(address: Address) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use common::held::{HeldClient, HeldServer, SharedHolding};
 use common::{client, listen, over_every_transport, within};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use rdma_rpc::{Address, CallError, Context, Error, Metadata, Server, ServerHandle, TraceContext};
+use rdma_rpc::{
+    Address, CallError, Context, Error, Metadata, Sender, Server, ServerHandle, TraceContext,
+};
 
 over_every_transport! {
     calls_are_counted_by_their_outcome;
@@ -28,6 +30,9 @@ static SNAPSHOTS: LazyLock<Snapshotter> = LazyLock::new(|| {
 trait Relay {
     /// Returns the trace of the handlers, this one first.
     async fn traces(&self, cx: &Context) -> Result<Vec<String>, String>;
+    /// Returns the trace of the handlers, which are executed at most once.
+    #[rpc(once)]
+    async fn traces_once(&self, cx: &Context) -> Result<Vec<String>, String>;
 }
 
 /// Calls the next server, if it has one.
@@ -35,6 +40,16 @@ struct Link(Option<RelayClient>);
 
 impl Relay for Link {
     async fn traces(&self, cx: &Context) -> Result<Vec<String>, String> {
+        self.trace(cx, false).await
+    }
+
+    async fn traces_once(&self, cx: &Context) -> Result<Vec<String>, String> {
+        self.trace(cx, true).await
+    }
+}
+
+impl Link {
+    async fn trace(&self, cx: &Context, is_once: bool) -> Result<Vec<String>, String> {
         let own = TraceContext::current().ok_or("no trace")?;
         tokio::task::yield_now().await;
         assert_eq!(
@@ -46,7 +61,12 @@ impl Relay for Link {
         let mut traces = vec![parent.to_owned(), own.to_string()];
         if let Some(next) = &self.0 {
             let next = next.clone();
-            let calling = own.scope(async move { next.traces().await });
+            let calling = own.scope(async move {
+                match is_once {
+                    true => next.traces_once().await,
+                    false => next.traces().await,
+                }
+            });
             let further = tokio::spawn(calling).await.map_err(|_| "panicked")?;
             traces.extend(further.map_err(|error| error.to_string())?);
         }
@@ -64,6 +84,7 @@ async fn calls_are_counted_by_their_outcome(address: Address) {
     let holding = SharedHolding::default();
     let state = Arc::clone(&holding.0);
     let server = Server::new(HeldServer::new(holding))
+        .service(TillServer::new(Drawer))
         .method_limit("Held.busy", 0)
         .metrics();
     let server = listen(server, address).await;
@@ -77,6 +98,13 @@ async fn calls_are_counted_by_their_outcome(address: Address) {
         .await
         .unwrap_err();
     within("a refusal", client.busy(1)).await.unwrap_err();
+    let till = TillClient::new(client.client().clone());
+    assert_eq!(within("a payment", till.pay(7)).await.unwrap(), 7);
+    within("a one-way call", till.ring()).await.unwrap();
+    let mut coins = within("a stream", till.change(3)).await.unwrap();
+    within("a coin", coins.next()).await.unwrap().unwrap();
+    within("the end", coins.finish()).await.unwrap();
+    drop(within("a stream", till.change(5)).await.unwrap());
     let late = client.with_deadline(Duration::from_millis(30));
     let outcome = within("a late call", late.wait("x".to_owned())).await;
     let is_late = matches!(outcome, Err(CallError::Rpc(Error::DeadlineExceeded { .. })));
@@ -102,8 +130,7 @@ async fn calls_are_counted_by_their_outcome(address: Address) {
                     .find(|label| label.key() == name)
                     .map(|label| label.value().to_owned())
             };
-            if label("side").as_deref() != Some(side)
-                || label("method").as_deref() != Some(&format!("Held.{method}"))
+            if label("side").as_deref() != Some(side) || label("method").as_deref() != Some(method)
             {
                 continue;
             }
@@ -124,14 +151,50 @@ async fn calls_are_counted_by_their_outcome(address: Address) {
         );
         (counts, durations)
     };
-    assert_eq!(count_of("server", "echo"), (by(&[("ok", 3)]), 3));
-    assert_eq!(count_of("server", "panic"), (by(&[("panicked", 2)]), 2));
-    assert_eq!(count_of("server", "busy"), (by(&[("refused", 1)]), 0));
-    assert_eq!(count_of("server", "wait"), (by(&[("cancelled", 1)]), 1));
-    assert_eq!(count_of("client", "echo"), (by(&[("ok", 3)]), 3));
-    assert_eq!(count_of("client", "panic"), (by(&[("failed", 2)]), 2));
-    assert_eq!(count_of("client", "busy"), (by(&[("failed", 1)]), 1));
-    assert_eq!(count_of("client", "wait"), (by(&[("failed", 1)]), 1));
+    assert_eq!(count_of("server", "Held.echo"), (by(&[("ok", 3)]), 3));
+    assert_eq!(
+        count_of("server", "Held.panic"),
+        (by(&[("panicked", 2)]), 2)
+    );
+    assert_eq!(count_of("server", "Held.busy"), (by(&[("refused", 1)]), 0));
+    assert_eq!(
+        count_of("server", "Held.wait"),
+        (by(&[("cancelled", 1)]), 1)
+    );
+    assert_eq!(count_of("client", "Held.echo"), (by(&[("ok", 3)]), 3));
+    assert_eq!(count_of("client", "Held.panic"), (by(&[("failed", 2)]), 2));
+    assert_eq!(count_of("client", "Held.busy"), (by(&[("failed", 1)]), 1));
+    assert_eq!(count_of("client", "Held.wait"), (by(&[("failed", 1)]), 1));
+    assert_eq!(count_of("client", "Till.pay"), (by(&[("ok", 1)]), 1));
+    assert_eq!(count_of("client", "Till.ring"), (by(&[("ok", 1)]), 1));
+    let streams = by(&[("ok", 1), ("cancelled", 1)]);
+    assert_eq!(count_of("client", "Till.change"), (streams, 2));
+}
+
+#[rdma_rpc::service]
+trait Till {
+    #[rpc(once)]
+    async fn pay(&self, amount: u64) -> Result<u64, String>;
+    #[rpc(oneway)]
+    async fn ring(&self);
+    async fn change(&self, count: u64, coins: Sender<u64>) -> Result<u64, String>;
+}
+
+struct Drawer;
+
+impl Till for Drawer {
+    async fn pay(&self, amount: u64) -> Result<u64, String> {
+        Ok(amount)
+    }
+
+    async fn ring(&self) {}
+
+    async fn change(&self, count: u64, mut coins: Sender<u64>) -> Result<u64, String> {
+        for coin in 0..count {
+            coins.send(coin).await.map_err(|error| error.to_string())?;
+        }
+        Ok(count)
+    }
 }
 
 async fn relay(address: Address, next: Option<RelayClient>) -> (ServerHandle, RelayClient) {
@@ -151,8 +214,19 @@ async fn a_call_within_a_handler_belongs_to_its_trace(address: Address) {
     let (_first, client) = relay(address, Some(next)).await;
     let root = TraceContext::new();
     let known = client.with_metadata(Metadata::default().with("traceparent", root.to_string()));
-    for (client, parent) in [(known, Some(root)), (client, None)] {
-        let traces = within("the calls", client.traces()).await.unwrap();
+    for (client, parent, is_once) in [
+        (&known, Some(root), false),
+        (&client, None, false),
+        (&known, Some(root), true),
+        (&client, None, true),
+    ] {
+        let calling = async {
+            match is_once {
+                true => client.traces_once().await,
+                false => client.traces().await,
+            }
+        };
+        let traces = within("the calls", calling).await.unwrap();
         let contexts: Vec<TraceContext> = traces.iter().map(|text| text.parse().unwrap()).collect();
         assert_eq!(contexts.len(), 4, "two servers: {traces:?}");
         assert!(parent.is_none_or(|parent| contexts[0] == parent));

@@ -11,13 +11,16 @@ use common::frames::{message, request};
 use common::held::Counter;
 use common::raw::Raw;
 use common::{client, connect, over_every_transport, transport, within};
-use rdma_rpc::{Address, CallError, Error, Metadata, Server, ServerHandle};
+use rdma_rpc::{Address, CallError, Error, Metadata, Postcard, Request, Server, ServerHandle};
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
 over_every_transport! {
     a_call_whose_connection_ends_is_executed_once;
     results_and_errors_are_those_of_the_call;
     panics_and_long_metadata_fail_the_call;
+    a_call_that_was_cancelled_counts_until_its_handler_ends;
+    a_request_without_a_generated_client_is_executed_once;
 }
 
 mod restarts {
@@ -48,6 +51,7 @@ struct Ledger {
     balance: AtomicUsize,
     payments: Counter,
     waiting: Counter,
+    release: Notify,
 }
 
 struct Bank(Arc<Ledger>);
@@ -68,7 +72,8 @@ impl Account for Bank {
 
     async fn wait(&self) -> Result<(), String> {
         self.0.waiting.add();
-        std::future::pending().await
+        self.0.release.notified().await;
+        Ok(())
     }
 
     async fn balance(&self) -> Result<(u64, u64), String> {
@@ -117,6 +122,45 @@ async fn a_call_whose_connection_ends_is_executed_once(address: Address) {
     runtime.shutdown_background();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_for_the_settings_of_the_server() {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(common::rdma(), &ledger).await;
+    let address = server.address().to_string();
+    let place = address.strip_prefix("rdma://").unwrap();
+    let rdma = within("connecting", transport().connect(place)).await;
+    let client = AccountClient::new(client().over(rdma.unwrap()));
+    assert_eq!(within("a payment", client.pay(3, 0)).await.unwrap(), 3);
+    runtime.shutdown_background();
+}
+
+async fn a_call_that_was_cancelled_counts_until_its_handler_ends(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let server = Server::new(AccountServer::new(Bank(Arc::clone(&ledger)))).load_limit(1);
+    let server = common::listen(server, address).await;
+    let client = AccountClient::new(connect(&server).await);
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.wait().await }
+    });
+    ledger.waiting.reached("the call's arrival", 1).await;
+    waiting.abort();
+    // The cancellation precedes the next request.
+    assert!(within("the cancellation", waiting).await.is_err());
+    let refused = within("a call", client.pay(1, 0)).await.unwrap_err().rpc();
+    assert!(
+        matches!(refused, Some(Error::Overloaded { .. })),
+        "{refused:?}"
+    );
+    ledger.release.notify_one();
+    within("the end of the handler", async {
+        while client.pay(1, 0).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 async fn results_and_errors_are_those_of_the_call(address: Address) {
     let ledger = Arc::new(Ledger::default());
     let (runtime, server) = serve(address, &ledger).await;
@@ -133,6 +177,19 @@ async fn results_and_errors_are_those_of_the_call(address: Address) {
     assert_eq!(results, (1..=600).collect::<Vec<_>>());
     let error = within("nothing", client.pay(0, 0)).await.unwrap_err();
     assert_eq!(error.service().as_deref(), Some("nothing to pay"));
+    runtime.shutdown_background();
+}
+
+async fn a_request_without_a_generated_client_is_executed_once(address: Address) {
+    let ledger = Arc::new(Ledger::default());
+    let (runtime, server) = serve(address, &ledger).await;
+    let client = connect(&server).await;
+    let request = Request::new::<Postcard, _>("Account.pay", &(4_u64, 0_u64)).unwrap();
+    let error = within("a call", client.request(&request)).await;
+    assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
+    let reply = within("a call", client.request(&request.once())).await;
+    let paid = reply.unwrap().decode::<Postcard, u64, String>();
+    assert_eq!((paid.unwrap(), ledger.payments.count()), (4, 1));
     runtime.shutdown_background();
 }
 

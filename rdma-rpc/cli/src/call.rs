@@ -22,7 +22,10 @@ pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::
     let arguments: Value =
         serde_json::from_str(arguments).context("the arguments are no valid JSON")?;
     let body = body(method, &arguments)?;
-    let request = Request::encoded(name, method.codec, &body).with_number(method.number);
+    let mut request = Request::encoded(name, method.codec, &body).with_number(method.number);
+    if method.is_once {
+        request = request.once();
+    }
     let reply = client.request(&request).await;
     let reply = reply.map_err(|error| anyhow::anyhow!("{error}"))?;
     let (is_error, codec) = (reply.is_error(), reply.codec());
@@ -77,8 +80,7 @@ fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow:
         _ => {
             let schema = described.and_then(|described| described.schema.as_ref());
             let schema = schema.context("the structure of the result is unknown")?;
-            let mut rest = body;
-            decode(&mut rest, &schema.format, &schema.types).context("decoding the result")
+            decode(body, &schema.format, &schema.types).context("decoding the result")
         }
     }
 }

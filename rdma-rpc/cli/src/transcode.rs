@@ -6,7 +6,38 @@ use anyhow::{Context, bail};
 use rdma_rpc::{Fields, Format, TypeFormat};
 use serde_json::{Map, Number, Value, json};
 
+/// Maximum depth of a value within others. The types are those of the server, which may contain themselves.
+const MAX_DEPTH: usize = 128;
+
+/// Number of values within a decoded value, besides four for each byte. Without a limit, few bytes could stand for any
+/// number of values without bytes.
+const SPARE_VALUES: usize = 1 << 16;
+
 type Types = BTreeMap<String, TypeFormat>;
+
+/// Types of a value, and its depth within others.
+#[derive(Clone, Copy)]
+struct Scope<'t> {
+    types: &'t Types,
+    depth: usize,
+}
+
+impl<'t> Scope<'t> {
+    fn new(types: &'t Types) -> Self {
+        Self { types, depth: 0 }
+    }
+
+    /// Returns the scope of a value within this one.
+    fn inner(self) -> anyhow::Result<Self> {
+        if self.depth == MAX_DEPTH {
+            bail!("the value is nested more than {MAX_DEPTH} times");
+        }
+        Ok(Self {
+            depth: self.depth + 1,
+            ..self
+        })
+    }
+}
 
 /// Encodes a JSON value as Postcard.
 pub(crate) fn encode(
@@ -15,6 +46,16 @@ pub(crate) fn encode(
     types: &Types,
     out: &mut Vec<u8>,
 ) -> anyhow::Result<()> {
+    encode_in(Scope::new(types), value, format, out)
+}
+
+fn encode_in(
+    scope: Scope<'_>,
+    value: &Value,
+    format: &Format,
+    out: &mut Vec<u8>,
+) -> anyhow::Result<()> {
+    let scope = scope.inner()?;
     let signed = || {
         value
             .as_i64()
@@ -62,14 +103,14 @@ pub(crate) fn encode(
             Value::Null => out.push(0),
             value => {
                 out.push(1);
-                encode(value, inner, types, out)?;
+                encode_in(scope, value, inner, out)?;
             }
         },
         Format::Seq(inner) => {
             let items = list()?;
             varint(items.len() as u128, out);
             for item in items {
-                encode(item, inner, types, out)?;
+                encode_in(scope, item, inner, out)?;
             }
         }
         Format::Map(key, inner) => {
@@ -83,13 +124,13 @@ pub(crate) fn encode(
                     Format::Str => Value::String(name.clone()),
                     _ => serde_json::from_str(name)?,
                 };
-                encode(&name, key, types, out)?;
-                encode(entry, inner, types, out)?;
+                encode_in(scope, &name, key, out)?;
+                encode_in(scope, entry, inner, out)?;
             }
         }
-        Format::Tuple(formats) => encode_all(list()?, formats, types, out)?,
-        Format::Named(name) => match types.get(name) {
-            Some(TypeFormat::Struct(fields)) => encode_fields(value, fields, types, out)?,
+        Format::Tuple(formats) => encode_all(scope, list()?, formats, out)?,
+        Format::Named(name) => match scope.types.get(name) {
+            Some(TypeFormat::Struct(fields)) => encode_fields(scope, value, fields, out)?,
             Some(TypeFormat::Enum(variants)) => {
                 let (chosen, fields) = match value {
                     Value::String(name) => (name, &Value::Null),
@@ -103,7 +144,7 @@ pub(crate) fn encode(
                 varint(index as u128, out);
                 let format = variants[index].1.as_ref();
                 let format = format.with_context(|| format!("{chosen} is not described"))?;
-                encode_fields(fields, format, types, out)?;
+                encode_fields(scope, fields, format, out)?;
             }
             _ => bail!("the type {name} is not described"),
         },
@@ -113,31 +154,31 @@ pub(crate) fn encode(
 }
 
 fn encode_all(
+    scope: Scope<'_>,
     values: &[Value],
     formats: &[Format],
-    types: &Types,
     out: &mut Vec<u8>,
 ) -> anyhow::Result<()> {
     if values.len() != formats.len() {
         bail!("{} values in place of {}", values.len(), formats.len());
     }
     let mut pairs = values.iter().zip(formats);
-    pairs.try_for_each(|(value, format)| encode(value, format, types, out))
+    pairs.try_for_each(|(value, format)| encode_in(scope, value, format, out))
 }
 
 fn encode_fields(
+    scope: Scope<'_>,
     value: &Value,
     fields: &Fields,
-    types: &Types,
     out: &mut Vec<u8>,
 ) -> anyhow::Result<()> {
     match fields {
-        Fields::Newtype(format) => encode(value, format, types, out),
+        Fields::Newtype(format) => encode_in(scope, value, format, out),
         Fields::Tuple(formats) => {
             let values = value
                 .as_array()
                 .with_context(|| format!("{value} is no array"))?;
-            encode_all(values, formats, types, out)
+            encode_all(scope, values, formats, out)
         }
         Fields::Named(fields) => {
             let object = value
@@ -151,7 +192,7 @@ fn encode_fields(
             }
             fields.iter().try_for_each(|(name, format)| {
                 let value = object.get(name).unwrap_or(&Value::Null);
-                encode(value, format, types, out).with_context(|| format!("field {name}"))
+                encode_in(scope, value, format, out).with_context(|| format!("field {name}"))
             })
         }
         _ => Ok(()),
@@ -181,8 +222,34 @@ fn zigzag(number: i128, out: &mut Vec<u8>) {
     varint(((number << 1) ^ (number >> 127)).cast_unsigned(), out);
 }
 
-/// Decodes a Postcard value as JSON, and removes it from the input.
-pub(crate) fn decode(input: &mut &[u8], format: &Format, types: &Types) -> anyhow::Result<Value> {
+/// Decodes a Postcard value as JSON.
+pub(crate) fn decode(bytes: &[u8], format: &Format, types: &Types) -> anyhow::Result<Value> {
+    let left = bytes.len().saturating_mul(4).saturating_add(SPARE_VALUES);
+    let mut input = Input { bytes, left };
+    decode_in(Scope::new(types), &mut input, format)
+}
+
+/// Rest of an encoded value.
+struct Input<'i> {
+    bytes: &'i [u8],
+    /// Number of values that may still be decoded.
+    left: usize,
+}
+
+impl Input<'_> {
+    /// Checks that `count` more values may be decoded.
+    fn check(&self, count: usize) -> anyhow::Result<()> {
+        if count > self.left {
+            bail!("the value has too many parts for its length");
+        }
+        Ok(())
+    }
+}
+
+fn decode_in(scope: Scope<'_>, input: &mut Input<'_>, format: &Format) -> anyhow::Result<Value> {
+    let scope = scope.inner()?;
+    input.check(1)?;
+    input.left -= 1;
     Ok(match format {
         Format::Unit => Value::Null,
         Format::Bool => json!(take::<1>(input)?[0] != 0),
@@ -209,27 +276,30 @@ pub(crate) fn decode(input: &mut &[u8], format: &Format, types: &Types) -> anyho
         }
         Format::Option(inner) => match take::<1>(input)?[0] {
             0 => Value::Null,
-            _ => decode(input, inner, types)?,
+            _ => decode_in(scope, input, inner)?,
         },
         Format::Seq(inner) => {
             let count = len(input)?;
-            let items = (0..count).map(|_| decode(input, inner, types));
+            input.check(count)?;
+            let items = (0..count).map(|_| decode_in(scope, input, inner));
             Value::Array(items.collect::<anyhow::Result<_>>()?)
         }
         Format::Map(key, inner) => {
             let mut entries = Map::new();
-            for _ in 0..len(input)? {
-                let name = match decode(input, key, types)? {
+            let count = len(input)?;
+            input.check(count)?;
+            for _ in 0..count {
+                let name = match decode_in(scope, input, key)? {
                     Value::String(name) => name,
                     other => other.to_string(),
                 };
-                entries.insert(name, decode(input, inner, types)?);
+                entries.insert(name, decode_in(scope, input, inner)?);
             }
             Value::Object(entries)
         }
-        Format::Tuple(formats) => decode_all(input, formats, types)?,
-        Format::Named(name) => match types.get(name) {
-            Some(TypeFormat::Struct(fields)) => decode_fields(input, fields, types)?,
+        Format::Tuple(formats) => decode_all(scope, input, formats)?,
+        Format::Named(name) => match scope.types.get(name) {
+            Some(TypeFormat::Struct(fields)) => decode_fields(scope, input, fields)?,
             Some(TypeFormat::Enum(variants)) => {
                 let variant = variants.get(len(input)?);
                 let (name, fields) =
@@ -237,7 +307,7 @@ pub(crate) fn decode(input: &mut &[u8], format: &Format, types: &Types) -> anyho
                 match fields {
                     Some(Fields::Unit) => json!(name),
                     Some(fields) => {
-                        let fields = decode_fields(input, fields, types)?;
+                        let fields = decode_fields(scope, input, fields)?;
                         Value::Object(Map::from_iter([(name.clone(), fields)]))
                     }
                     None => bail!("the variant {name} is not described"),
@@ -249,19 +319,27 @@ pub(crate) fn decode(input: &mut &[u8], format: &Format, types: &Types) -> anyho
     })
 }
 
-fn decode_all(input: &mut &[u8], formats: &[Format], types: &Types) -> anyhow::Result<Value> {
-    let values = formats.iter().map(|format| decode(input, format, types));
+fn decode_all(
+    scope: Scope<'_>,
+    input: &mut Input<'_>,
+    formats: &[Format],
+) -> anyhow::Result<Value> {
+    let values = formats.iter().map(|format| decode_in(scope, input, format));
     Ok(Value::Array(values.collect::<anyhow::Result<_>>()?))
 }
 
-fn decode_fields(input: &mut &[u8], fields: &Fields, types: &Types) -> anyhow::Result<Value> {
+fn decode_fields(
+    scope: Scope<'_>,
+    input: &mut Input<'_>,
+    fields: &Fields,
+) -> anyhow::Result<Value> {
     match fields {
-        Fields::Newtype(format) => decode(input, format, types),
-        Fields::Tuple(formats) => decode_all(input, formats, types),
+        Fields::Newtype(format) => decode_in(scope, input, format),
+        Fields::Tuple(formats) => decode_all(scope, input, formats),
         Fields::Named(fields) => {
             let mut object = Map::new();
             for (name, format) in fields {
-                object.insert(name.clone(), decode(input, format, types)?);
+                object.insert(name.clone(), decode_in(scope, input, format)?);
             }
             Ok(Value::Object(object))
         }
@@ -274,27 +352,30 @@ fn float(number: f64) -> Value {
     Number::from_f64(number).map_or_else(|| json!(number.to_string()), Value::Number)
 }
 
-fn take<const N: usize>(input: &mut &[u8]) -> anyhow::Result<[u8; N]> {
-    let (taken, rest) = input.split_first_chunk().context("the value is cut off")?;
-    *input = rest;
+fn take<const N: usize>(input: &mut Input<'_>) -> anyhow::Result<[u8; N]> {
+    let (taken, rest) = input
+        .bytes
+        .split_first_chunk()
+        .context("the value is cut off")?;
+    input.bytes = rest;
     Ok(*taken)
 }
 
-fn split<'i>(input: &mut &'i [u8], len: usize) -> anyhow::Result<&'i [u8]> {
+fn split<'i>(input: &mut Input<'i>, len: usize) -> anyhow::Result<&'i [u8]> {
     let (taken, rest) = input
+        .bytes
         .split_at_checked(len)
         .context("the value is cut off")?;
-    *input = rest;
+    input.bytes = rest;
     Ok(taken)
 }
 
-/// Decodes a length, which cannot be more than the number of bytes that are left, except for values without
-/// bytes.
-fn len(input: &mut &[u8]) -> anyhow::Result<usize> {
-    Ok(usize::try_from(unvarint(input)?)?.min(1 << 24))
+/// Decodes a length.
+fn len(input: &mut Input<'_>) -> anyhow::Result<usize> {
+    Ok(usize::try_from(unvarint(input)?)?)
 }
 
-fn unvarint(input: &mut &[u8]) -> anyhow::Result<u128> {
+fn unvarint(input: &mut Input<'_>) -> anyhow::Result<u128> {
     let (mut number, mut shift) = (0_u128, 0);
     loop {
         let [byte] = take(input)?;
@@ -306,5 +387,55 @@ fn unvarint(input: &mut &[u8]) -> anyhow::Result<u128> {
         if byte & 0x80 == 0 {
             return Ok(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Format {
+        Format::Named(name.to_owned())
+    }
+
+    fn types(all: &[(&str, Fields)]) -> Types {
+        let all = all.iter().cloned();
+        all.map(|(name, fields)| (name.to_owned(), TypeFormat::Struct(fields)))
+            .collect()
+    }
+
+    #[test]
+    fn a_type_that_contains_itself_ends() {
+        let types = types(&[("Snake", Fields::Newtype(named("Snake")))]);
+        let error = decode(&[], &named("Snake"), &types).unwrap_err();
+        assert!(error.to_string().contains("nested"), "{error}");
+        let encoded = encode(&Value::Null, &named("Snake"), &types, &mut Vec::new());
+        assert!(encoded.unwrap_err().to_string().contains("nested"));
+    }
+
+    #[test]
+    fn values_without_bytes_are_limited() {
+        let units = Format::Seq(Box::new(Format::Unit));
+        let few = decode(&[3], &units, &Types::new()).unwrap();
+        assert_eq!(few, json!([null, null, null]));
+        let mut many = Vec::new();
+        varint(1 << 40, &mut many);
+        for format in [
+            units.clone(),
+            Format::Map(Box::new(Format::Unit), Box::new(Format::Unit)),
+        ] {
+            let error = decode(&many, &format, &Types::new()).unwrap_err();
+            assert!(error.to_string().contains("parts"), "{error}");
+        }
+        // Types whose number of values doubles with each.
+        let doubles = (0..100).map(|at| {
+            let next = named(&(at + 1).to_string());
+            let fields = Fields::Tuple(vec![next.clone(), next]);
+            (at.to_string(), TypeFormat::Struct(fields))
+        });
+        let mut doubles: Types = doubles.collect();
+        doubles.insert("100".to_owned(), TypeFormat::Struct(Fields::Unit));
+        let error = decode(&[], &named("0"), &doubles).unwrap_err();
+        assert!(error.to_string().contains("parts"), "{error}");
     }
 }

@@ -27,6 +27,8 @@ trait Board {
     async fn echo(&self, drawing: Drawing) -> Result<Drawing, String>;
     async fn add(&self, left: i32, right: i32) -> Result<i32, String>;
     async fn nothing(&self) -> Result<(), String>;
+    #[rpc(once)]
+    async fn pay(&self, amount: u32) -> Result<u32, String>;
     #[rpc(raw)]
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, String>;
 }
@@ -44,6 +46,10 @@ impl Board for Blank {
 
     async fn nothing(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    async fn pay(&self, amount: u32) -> Result<u32, String> {
+        Ok(amount)
     }
 
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, String> {
@@ -102,6 +108,7 @@ async fn methods_are_listed_and_called() {
         "69997"
     );
     assert_eq!(stdout(&server, "call", &["Board.nothing"]).await, "null");
+    assert_eq!(stdout(&server, "call", &["Board.pay", "7"]).await, "7");
     assert_eq!(
         stdout(&server, "call", &["Board.reverse", "\"abc\""]).await,
         "\"cba\""

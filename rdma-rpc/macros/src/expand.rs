@@ -138,7 +138,7 @@ fn server(service: &Service) -> TokenStream {
         let [service_value, call_value] = ["service", "call"].map(variable);
         let handled = match method.is_once {
             true => quote! {
-                ::rdma_rpc::generated::once(
+                ::rdma_rpc::generated::once::<#format, _, _, _, _>(
                     #call_value,
                     move |#call_value: ::rdma_rpc::generated::Call<#ty>| async move { #call },
                 )

@@ -164,17 +164,52 @@ pub(crate) fn decode<T>(
     decode: impl FnOnce() -> Result<T, CodecError>,
 ) -> Result<(T, Accesses), CodecError> {
     let (decoded, received) = scope::decoding(decode);
-    let value = decoded?;
     if received.is_empty() {
-        return Ok((value, Accesses::default()));
+        return Ok((decoded?, Accesses::default()));
     }
-    let accesses = received.iter().map(|bulk| bind(core, is_result, bulk));
-    let accesses = accesses.collect::<Result<Arc<[_]>, _>>()?;
-    Ok((value, Accesses(Some(accesses))))
+    let bound = decoded.and_then(|value| Ok((value, bind_all(core, is_result, &received)?)));
+    if bound.is_err() && is_result {
+        release_unbound(core, &received);
+    }
+    let (value, accesses) = bound?;
+    Ok((value, Accesses(Some(accesses.into()))))
 }
 
-/// Gives this end access to a bulk of the peer.
-fn bind(core: &Arc<Core>, is_result: bool, bulk: &Bulk) -> Result<Arc<Access>, CodecError> {
+/// Gives this end access to the bulks of one value.
+fn bind_all(
+    core: &Arc<Core>,
+    is_result: bool,
+    received: &[Bulk],
+) -> Result<Vec<Arc<Access>>, CodecError> {
+    let mut accesses = Vec::with_capacity(received.len());
+    for bulk in received {
+        let access = bind(core, is_result, bulk, &accesses)?;
+        accesses.push(access);
+    }
+    Ok(accesses)
+}
+
+/// Tells the owner of bulks of a result that this end does not access those to which it has no access.
+fn release_unbound(core: &Core, received: &[Bulk]) {
+    for bulk in received {
+        if let Kind::Peer(peer) = &*bulk.0
+            && peer.access.get().is_none()
+        {
+            let lease = LeaseId(peer.token.lease);
+            // A connection that has ended has ended the lease, too.
+            drop(core.outbox.append_bare(&Header::Release { lease }));
+        }
+    }
+}
+
+/// Gives this end access to a bulk of the peer. A bulk that the value has several times shares one of the accesses
+/// `former`, so that the lease ends with the last of them.
+fn bind(
+    core: &Arc<Core>,
+    is_result: bool,
+    bulk: &Bulk,
+    former: &[Arc<Access>],
+) -> Result<Arc<Access>, CodecError> {
     let Kind::Peer(peer) = &*bulk.0 else {
         return Err(CodecError::new("a decoded bulk is one of the peer"));
     };
@@ -184,6 +219,9 @@ fn bind(core: &Arc<Core>, is_result: bool, bulk: &Bulk) -> Result<Arc<Access>, C
         return Err(CodecError::new(reason));
     }
     let lease = LeaseId(peer.token.lease);
+    if let Some(shared) = former.iter().find(|access| access.lease == lease) {
+        return Ok(Arc::clone(peer.access.get_or_init(|| Arc::clone(shared))));
+    }
     let access = peer.access.get_or_init(|| {
         Arc::new(Access {
             core: Arc::clone(core),

@@ -1,8 +1,8 @@
 //! Leases: bulk memory of this end, while the peer may access it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,10 +10,10 @@ use rdma_async::{Lent, LocalMrReadAccess, RdmaDevice};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::scope::MAX_BULKS;
 use super::table::MAX_RESULTS;
 use super::token::Token;
 use super::{Bulk, BulkMemory, Kind, Own, Place, scope};
-use crate::codec::CodecError;
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 use crate::outbox::Unplaced;
@@ -311,43 +311,53 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Places a frame whose body may contain bulks. `attempt` encodes the body: a second time if it has bulks, which
-/// were then lent to the peer. At most `most` bulks are lent.
+/// Places a frame whose body may contain bulks. `attempt` encodes the body: again if it has bulks, which were then lent
+/// to the peer. An attempt may end before it has found all of them. At most `most` bulks are lent, and no more than a
+/// value may have.
 pub(crate) fn place<T>(
     core: &Arc<Core>,
     most: usize,
     attempt: impl Fn() -> Result<T, Unplaced>,
 ) -> Result<(T, Leased), Unplaced> {
-    let (placed, missing) = scope::encoding(Vec::new(), &attempt);
-    if missing.is_empty() {
-        return Ok((placed?, Leased::default()));
-    }
-    if missing.len() > most {
-        return Err(Unplaced::Transport(BulkError::TooMany.into()));
-    }
     let mut leased = Leased::default();
-    for bulk in missing {
-        match Lease::open(core, bulk) {
-            Ok(lease) => leased.0.push(lease),
-            Err(error) => {
-                leased.end();
-                return Err(Unplaced::Transport(error));
+    loop {
+        let (placed, missing) = scope::encoding(leased.tokens(), &attempt);
+        let lent = match placed {
+            // A body with a bulk that was not lent is not placed.
+            Ok(placed) => return Ok((placed, leased)),
+            Err(unplaced) if missing.is_empty() => Err(unplaced),
+            Err(_) if leased.0.len() + missing.len() > most.min(MAX_BULKS) => {
+                Err(Unplaced::Transport(BulkError::TooMany.into()))
             }
-        }
-    }
-    let (placed, missing) = scope::encoding(leased.tokens(), &attempt);
-    match placed {
-        Ok(placed) if missing.is_empty() => Ok((placed, leased)),
-        outcome => {
+            Err(_) => {
+                let mut leases = missing.into_iter().map(|bulk| Lease::open(core, bulk));
+                let lent = leases.try_for_each(|lease| lease.map(|lease| leased.0.push(lease)));
+                lent.map_err(Unplaced::Transport)
+            }
+        };
+        if let Err(unplaced) = lent {
             leased.end();
-            let changed = || CodecError::new("its bulks change with each encoding");
-            Err(outcome.err().unwrap_or_else(|| Unplaced::Codec(changed())))
+            return Err(unplaced);
         }
     }
 }
 
+/// Leases of a result, which a caller that does not take the result releases.
+#[derive(Debug)]
+pub(crate) struct Results(Vec<Weak<LeaseState>>);
+
+impl Results {
+    /// Ends the leases, because the caller has dropped the result without decoding it.
+    pub(crate) fn release(&self) {
+        let leases = self.0.iter().filter_map(Weak::upgrade);
+        leases.for_each(|lease| lease.set_released());
+    }
+}
+
 /// Ends the leases of a result when the caller has dropped the bulks, after `limit` at the latest.
-pub(crate) fn serve_results(mut leased: Leased, limit: Duration) {
+pub(crate) fn serve_results(mut leased: Leased, limit: Duration) -> Results {
+    let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
+    let results = Results(states.collect());
     for lease in std::mem::take(&mut leased.0) {
         let core = Arc::clone(&lease.core);
         let counted = Counted::new(&core);
@@ -361,6 +371,7 @@ pub(crate) fn serve_results(mut leased: Leased, limit: Duration) {
             drop(counted);
         });
     }
+    results
 }
 
 /// Returns the number of bulks that further results of a connection may have.

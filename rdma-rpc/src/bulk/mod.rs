@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use self::access::Access;
 pub(crate) use self::access::Accesses;
 pub(crate) use self::access::decode;
-pub(crate) use self::lease::{Leased, place, results_left, serve_results};
+pub(crate) use self::lease::{Leased, Results, place, results_left, serve_results};
 pub use self::memory::BulkMemory;
 #[cfg(feature = "reflection")]
 pub(crate) use self::scope::decoding;

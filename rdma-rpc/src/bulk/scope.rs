@@ -22,6 +22,9 @@ struct Encoding {
     missing: Vec<Bulk>,
 }
 
+/// Maximum number of bulks of a value.
+pub(super) const MAX_BULKS: usize = 1 << 10;
+
 /// Error of a bulk that is encoded or decoded outside of a call.
 const OUTSIDE: &str =
     "a bulk is sent only within an argument or result of a method without streams";
@@ -75,9 +78,20 @@ pub(super) fn token(bulk: &Bulk) -> Result<Token, &'static str> {
 
 /// Decodes a value with `decode`. Returns the bulks of the peer that it has.
 pub(crate) fn decoding<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
-    let former = DECODING.replace(Some(Vec::new()));
+    let former = Decoding(DECODING.replace(Some(Vec::new())));
     let decoded = decode();
-    (decoded, DECODING.replace(former).unwrap_or_default())
+    let received = DECODING.take().unwrap_or_default();
+    drop(former);
+    (decoded, received)
+}
+
+/// Scope that continues after this one, even if a decoder panics.
+struct Decoding(Option<Vec<Bulk>>);
+
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        DECODING.set(self.0.take());
+    }
 }
 
 /// Returns a bulk of the peer, which has just been decoded.
@@ -85,7 +99,34 @@ pub(super) fn received(token: Token) -> Result<Bulk, &'static str> {
     DECODING.with_borrow_mut(|received| {
         let received = received.as_mut().ok_or(OUTSIDE)?;
         let bulk = Bulk::of_peer(Peer::new(token));
+        if received.len() >= MAX_BULKS {
+            return Err("a value has at most 1024 bulks");
+        }
         received.push(bulk.clone());
         Ok(bulk)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn a_decoder_that_panics_ends_its_scope() {
+        catch_unwind(|| decoding(|| panic!("asked to"))).unwrap_err();
+        assert_eq!(received(Token::default()).err(), Some(OUTSIDE));
+    }
+
+    #[test]
+    fn the_bulks_of_a_value_are_limited() {
+        let (last, bulks) = decoding(|| {
+            for _ in 0..MAX_BULKS {
+                received(Token::default()).unwrap();
+            }
+            received(Token::default()).err()
+        });
+        assert!(last.is_some() && bulks.len() == MAX_BULKS);
+    }
 }

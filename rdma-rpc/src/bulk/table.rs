@@ -20,6 +20,10 @@ use crate::wire::{BulkHead, Header, LeaseId, Violation};
 /// [`IN_FLIGHT`] of them, besides some whose end this end has not noticed yet.
 const MAX_SERVED: usize = 8 * IN_FLIGHT;
 
+/// Maximum number of bytes that wait to be sent while further frames of the peer are answered. A server stops reading
+/// long before, and a client that keeps the rules has far fewer.
+const MAX_UNSENT: usize = 4 << 20;
+
 /// Maximum number of results that a peer may keep at a time. Each needs resources of the device.
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
@@ -123,6 +127,10 @@ impl Table {
         message: &mut Message<'_>,
         is_last: bool,
     ) -> Result<()> {
+        let is_answered = !matches!(head, BulkHead::Answer { .. });
+        if is_answered && !core.outbox.has_room() && core.outbox.queued() > MAX_UNSENT {
+            return Err(Violation::Bulk.into());
+        }
         match head {
             BulkHead::Read {
                 lease,

@@ -161,7 +161,9 @@ impl ClientBuilder {
     ///
     /// Each call uses one connection, which [`Self::balance`] chooses. A call that its server has certainly not
     /// started, because it is shutting down or overloaded or the connection ended before, is sent to another
-    /// server, as often as its deadline allows. A call that a server may have started is never repeated. A call
+    /// server, as often as its deadline allows. A streaming call is sent to another server only if nothing of its request
+    /// was sent, and a one-way call is sent once. A call that a server may have started is never repeated, except
+    /// one of a method with [`#[rpc(once)]`](macro@crate::service#at-most-once). A call
     /// waits while no server is connected, and then fails with [`Error::Unavailable`].
     ///
     /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with a second choice. With one address the client connects
@@ -203,10 +205,7 @@ impl ClientBuilder {
         let endpoints: Result<Vec<_>> = endpoints.map(|to| to.to_endpoint()).collect();
         let (balance, upkeep) = (self.balance, self.upkeep.clone());
         let endpoints = Endpoints::connect(endpoints?, &self, balance, &upkeep).await?;
-        Ok(Client::on(
-            Route::Several(Arc::new(endpoints)),
-            self.deadline,
-        ))
+        Ok(self.client(Route::Several(Arc::new(endpoints))))
     }
 
     /// Sets how [`Self::connect_any`] distributes calls. Default: one server after the other.
@@ -226,7 +225,8 @@ impl ClientBuilder {
 
     /// Lets [`Self::connect_any`] check each server in this interval, by the [health
     /// service](crate::Health): a server that says that it does not serve gets no calls, and a connection without
-    /// an answer within the interval is ended. A server without the health service is healthy if it answers.
+    /// an answer within the interval is ended. A connection on which no further call can begin at once is not checked:
+    /// the deadlines of its calls find a dead server. A server without the health service is healthy if it answers.
     /// Default: no checks.
     pub fn health_check(mut self, interval: Duration) -> Self {
         self.upkeep.health_check = Some(interval);

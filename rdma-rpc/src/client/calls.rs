@@ -110,6 +110,11 @@ impl Calls {
         permit.map(SemaphorePermit::forget).is_ok()
     }
 
+    /// Returns whether a call can be begun without waiting.
+    pub(super) fn has_free(&self) -> bool {
+        self.room.available_permits() > 0
+    }
+
     /// Waits for a permit to begin a call.
     pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
         match self.room.acquire().await {

@@ -206,6 +206,10 @@ impl Place {
                 end = core.ended() => return end,
                 () = sleep(interval) => {}
             }
+            if !core.outbox.has_room() || !calls(core).has_free() {
+                // The check would wait for the calls in progress, whose deadlines find a dead server.
+                continue;
+            }
             let is_healthy = match timeout(interval, client.check(String::new())).await {
                 Ok(Ok(state)) => state == HealthState::Serving,
                 // A server without the service answers too.

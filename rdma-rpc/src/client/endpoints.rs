@@ -134,6 +134,7 @@ impl Endpoints {
             latest: Instant::now().checked_add(limit),
             excluded: Vec::new(),
             pinned: None,
+            refused: None,
             last: None,
         }
     }
@@ -153,7 +154,9 @@ pub(super) struct Search<'e> {
     excluded: Vec<usize>,
     /// The only endpoint that may get the call.
     pinned: Option<usize>,
-    /// Error of the last attempt.
+    /// Error of the last server that has refused the call and is still connected.
+    refused: Option<Error>,
+    /// Error of the last connection that has ended.
     last: Option<Error>,
 }
 
@@ -167,7 +170,7 @@ impl Search<'_> {
                 return Ok(chosen);
             }
             // Every server that is connected has refused the call.
-            if let Some(refused) = self.last.take_if(|_| !self.excluded.is_empty()) {
+            if let Some(refused) = self.refused.take() {
                 return Err(refused);
             }
             match self.latest {
@@ -199,6 +202,7 @@ impl Search<'_> {
     pub(super) fn pin(&mut self, chosen: &Chosen) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
+        self.refused = None;
     }
 
     /// Takes over the error of a call that the server of a connection has not started.
@@ -207,7 +211,9 @@ impl Search<'_> {
         let core = chosen.core();
         if core.end().is_none() && !calls(core).is_closing() {
             self.excluded.push(chosen.index);
+            self.refused = Some(error);
+        } else {
+            self.last = Some(error);
         }
-        self.last = Some(error);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::Answer;
 use super::perform::{Outcome, Told, unary_on};
@@ -11,6 +11,7 @@ use super::{Client, Route};
 use crate::codec::Value;
 use crate::core::Core;
 use crate::error::{CallError, Error};
+use crate::once;
 use crate::payload::Stored;
 
 /// Pause before a call is sent again to a server that has refused it, for example because of its load.
@@ -22,20 +23,27 @@ impl Client {
         &self,
         method: u32,
         told: &Told,
+        deadline: Duration,
         body: (u8, Value<'_, Q>),
         decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
         let metadata = self.metadata_of(&told.method)?;
         let too_long = || Error::TooLarge {
-            len: metadata.encoded().len(),
+            len: metadata.encoded().len() + once::LEN,
             limit: crate::metadata::LIMIT,
         };
         let mut numbered = self.session.begin();
         let endpoints = match &self.route {
             Route::One(handle) => {
+                let begun = Instant::now();
+                if handle.core.others().is_none() {
+                    // Only the settings tell the incarnation.
+                    let greeted = timeout(deadline, handle.core.greeted()).await;
+                    greeted.unwrap_or_else(|_| Err(told.exceeded()))?;
+                }
                 let numbers = numbered.metadata(&metadata, handle.core.incarnation());
                 let numbers = numbers.ok_or_else(too_long)?;
-                let limit = (Some(self.deadline), told);
+                let limit = (Some(deadline.saturating_sub(begun.elapsed())), told);
                 let called = unary_on(&handle.core, (method, &numbers), limit, &body, &decode);
                 return called
                     .await
@@ -43,7 +51,7 @@ impl Client {
             }
             Route::Several(endpoints) => endpoints,
         };
-        let mut search = endpoints.search(self.deadline);
+        let mut search = endpoints.search(deadline);
         // Error of the connection on which a server may have executed the call.
         let mut ended: Option<Error> = None;
         loop {

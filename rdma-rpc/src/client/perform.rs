@@ -38,7 +38,8 @@ pub(super) struct Told {
 }
 
 impl Told {
-    fn exceeded(&self) -> Error {
+    /// Returns the error of a call whose deadline has passed.
+    pub(super) fn exceeded(&self) -> Error {
         Error::DeadlineExceeded {
             method: self.method.clone(),
             limit: self.limit,
@@ -77,31 +78,29 @@ impl Client {
         let decode = |core: &Arc<Core>, answer, body: &mut Stored| {
             decode::<F, T, E>(core, answer, body, &told)
         };
-        if method.is_once {
-            return self.unary_once(method.id, &told, body, decode).await;
-        }
-        self.unary_of(method.id, &told, self.deadline, body, decode)
+        let called = (method.id, method.is_once);
+        self.unary_of(called, &told, self.deadline, body, decode)
             .await
     }
 
-    /// Makes a unary call like [`Self::unary_anywhere`], and counts it.
+    /// Makes a unary call like [`Self::unary_anywhere`], or like [`Self::unary_once`] if `is_once` is set, and
+    /// counts it.
     pub(super) async fn unary_of<Q: ?Sized, T, E>(
         &self,
-        method: u32,
+        (method, is_once): (u32, bool),
         told: &Told,
         deadline: Duration,
         body: (u8, Value<'_, Q>),
         decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
         let made = Made::begin(self.observed, told.method.clone());
-        let outcome = self
-            .unary_anywhere(method, told, deadline, body, decode)
-            .await;
-        made.end(match &outcome {
-            Ok(_) => observe::Outcome::Ok,
-            Err(CallError::Service(_)) => observe::Outcome::Service,
-            Err(CallError::Rpc(_)) => observe::Outcome::Failed,
-        });
+        let outcome = if is_once {
+            self.unary_once(method, told, deadline, body, decode).await
+        } else {
+            let called = self.unary_anywhere(method, told, deadline, body, decode);
+            called.await
+        };
+        made.end(outcome_of(&outcome));
         outcome
     }
 
@@ -149,13 +148,22 @@ impl Client {
     where
         F::Request: Encode<Q>,
     {
-        match &self.route {
-            Route::One(handle) => self.note::<F, Q>(&handle.core, method, request).await,
-            Route::Several(endpoints) => {
-                let chosen = endpoints.search(self.deadline).next().await?;
-                self.note::<F, Q>(chosen.core(), method, request).await
+        let made = Made::begin(self.observed, Cow::Borrowed(method.name));
+        let noted = async {
+            match &self.route {
+                Route::One(handle) => self.note::<F, Q>(&handle.core, method, request).await,
+                Route::Several(endpoints) => {
+                    let chosen = endpoints.search(self.deadline).next().await?;
+                    self.note::<F, Q>(chosen.core(), method, request).await
+                }
             }
-        }
+        };
+        let noted = noted.await;
+        made.end(match &noted {
+            Ok(()) => observe::Outcome::Ok,
+            Err(_) => observe::Outcome::Failed,
+        });
+        noted
     }
 
     /// Sends a one-way request on a connection.
@@ -218,14 +226,8 @@ impl Client {
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
-        let streams = Streams {
-            outlet: Some(Arc::new(Outlet::new(Window::default()))),
-            ..Streams::default()
-        };
-        let begun = self
-            .stream::<F, Q>(method, &request, streams.clone())
-            .await?;
-        let sender = sender::<F, I>(&begun.pending, &streams);
+        let begun = self.stream::<F, Q>(method, &request).await?;
+        let sender = sender::<F, I>(&begun);
         Ok((sender, Response::new::<F>(begun)))
     }
 
@@ -241,13 +243,8 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let inlet = Arc::new(Inlet::new(WINDOW));
-        let streams = Streams {
-            inlet: Some(Arc::clone(&inlet)),
-            ..Streams::default()
-        };
-        let begun = self.stream::<F, Q>(method, &request, streams).await?;
-        Ok(Streaming::new::<F>(begun, inlet))
+        let begun = self.stream::<F, Q>(method, &request).await?;
+        Ok(Streaming::new::<F>(begun))
     }
 
     /// Makes a call with streams in both directions.
@@ -262,26 +259,39 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let inlet = Arc::new(Inlet::new(WINDOW));
-        let streams = Streams {
-            inlet: Some(Arc::clone(&inlet)),
-            outlet: Some(Arc::new(Outlet::new(Window::default()))),
-            ..Streams::default()
-        };
-        let begun = self
-            .stream::<F, Q>(method, &request, streams.clone())
-            .await?;
-        let sender = sender::<F, I>(&begun.pending, &streams);
-        Ok((sender, Streaming::new::<F>(begun, inlet)))
+        let begun = self.stream::<F, Q>(method, &request).await?;
+        let sender = sender::<F, I>(&begun);
+        Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams. A client of several servers sends a call that its server has not started to
-    /// another one.
+    /// Begins a call with streams, and counts it.
     async fn stream<F: Format, Q>(
         &self,
         method: &'static MethodInfo,
         request: &Q,
-        streams: Streams,
+    ) -> Result<Begun, Error>
+    where
+        F::Request: Encode<Q>,
+    {
+        let made = Made::begin(self.observed, Cow::Borrowed(method.name));
+        match self.stream_anywhere::<F, Q>(method, request).await {
+            Ok(begun) => Ok(Begun {
+                made: Some(made),
+                ..begun
+            }),
+            Err(error) => {
+                made.end(observe::Outcome::Failed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins a call with streams. A client of several servers sends a call whose request was not sent to another
+    /// one.
+    async fn stream_anywhere<F: Format, Q>(
+        &self,
+        method: &'static MethodInfo,
+        request: &Q,
     ) -> Result<Begun, Error>
     where
         F::Request: Encode<Q>,
@@ -292,25 +302,34 @@ impl Client {
         let metadata = self.metadata_of(method.name)?;
         let metadata = metadata.encoded();
         let begin = async |core: &Arc<Core>, limit| {
+            // The end of an attempt ends its streams.
+            let streams = Streams {
+                inlet: method.has_output.then(|| Arc::new(Inlet::new(WINDOW))),
+                outlet: (method.has_input).then(|| Arc::new(Outlet::new(Window::default()))),
+                ..Streams::default()
+            };
             let pending = match begin(Arc::clone(core), limit, &told, streams.clone()).await {
                 Ok(pending) => pending,
                 Err(error) => return Failed::unsent(error).settle(),
             };
             let sent = send(pending, method.id, (limit, &told), metadata, &body, None);
             match sent.await {
-                Ok(pending) => Ok(Ok(pending)),
+                Ok(pending) => Ok(Ok((pending, streams))),
                 Err(unsent) => unsent.settle(),
             }
         };
+        let begun = |(pending, streams), told, chosen| Begun {
+            pending,
+            streams,
+            told,
+            chosen,
+            made: None,
+        };
         let endpoints = match &self.route {
             Route::One(handle) => {
-                let begun = begin(&handle.core, limit).await;
-                let pending = begun.unwrap_or_else(|unstarted| Err(unstarted.0))?;
-                return Ok(Begun {
-                    pending,
-                    told,
-                    chosen: None,
-                });
+                let call = begin(&handle.core, limit).await;
+                let call = call.unwrap_or_else(|unstarted| Err(unstarted.0))?;
+                return Ok(begun(call, told, None));
             }
             Route::Several(endpoints) => endpoints,
         };
@@ -319,13 +338,7 @@ impl Client {
             let chosen = search.next().await?;
             let left = limit.map(|_| search.left());
             match begin(chosen.core(), left).await {
-                Ok(pending) => {
-                    return Ok(Begun {
-                        pending: pending?,
-                        told,
-                        chosen: Some(chosen),
-                    });
-                }
+                Ok(call) => return Ok(begun(call?, told, Some(chosen))),
                 Err(unstarted) => search.failed(&chosen, unstarted.0),
             }
         }
@@ -348,9 +361,21 @@ const WINDOW: Window = Window {
 /// A call with streams whose request was sent.
 pub(super) struct Begun {
     pub(super) pending: Pending<Arc<Core>>,
+    pub(super) streams: Streams,
     pub(super) told: Told,
     /// Connection of a client of several servers.
     pub(super) chosen: Option<Chosen>,
+    /// Count of the call, until it has ended.
+    pub(super) made: Option<Made>,
+}
+
+/// Returns the outcome of a call, as metrics name it.
+pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
+    match outcome {
+        Ok(_) => observe::Outcome::Ok,
+        Err(CallError::Service(_)) => observe::Outcome::Service,
+        Err(CallError::Rpc(_)) => observe::Outcome::Failed,
+    }
 }
 
 /// Error of a call that the server has certainly not started.
@@ -455,11 +480,13 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     }
 }
 
-fn sender<F: Format, I>(pending: &Pending<Arc<Core>>, streams: &Streams) -> Sender<I>
+fn sender<F: Format, I>(begun: &Begun) -> Sender<I>
 where
     F::Request: Encode<I>,
 {
-    let outlet = streams.outlet.clone().expect("the call has an outlet");
+    let outlet = begun.streams.outlet.clone();
+    let outlet = outlet.expect("the method has an input");
+    let pending = &begun.pending;
     Sender::new::<F::Request>(outlet, Arc::clone(&pending.core), pending.id)
 }
 

@@ -43,6 +43,7 @@ use crate::payload::{Payload, Stored};
 pub struct Request {
     method: Arc<str>,
     number: u32,
+    is_once: bool,
     codec: u8,
     body: Arc<[u8]>,
     metadata: Option<Metadata>,
@@ -68,6 +69,7 @@ impl Request {
         Self {
             method: method.into(),
             number: number_of(method),
+            is_once: false,
             codec,
             body: argument.into(),
             metadata: None,
@@ -79,6 +81,13 @@ impl Request {
     #[must_use]
     pub fn with_number(mut self, number: u32) -> Self {
         self.number = number;
+        self
+    }
+
+    /// Executes the request at most once, as its method requires if it has `#[rpc(once)]`.
+    #[must_use]
+    pub fn once(mut self) -> Self {
+        self.is_once = true;
         self
     }
 
@@ -184,7 +193,8 @@ impl Client {
             }),
             other => Err(CallError::<()>::Rpc(told.error_of(other))),
         };
-        let called = client.unary_of(request.number, &told, deadline, body, decode);
+        let method = (request.number, request.is_once);
+        let called = client.unary_of(method, &told, deadline, body, decode);
         called
             .await
             .map_err(|error| error.rpc().unwrap_or(Error::Cancelled))

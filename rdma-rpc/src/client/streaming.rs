@@ -10,12 +10,13 @@ use futures_util::Stream;
 
 use super::calls::{Answer, Pending};
 use super::endpoints::Chosen;
-use super::perform::{Begun, Outcome, Told, decode};
+use super::perform::{Begun, Outcome, Told, decode, outcome_of};
 use crate::codec::{Decode, Format};
 use crate::core::Core;
 use crate::error::{CallError, Error};
+use crate::observe::Made;
 use crate::payload::Stored;
-use crate::stream::{Inlet, Receiver};
+use crate::stream::Receiver;
 
 type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut Stored, &Told) -> Outcome<T, E>;
 
@@ -26,6 +27,8 @@ pub struct Response<T, E> {
     told: Told,
     decode: DecodeAnswer<T, E>,
     is_done: bool,
+    /// Count of the call, until it has ended.
+    made: Option<Made>,
     /// Connection of a client of several servers, which counts the call as in progress.
     _chosen: Option<Chosen>,
 }
@@ -41,6 +44,7 @@ impl<T, E> Response<T, E> {
             told: begun.told,
             decode: decode::<F, T, E>,
             is_done: false,
+            made: begun.made,
             _chosen: begun.chosen,
         }
     }
@@ -54,7 +58,12 @@ impl<T, E> Response<T, E> {
         let answer = self
             .pending
             .poll_answer(cx, |answer, body| decode(core, answer, body, told));
-        self.is_done = answer.is_ready();
+        if let Poll::Ready(outcome) = &answer {
+            self.is_done = true;
+            if let Some(made) = self.made.take() {
+                made.end(outcome_of(outcome));
+            }
+        }
         answer
     }
 }
@@ -88,12 +97,14 @@ pub struct Streaming<O, T, E> {
 }
 
 impl<O, T, E> Streaming<O, T, E> {
-    pub(super) fn new<F: Format>(begun: Begun, inlet: Arc<Inlet>) -> Self
+    pub(super) fn new<F: Format>(begun: Begun) -> Self
     where
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
         let core = Arc::clone(&begun.pending.core);
+        let inlet = begun.streams.inlet.clone();
+        let inlet = inlet.expect("the method has an output");
         Self {
             items: Receiver::new::<F::Response>(inlet, core, begun.pending.id),
             response: Response::new::<F>(begun),

@@ -10,6 +10,8 @@ mod trace;
 
 use std::borrow::Cow;
 
+use tracing::Instrument;
+
 #[cfg(feature = "reflection")]
 pub(crate) use self::counts::Counts;
 #[cfg(feature = "trace")]
@@ -124,6 +126,14 @@ impl Made {
         }
         let _ = outcome;
     }
+}
+
+/// Returns a future that belongs to the call whose handler this thread is polling, for a task of the handler.
+pub(crate) fn continued<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let future = future.in_current_span();
+    #[cfg(feature = "trace")]
+    let future = trace::continued(future, TraceContext::current());
+    future
 }
 
 /// Counts a call that was refused before it was started.

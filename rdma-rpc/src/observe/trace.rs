@@ -97,6 +97,14 @@ fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
+/// Returns a future that runs in the span of the handler that this thread is polling, if there is one.
+pub(super) async fn continued<F: Future>(future: F, context: Option<TraceContext>) -> F::Output {
+    match context {
+        Some(context) => context.scope(future).await,
+        None => future.await,
+    }
+}
+
 /// Span that continues after this one, even if a handler panics.
 struct Restored(Option<TraceContext>);
 

@@ -15,6 +15,9 @@ use crate::metadata::Metadata;
 /// Name of the metadata of such a request, and, in the settings of a server, of its incarnation.
 const NAME: &str = "rdma-rpc-once";
 
+/// Length in bytes of the metadata that a request has besides the caller's.
+pub(crate) const LEN: usize = 1 + NAME.len() + 2 + Number::LEN;
+
 /// Number of a call, as its request carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
@@ -89,6 +92,8 @@ mod tests {
         };
         assert_eq!(Number::decode(&number.encode()), Some(number));
         assert_eq!(Number::decode(&number.encode()[1..]), None);
+        let metadata = Metadata::default().with(NAME, number.encode());
+        assert_eq!(metadata.encoded().len(), LEN);
         assert_eq!(incarnation(&hello(77)), Some(77));
     }
 }

@@ -267,6 +267,11 @@ impl Outbox {
         !self.is_crowded.load(Ordering::Acquire)
     }
 
+    /// Returns the number of bytes of the full batches that wait to be sent.
+    pub(crate) fn queued(&self) -> usize {
+        self.state.lock().queued
+    }
+
     /// Waits until there is room for the frames of more work, or the connection has ended.
     pub(crate) async fn room(&self) {
         if !self.has_room() {

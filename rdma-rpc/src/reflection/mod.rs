@@ -36,6 +36,8 @@ pub struct MethodDescription {
     pub codec: u8,
     /// Set if the method has no response.
     pub is_one_way: bool,
+    /// Set if the method is executed at most once: see [`Request::once`](crate::Request::once).
+    pub is_once: bool,
     /// Arguments, in their order. Several are encoded as a tuple.
     pub arguments: Vec<TypeDescription>,
     /// Items of the stream of the caller.
@@ -130,6 +132,7 @@ impl Described {
             number: info.id,
             codec,
             is_one_way: info.is_one_way,
+            is_once: info.is_once,
             arguments: with(Role::Argument).collect(),
             input: with(Role::Input).next(),
             output: with(Role::Output).next(),

@@ -1,8 +1,13 @@
 //! [`Schema`]: the structure of a type.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Maximum number of formats that a decoded format is within. Each needs memory of the stack.
+const MAX_DEPTH: u32 = 128;
 
 /// Structure of a type, as its `Deserialize` has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,13 +44,16 @@ pub enum Format {
     Char,
     Str,
     Bytes,
-    Option(Box<Format>),
+    Option(#[serde(deserialize_with = "inner")] Box<Format>),
     /// A sequence of any length.
-    Seq(Box<Format>),
+    Seq(#[serde(deserialize_with = "inner")] Box<Format>),
     /// Pairs of keys and values.
-    Map(Box<Format>, Box<Format>),
+    Map(
+        #[serde(deserialize_with = "inner")] Box<Format>,
+        #[serde(deserialize_with = "inner")] Box<Format>,
+    ),
     /// Values of a fixed number.
-    Tuple(Vec<Format>),
+    Tuple(#[serde(deserialize_with = "inner")] Vec<Format>),
     /// A struct or enum of this name.
     Named(String),
 }
@@ -73,6 +81,29 @@ pub enum Fields {
     Tuple(Vec<Format>),
     /// Fields with names.
     Named(Vec<(String, Format)>),
+}
+
+/// Decodes formats within another one.
+fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    thread_local! {
+        static DEPTH: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Depth that continues after this one.
+    struct Outer(u32);
+
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            DEPTH.set(self.0);
+        }
+    }
+
+    let outer = Outer(DEPTH.get());
+    if outer.0 == MAX_DEPTH {
+        return Err(D::Error::custom("a format is nested too deeply"));
+    }
+    DEPTH.set(outer.0 + 1);
+    T::deserialize(from)
 }
 
 impl Format {
@@ -116,6 +147,25 @@ impl Fields {
                     && pairs.all(|(this, other)| this.0 == other.0 && this.1.merge(other.1))
             }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_that_are_nested_too_deeply_are_refused() {
+        let one = postcard::to_allocvec(&Format::Option(Box::new(Format::Unit)));
+        let [option, unit] = one.unwrap()[..] else {
+            panic!("two variants");
+        };
+        for (depth, is_decoded) in [(1, true), (128, true), (129, false), (1 << 20, false)] {
+            let mut bytes = vec![option; depth];
+            bytes.push(unit);
+            let decoded = postcard::from_bytes::<Format>(&bytes);
+            assert_eq!(decoded.is_ok(), is_decoded, "{depth}");
         }
     }
 }

@@ -24,20 +24,20 @@ const DEPTH: usize = 64;
 /// Returns the structure of a type; `None` for a type that decodes no made-up value, or that decodes itself by
 /// looking at the input.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
-    let traced = || catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten();
-    // Bulks are decoded only within this function.
-    bulk::decoding(traced).0
+    catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
     let mut tracer = Tracer::default();
     let mut format = Format::Unknown;
     for _ in 0..PASSES {
-        T::deserialize(Value {
+        let value = Value {
             tracer: &mut tracer,
             format: &mut format,
-        })
-        .ok()?;
+        };
+        // Bulks are decoded only within this function.
+        let (decoded, _) = bulk::decoding(|| T::deserialize(value));
+        decoded.ok()?;
         if tracer.is_complete() {
             break;
         }

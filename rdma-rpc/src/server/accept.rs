@@ -153,6 +153,10 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         end = core.ended() => return end,
     }
     serving.stop(core);
+    // A response may still be on its way to the outbox. If it takes too long, the client repeats nothing.
+    if timeout(LAST_ANSWERS, serving.idle()).await.is_ok() {
+        serving.part(core);
+    }
     if timeout(LAST_ANSWERS, core.outbox.sent_all()).await.is_err() {
         tracing::warn!(peer = %core.peer, "a client did not take its last answers");
     }

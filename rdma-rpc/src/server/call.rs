@@ -1,5 +1,6 @@
 //! [`Call`]: a decoded request, as generated code passes it to the service.
 
+use super::gate::Entered;
 use crate::codec::{Decode, Encode};
 use crate::server::Context;
 use crate::stream::{Receiver, Sender, Streams};
@@ -13,6 +14,8 @@ pub struct Call<Q> {
     /// Arguments of the method: the argument itself, or a tuple of several.
     pub request: Q,
     streams: Streams,
+    /// Limits that count the call, if its handler outlives the call.
+    gates: [Option<Entered>; 3],
 }
 
 impl<Q> Call<Q> {
@@ -21,7 +24,18 @@ impl<Q> Call<Q> {
             context,
             request,
             streams,
+            gates: [None, None, None],
         }
+    }
+
+    /// Lets the limits count the call as long as this value, or that of [`Self::take_gates`], lasts.
+    pub(super) fn set_gates(&mut self, gates: [Option<Entered>; 3]) {
+        self.gates = gates;
+    }
+
+    /// Takes the limits that count the call.
+    pub(crate) fn take_gates(&mut self) -> [Option<Entered>; 3] {
+        std::mem::take(&mut self.gates)
     }
 
     /// Returns the receiver of the caller's items.

@@ -31,15 +31,13 @@ pub(super) struct Guards {
 }
 
 impl Guards {
-    /// Returns the reason if a call is not allowed. `identity` is that of an authenticated client.
-    pub(super) fn allow(
-        &self,
-        info: &CallInfo<'_>,
-        identity: Option<&Metadata>,
-    ) -> Result<(), String> {
-        if self.authenticate.is_some() && identity.is_none() {
-            return Err("the connection is not authenticated".to_owned());
-        }
+    /// Returns whether a connection may make calls. `identity` is that of an authenticated client.
+    pub(super) fn admit(&self, identity: Option<&Metadata>) -> bool {
+        self.authenticate.is_none() || identity.is_some()
+    }
+
+    /// Returns the reason if a call is not allowed.
+    pub(super) fn allow(&self, info: &CallInfo<'_>) -> Result<(), String> {
         for interceptor in &self.interceptors {
             let judged = catch_unwind(AssertUnwindSafe(|| interceptor(info)));
             judged.unwrap_or_else(|_| Err("an interceptor panicked".to_owned()))?;

@@ -160,13 +160,17 @@ where
             return Ok(());
         }
         if self.info.is_once
-            && let Err(status) = serving.shared.once.check(&metadata)
+            && let Err(status) =
+                serving
+                    .shared
+                    .once
+                    .check(&metadata, &serving.session, serving.shared.concurrency)
         {
             observe::refused(serving.shared.observed, self.info.name);
             refuse(core, id, &status);
             return Ok(());
         }
-        let entered = match self.enter(serving, id) {
+        let mut entered = match self.enter(serving, id) {
             Ok(entered) => entered,
             Err(reason) => {
                 observe::refused(serving.shared.observed, self.info.name);
@@ -191,7 +195,11 @@ where
         if id.index != ONE_WAY && !serving.slots.begin(id, deadline, streams.clone())? {
             return Ok(());
         }
-        serving.begun();
+        if !serving.begin() {
+            serving.slots.end(id);
+            refuse(core, id, &Status::ShuttingDown);
+            return Ok(());
+        }
         if self.info.has_input {
             // The caller's items wait for this window, so that none arrives before its request.
             let (items, bytes) = (WINDOW_ITEMS, WINDOW_BYTES);
@@ -208,7 +216,10 @@ where
         #[cfg(feature = "reflection")]
         let handled = handled.counted(self.counts.get());
         let context = Context::new(core, id, deadline, metadata);
-        let call = Call::new(context, request, streams.clone());
+        let mut call = Call::new(context, request, streams.clone());
+        if self.info.is_once {
+            call.set_gates(std::mem::take(&mut entered));
+        }
         let mut cell = self.spare.pop().unwrap_or_else(|| Box::pin(None));
         // Unwind safe: a future that has panicked is dropped.
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -224,6 +235,7 @@ where
             Ok(Poll::Ready(result)) => {
                 self.keep(cell);
                 handled.end(outcome_of(&result));
+                streams.bulks.close();
                 if !streams.bulks.is_idle() {
                     // A task of the handler still transfers a piece.
                     let (method, core) = (Arc::clone(self), Arc::clone(core));
@@ -367,7 +379,9 @@ where
         match placed {
             Ok(Ok((placed, leased))) => {
                 if !leased.is_empty() {
-                    bulk::serve_results(leased, Serving::of(core).shared.bulk_lease);
+                    let serving = Serving::of(core);
+                    let results = bulk::serve_results(leased, serving.shared.bulk_lease);
+                    serving.slots.set_results(id, results);
                 }
                 match placed {
                     Placed::Batched => None,

@@ -30,6 +30,8 @@ pub(crate) struct Serving {
     pub(super) slots: Slots,
     /// Identity of the client, once it is authenticated.
     identity: OnceLock<Metadata>,
+    /// Number of the client in its calls that are executed at most once, set by the first one.
+    pub(super) session: OnceLock<u128>,
     /// Limit of the one-way calls that run, which occupy no slots.
     pub(super) one_way: Arc<Gate>,
     /// Number of handlers that run.
@@ -46,6 +48,7 @@ impl Serving {
             shared,
             slots: Slots::new(slots),
             identity: OnceLock::new(),
+            session: OnceLock::new(),
             one_way: Arc::new(Gate::new(slots)),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
@@ -157,7 +160,17 @@ impl Serving {
         if id.index != ONE_WAY && id.index >= self.slots.count() {
             return Err(Violation::Index.into());
         }
-        let Some(handler) = self.shared.methods.get(method) else {
+        let handler = self.shared.methods.get(method);
+        if !self.shared.guards.admit(self.identity.get()) {
+            // Before the method is looked at: only authenticated clients learn which methods there are.
+            if let Some(handler) = handler {
+                observe::refused(self.shared.observed, handler.info().name);
+            }
+            let reason = "the connection is not authenticated";
+            refuse(core, id, &Status::Denied(reason.into()));
+            return Ok(());
+        }
+        let Some(handler) = handler else {
             refuse(core, id, &Status::UnknownMethod);
             return Ok(());
         };
@@ -171,7 +184,7 @@ impl Serving {
             identity: self.identity(),
             metadata: &incoming.metadata,
         };
-        if let Err(reason) = self.shared.guards.allow(&info, self.identity.get()) {
+        if let Err(reason) = self.shared.guards.allow(&info) {
             observe::refused(self.shared.observed, info.method);
             refuse(core, id, &Status::Denied(reason.into()));
             return Ok(());
@@ -197,13 +210,13 @@ impl Serving {
 
     /// Ends all calls, because the connection has ended.
     pub(crate) fn fail(&self, error: &Error) {
-        self.is_closing.store(true, Ordering::Release);
+        self.is_closing.store(true, Ordering::SeqCst);
         self.slots.stop(|_| true, error, drop);
     }
 
     /// Accepts no more calls, and tells the client.
     pub(super) fn close(&self, core: &Core) {
-        self.is_closing.store(true, Ordering::Release);
+        self.is_closing.store(true, Ordering::SeqCst);
         // A connection that has ended needs no goodbye.
         drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
     }
@@ -214,18 +227,30 @@ impl Serving {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
         debug_assert_eq!(next, NEVER);
-        // Every call that was started has its answer, so the client can repeat the others.
+        core.outbox.schedule();
+    }
+
+    /// Tells the client that each call that was started has its answer, so that the client can repeat the others.
+    /// No handler may run any more.
+    pub(super) fn part(&self, core: &Core) {
         drop(core.outbox.append_bare(&Header::Goodbye { status: 2 }));
     }
 
-    /// Counts a handler that runs, until [`Self::ended`].
-    pub(super) fn begun(&self) {
-        self.running.fetch_add(1, Ordering::AcqRel);
+    /// Counts a handler that runs, until [`Self::ended`]. Returns `false`, without counting, if the server accepts no
+    /// more calls.
+    pub(super) fn begin(&self) -> bool {
+        // Counted first: either this function sees the end, or those who wait for the last handler see this one.
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let may_run = !self.is_closing();
+        if !may_run {
+            self.ended();
+        }
+        may_run
     }
 
     /// Counts the end of a handler.
     pub(super) fn ended(&self) {
-        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_closing() {
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_closing() {
             self.idle.notify_waiters();
         }
     }
@@ -236,7 +261,7 @@ impl Serving {
     }
 
     fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Acquire)
+        self.is_closing.load(Ordering::SeqCst)
     }
 
     /// Waits until no handler runs, after [`Self::close`].
@@ -244,7 +269,7 @@ impl Serving {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
             idle.as_mut().enable();
-            if self.running.load(Ordering::Acquire) == 0 {
+            if self.running.load(Ordering::SeqCst) == 0 {
                 return;
             }
             idle.await;

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::bulk::Results;
 use crate::deadlines::NEVER;
 use crate::error::Error;
 use crate::stream::Streams;
@@ -27,6 +28,8 @@ struct Slot {
     cancelled: Option<u32>,
     /// Generation and number of items of an input that ended before its request arrived.
     ended: Option<(u32, u32)>,
+    /// Generation of the last call whose result has bulks, with their leases.
+    results: Option<(u32, Results)>,
 }
 
 #[derive(Debug)]
@@ -184,10 +187,25 @@ impl Slots {
         }
     }
 
-    /// Ends a call that its caller has given up.
+    /// Sets the leases of the result of a call that has ended. If its caller has given it up, they end.
+    pub(super) fn set_results(&self, id: CallId, results: Results) {
+        let Ok(slot) = self.slot(id) else { return };
+        let mut slot = slot.lock();
+        if slot.cancelled == Some(id.generation) {
+            results.release();
+        } else if !slot.is_stale(id.generation) {
+            slot.results = Some((id.generation, results));
+        }
+    }
+
+    /// Ends a call that its caller has given up. A result that is on its way will not be decoded.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
+            let is_this = |results: &mut (u32, Results)| results.0 == id.generation;
+            if let Some((_, results)) = slot.results.take_if(is_this) {
+                results.release();
+            }
             let cancelled = slot.take(id.generation);
             if cancelled.is_none() && !slot.is_stale(id.generation) {
                 slot.newest = Some(id.generation);

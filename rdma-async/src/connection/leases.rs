@@ -240,6 +240,16 @@ impl Leases {
     }
 }
 
+impl Drop for Leases {
+    /// Ends the leases, so that their memory goes back to its pool.
+    fn drop(&mut self) {
+        for (_, lease) in self.open.get_mut().leases.drain() {
+            // On an error the device may still access the memory, which is then not freed.
+            drop(lease.end());
+        }
+    }
+}
+
 impl Lease {
     /// Ends the access at the device, and returns the memory.
     fn end(self) -> Result<LocalMr, rdma_core::Error> {

@@ -1,7 +1,11 @@
 //! Authentication by messages of a new connection, before the application gets the connection.
 //!
 //! The accepting end sends its nonce. The connecting end answers with its own nonce, followed by its token.
-//! If the token is right, the accepting end sends its token.
+//! If the token is right, the accepting end sends its token. If that is right as well, the connecting end sends
+//! an empty message, after which the accepting end may use the connection.
+//!
+//! Each end accepts requests for memory and long messages from the moment at which the other end may send
+//! them: before the message by which the other end learns that the authentication has succeeded.
 
 use std::alloc::Layout;
 
@@ -38,7 +42,6 @@ pub(super) async fn perform(
         End::Connecting => exchange.connect().await.map_err(failed)?,
         End::Accepting => exchange.accept().await.map_err(failed)?,
     }
-    rdma.connection().release_memory();
     Ok(rdma)
 }
 
@@ -57,7 +60,9 @@ impl Exchange<'_> {
         self.send(&[&own[..], &token].concat()).await?;
         let proof = self.transcript(End::Accepting, &theirs, &own);
         let token = self.receive(MAX_TOKEN).await?;
-        self.check(&proof, &token)
+        self.check(&proof, &token)?;
+        self.rdma.connection().release_memory();
+        self.send(&[]).await
     }
 
     async fn accept(&self) -> Result<()> {
@@ -68,8 +73,10 @@ impl Exchange<'_> {
             return Err(Error::disconnected("the peer sent no proof"));
         };
         self.check(&self.transcript(End::Connecting, &own, theirs), token)?;
+        self.rdma.connection().release_memory();
         let proof = self.transcript(End::Accepting, &own, theirs);
-        self.send(&self.authenticator.token(&proof)).await
+        self.send(&self.authenticator.token(&proof)).await?;
+        self.receive(0).await.map(drop)
     }
 
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {

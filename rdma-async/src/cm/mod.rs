@@ -65,6 +65,7 @@ impl RdmaBuilder {
         id.listen(BACKLOG)?;
         Ok(CmListener {
             half_open: HalfOpen::new(self.half_open()),
+            waiting: None,
             devices: Devices::new(self),
             events,
             id,
@@ -188,6 +189,8 @@ fn attach(
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
+    /// Request of the peer whose handshake begins as soon as there is room. Dropped before the channel.
+    waiting: Option<ConnectionRequest>,
     /// Dropped before its channel.
     id: ConnectionId,
     events: Events,
@@ -236,9 +239,15 @@ impl CmListener {
             if let Poll::Ready(Some(outcome)) = self.half_open.poll_next(cx) {
                 return Poll::Ready(outcome);
             }
-            ready!(self.half_open.poll_room(cx));
+            if self.waiting.is_some() {
+                ready!(self.half_open.poll_room(cx));
+            }
+            if let Some(request) = self.waiting.take() {
+                self.begin_handshake(request);
+                continue;
+            }
             match ready!(self.events.poll_next(cx))?.kind {
-                ConnectionEventKind::ConnectRequest(request) => self.begin_handshake(request),
+                ConnectionEventKind::ConnectRequest(request) => self.waiting = Some(request),
                 ConnectionEventKind::DeviceRemoval => {
                     let reason = "the RDMA device of a listener was removed";
                     return Poll::Ready(Err(Error::disconnected(reason)));

@@ -4,10 +4,14 @@
 //! If the token is right, the accepting end sends its token. If that is right as well, the connecting end sends
 //! an empty message, after which the accepting end may use the connection.
 //!
+//! The tokens depend on both nonces, and on the [terms](Private), the IP addresses and the queue pairs of both
+//! ends, so that an attacker cannot pass them on between two connections of its own.
+//!
 //! Each end accepts requests for memory and long messages from the moment at which the other end may send
 //! them: before the message by which the other end learns that the authentication has succeeded.
 
 use std::alloc::Layout;
+use std::net::{IpAddr, SocketAddr};
 
 use super::private::Private;
 use crate::authentication::{Authenticator, End, MAX_TOKEN, NONCE_LEN, Transcript, nonce};
@@ -16,33 +20,56 @@ use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// Authenticates the two ends of a connection to each other, if they do so at all. `exchange` is the private
-/// data of this end and of the peer.
-pub(super) async fn perform(
-    rdma: Rdma,
-    end: End,
-    (own, theirs): (Private, Private),
-) -> Result<Rdma> {
+/// One end of a connection, as an end sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Side {
+    pub(super) private: Private,
+    /// `None` if the connection manager does not know the address.
+    pub(super) address: Option<SocketAddr>,
+}
+
+/// Authenticates the two ends of a connection to each other, if they do so at all. `end` is the role of this
+/// end.
+pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
     };
     let peer = rdma.peer_address();
     let failed = |error: Error| refused(peer, format!("authentication failed: {error}"));
-    let (connecting, accepting) = match end {
-        End::Connecting => (own, theirs),
-        End::Accepting => (theirs, own),
+    let unknown = || refused(peer, "authentication needs the addresses of both ends");
+    let pair = rdma.queue_pair();
+    let own = own.description(pair.number()).ok_or_else(unknown)?;
+    let destination = pair.attributes()?.destination();
+    let theirs = theirs.description(destination).ok_or_else(unknown)?;
+    let terms = match end {
+        End::Connecting => [own, theirs],
+        End::Accepting => [theirs, own],
     };
-    let terms = [connecting.encode(), accepting.encode()].concat();
     let exchange = Exchange {
         rdma: &rdma,
         authenticator: &*authenticator,
-        terms: &terms,
+        terms: &terms.concat(),
     };
     match end {
         End::Connecting => exchange.connect().await.map_err(failed)?,
         End::Accepting => exchange.accept().await.map_err(failed)?,
     }
     Ok(rdma)
+}
+
+impl Side {
+    /// Returns the private data, the IP address and the queue pair of this end, which both ends see alike.
+    /// An attacker between two connections has other ones, so a token that it passes on is wrong there.
+    fn description(&self, queue_pair: u32) -> Option<Vec<u8>> {
+        let address = match self.address?.ip().to_canonical() {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        let mut bytes = self.private.encode();
+        bytes.extend(address.octets());
+        bytes.extend(queue_pair.to_be_bytes());
+        Some(bytes)
+    }
 }
 
 struct Exchange<'a> {
@@ -103,5 +130,38 @@ impl Exchange<'_> {
             [_, bytes @ ..] if bytes.len() <= limit => Ok(bytes.to_vec()),
             _ => Err(Error::disconnected("the peer sent no message of this kind")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Depths;
+    use crate::handshake::Terms;
+
+    #[test]
+    fn a_description_depends_on_the_address_and_the_queue_pair() {
+        let depths = Depths {
+            data: 64,
+            control: 32,
+        };
+        let private = Private {
+            terms: Terms {
+                depths,
+                payload: 4096,
+            },
+            authenticates: true,
+        };
+        let of = |address: &str, queue_pair| {
+            let address = Some(address.parse().unwrap());
+            Side { private, address }.description(queue_pair).unwrap()
+        };
+        let right = of("10.0.0.1:7174", 17);
+        // The ports of the connection manager are those of no end.
+        assert_eq!(right, of("[::ffff:10.0.0.1]:9", 17));
+        assert_ne!(right, of("10.0.0.2:7174", 17));
+        assert_ne!(right, of("10.0.0.1:7174", 18));
+        let address = None;
+        assert_eq!(Side { private, address }.description(17), None);
     }
 }

@@ -24,6 +24,7 @@ use rdma_core::cm::{
 };
 use tokio::time::timeout;
 
+use self::authentication::Side;
 use self::events::Events;
 pub(crate) use self::link::ManagerLink;
 use self::private::Private;
@@ -158,12 +159,19 @@ impl CmConnector {
         // The peer sends nothing before it is confirmed, so no completion comes before this.
         let (connection, attached) = attach(room, pair, theirs, peer);
         id.confirm()?;
-        let (local, exchange) = (id.local_address(), (own, theirs));
+        let (own, theirs) = sides(&id, own, theirs);
         let link = Link::Manager(ManagerLink::new(id, events));
         let task = ControlTask::spawn(attached, link);
-        let rdma = Rdma::new(connection, task, local.unwrap_or(peer), peer);
-        authentication::perform(rdma, End::Connecting, exchange).await
+        let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
+        authentication::perform(rdma, End::Connecting, own, theirs).await
     }
+}
+
+/// Returns the two ends of a connection: this one, and the peer.
+fn sides(id: &ConnectionId, own: Private, theirs: Private) -> (Side, Side) {
+    let side = |private, address| Side { private, address };
+    let own = side(own, id.local_address());
+    (own, side(theirs, id.peer_address()))
 }
 
 /// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before the peer
@@ -302,11 +310,11 @@ async fn accept(
         other => Err(other),
     };
     events.wait_for(peer, established).await?;
-    let local = id.local_address();
+    let (own, theirs) = sides(&id, own, theirs);
     let link = Link::Manager(ManagerLink::new(id, events));
     let task = ControlTask::spawn(attached, link);
-    let rdma = Rdma::new(connection, task, local.unwrap_or(peer), peer);
-    let rdma = authentication::perform(rdma, End::Accepting, (own, theirs)).await?;
+    let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
+    let rdma = authentication::perform(rdma, End::Accepting, own, theirs).await?;
     has_proved.store(true, Ordering::Relaxed);
     Ok(rdma)
 }

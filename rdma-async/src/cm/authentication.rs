@@ -11,10 +11,12 @@
 //! them: before the message by which the other end learns that the authentication has succeeded.
 
 use std::alloc::Layout;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 
 use super::private::Private;
 use crate::authentication::{Authenticator, End, MAX_TOKEN, NONCE_LEN, Transcript, nonce};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
@@ -50,11 +52,24 @@ pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Re
         authenticator: &*authenticator,
         terms: &terms.concat(),
     };
+    let unproved = EndUnlessProved(rdma.connection());
     match end {
         End::Connecting => exchange.connect().await.map_err(failed)?,
         End::Accepting => exchange.accept().await.map_err(failed)?,
     }
+    mem::forget(unproved);
     Ok(rdma)
+}
+
+/// Guard that ends a connection unless the authentication succeeds. A connection that is only dropped is kept
+/// for its last messages, so a peer that cannot prove itself could make this end keep any number of them.
+struct EndUnlessProved<'c>(&'c Connection);
+
+impl Drop for EndUnlessProved<'_> {
+    fn drop(&mut self) {
+        let reason = "the ends have not authenticated each other";
+        self.0.fail(Error::disconnected(reason));
+    }
 }
 
 impl Side {
@@ -133,35 +148,111 @@ impl Exchange<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom_models)))]
 mod tests {
     use super::*;
+    use crate::RdmaBuilder;
     use crate::connection::Depths;
     use crate::handshake::Terms;
 
-    #[test]
-    fn a_description_depends_on_the_address_and_the_queue_pair() {
+    /// Authenticator whose tokens are the transcripts themselves.
+    #[derive(Debug)]
+    struct Transcripts;
+
+    impl Authenticator for Transcripts {
+        fn token(&self, transcript: &Transcript) -> Vec<u8> {
+            transcript.as_bytes().to_vec()
+        }
+
+        fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String> {
+            match token == transcript.as_bytes() {
+                true => Ok(()),
+                false => Err("it has another transcript".to_owned()),
+            }
+        }
+    }
+
+    fn side(address: &str) -> Side {
         let depths = Depths {
             data: 64,
             control: 32,
         };
-        let private = Private {
-            terms: Terms {
-                depths,
-                payload: 4096,
+        let terms = Terms {
+            depths,
+            payload: 4096,
+        };
+        Side {
+            private: Private {
+                terms,
+                authenticates: true,
             },
-            authenticates: true,
+            address: Some(address.parse().unwrap()),
+        }
+    }
+
+    /// Returns a connection whose ends have not authenticated each other by messages.
+    async fn pair() -> (Rdma, Rdma) {
+        let builder = || {
+            let builder = RdmaBuilder::default().device("softroce0");
+            builder.authenticator(Transcripts)
         };
-        let of = |address: &str, queue_pair| {
-            let address = Some(address.parse().unwrap());
-            Side { private, address }.description(queue_pair).unwrap()
-        };
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        client.connection().withhold_memory();
+        server.connection().withhold_memory();
+        (client, server)
+    }
+
+    #[test]
+    fn a_description_depends_on_the_address_and_the_queue_pair() {
+        let of = |address, queue_pair| side(address).description(queue_pair).unwrap();
         let right = of("10.0.0.1:7174", 17);
-        // The ports of the connection manager are those of no end.
+        // The ends see different ports.
         assert_eq!(right, of("[::ffff:10.0.0.1]:9", 17));
         assert_ne!(right, of("10.0.0.2:7174", 17));
         assert_ne!(right, of("10.0.0.1:7174", 18));
-        let address = None;
-        assert_eq!(Side { private, address }.description(17), None);
+        let unknown = Side {
+            address: None,
+            ..side("10.0.0.1:7174")
+        };
+        assert_eq!(unknown.description(17), None);
+    }
+
+    #[tokio::test]
+    async fn each_end_accepts_everything_as_soon_as_the_other_has_authenticated() {
+        let (client, server) = pair().await;
+        let (one, other) = (side("10.0.0.1:1"), side("10.0.0.2:2"));
+        let use_it = async |rdma: Result<Rdma>| {
+            let rdma = rdma.unwrap();
+            let layout = Layout::new::<[u8; 1 << 20]>();
+            rdma.request_remote_mr(layout).await.unwrap();
+            let message = rdma.alloc_local_mr(layout).unwrap();
+            let (sent, received) = tokio::join!(rdma.send(&message), rdma.receive());
+            sent.unwrap();
+            assert_eq!(received.unwrap().as_slice().len(), 1 << 20);
+            rdma
+        };
+        let connecting = async { use_it(perform(client, End::Connecting, one, other).await).await };
+        let accepting = async { use_it(perform(server, End::Accepting, other, one).await).await };
+        tokio::join!(connecting, accepting);
+    }
+
+    #[tokio::test]
+    async fn tokens_of_another_connection_are_refused_and_end_the_connection_at_once() {
+        let (client, server) = pair().await;
+        let ends = [&client, &server].map(|end| end.connection_arc().clone());
+        let (one, other, attacker) = (side("10.0.0.1:1"), side("10.0.0.2:2"), side("10.0.0.3:3"));
+        let (connected, accepted) = tokio::join!(
+            perform(client, End::Connecting, one, attacker),
+            perform(server, End::Accepting, other, one),
+        );
+        let reason = accepted.unwrap_err().to_string();
+        assert!(reason.contains("another transcript"), "{reason}");
+        assert!(connected.is_err(), "{connected:?}");
+        let failure = ends[1].failure().expect("it has ended").to_string();
+        assert!(failure.contains("not authenticated"), "{failure}");
+        assert!(ends[0].failure().is_some());
     }
 }

@@ -226,7 +226,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum number of regions that the peer holds on one connection because it requested them.
-    /// Each needs resources of the device in addition to its bytes. The default is 16384.
+    /// Each needs resources of the device in addition to its bytes. A region whose
+    /// [time](Self::remote_memory_time) is over counts until the peer has dropped it. The default is 16384.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self

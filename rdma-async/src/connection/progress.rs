@@ -180,7 +180,8 @@ impl Connection {
         let charge = size.max(align);
         let limits = &self.settings.granted;
         let held = self.leases.granted();
-        if held.regions >= limits.regions {
+        // The number of an ended lease is kept until the peer has returned the region.
+        if held.regions + self.leases.unreturned() >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
         let sum = held.bytes.checked_add(charge);

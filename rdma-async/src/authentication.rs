@@ -21,9 +21,10 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
 /// A method by which the two ends of a new connection prove to each other that they may connect, set by
 /// [`RdmaBuilder::authenticator`](crate::RdmaBuilder::authenticator).
 ///
-/// The connecting end proves itself first, before the accepting end creates a queue pair or any other
-/// resource of the device. `SharedSecret`, of the feature `shared-secret`, is an implementation for
-/// ends that share a secret.
+/// The connecting end proves itself first: before an [`RdmaListener`](crate::RdmaListener) creates a queue
+/// pair or any other resource of the device, and before a [`CmListener`](crate::CmListener), whose tokens are
+/// messages of the new connection, grants memory. `SharedSecret`, of the feature `shared-secret`, is an
+/// implementation for ends that share a secret.
 ///
 /// ```
 /// use rdma_async::{Authenticator, End, Transcript};
@@ -100,8 +101,9 @@ impl Transcript {
         self.peer
     }
 
-    /// Returns the bytes that the token must depend on: the role of the prover, the nonces of both ends,
-    /// and the messages that the ends have exchanged. Both ends have the same bytes.
+    /// Returns the bytes that the token must depend on: the role of the prover, the nonces of both ends, the
+    /// messages that the ends have exchanged, and, with the connection manager, the IP addresses and the queue
+    /// pairs of both ends. Both ends have the same bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

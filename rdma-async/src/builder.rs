@@ -226,7 +226,8 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum number of regions that the peer holds on one connection because it requested them.
-    /// Each needs resources of the device in addition to its bytes. The default is 16384.
+    /// Each needs resources of the device in addition to its bytes. A region whose
+    /// [time](Self::remote_memory_time) is over counts until the peer has dropped it. The default is 16384.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self
@@ -287,10 +288,10 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum, the
-    /// oldest one that is older than 100 ms ends, to make room for the next peer: first among the peers
-    /// that have not yet sent a valid hello and, if one is required, a valid proof. The default is 256,
-    /// the minimum 1.
+    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum, if
+    /// another peer waits, the oldest one ends once it is older than 100 ms: first among the peers that have
+    /// not yet sent a valid hello and, if one is required, a valid proof. The handshake of any other peer gets
+    /// 500 ms. The default is 256, the minimum 1.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self

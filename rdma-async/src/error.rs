@@ -174,14 +174,18 @@ impl Error {
         }
     }
 
-    /// Returns this error with [`Execution::Unknown`] if it says that the connection has ended, for an
-    /// operation that was handed to the device.
+    /// Returns this error, which has ended the connection, for an operation that was handed to the device. The
+    /// [execution](Self::execution) of the operation is then unknown.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {
+            Self::Work(_) | Self::Timeout { .. } => self,
             Self::DeadlineExceeded { limit, .. } => Self::DeadlineExceeded { limit, execution },
             Self::Disconnected { reason, .. } => Self::Disconnected { reason, execution },
-            other => other,
+            other => Self::Disconnected {
+                reason: other.to_string().into(),
+                execution,
+            },
         }
     }
 
@@ -244,6 +248,26 @@ mod tests {
         for error in [missing, Error::tcp("connecting to", "127.0.0.1:1", refused)] {
             assert_eq!(format!("{error:?}"), error.to_string());
             assert!(error.source().is_none(), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_error_of_a_posted_operation_says_that_nothing_was_executed() {
+        let what = "a part of a stream";
+        let limit = Duration::from_secs(1);
+        for error in [
+            Error::from(rdma_core::Error::NoDevice),
+            Error::disconnected("it was closed"),
+            Error::deadline(limit),
+            Error::Timeout { what, limit },
+            Error::Refused {
+                what,
+                reason: "it could not read it".into(),
+            },
+        ] {
+            let text = error.to_string();
+            let posted = error.of_posted();
+            assert_eq!(posted.execution(), Execution::Unknown, "{text}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! [`DeviceEvents`]: the asynchronous events of a device, as a stream.
 
 use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -38,7 +40,10 @@ use crate::error::{Error, Result};
 #[doc(alias = "ibv_get_async_event")]
 #[derive(Debug)]
 pub struct DeviceEvents {
-    events: AsyncFd<AsyncEvents>,
+    events: AsyncEvents,
+    /// A duplicate of the descriptor of the events: the runtime watches a descriptor only once, and several
+    /// such values of a device have one descriptor.
+    watched: AsyncFd<OwnedFd>,
 }
 
 impl RdmaDevice {
@@ -51,15 +56,15 @@ impl RdmaDevice {
     #[doc(alias = "ibv_get_async_event")]
     pub fn events(&self) -> Result<DeviceEvents> {
         let events = self.context().async_events()?;
+        let watched = events.as_fd().try_clone_to_owned().map_err(unwatched)?;
         // The replacement of `new` is unsafe because a type may return a different descriptor each time,
-        // or one that it does not own. The events always return the descriptor of their context.
+        // or one that it does not own.
         #[expect(
             deprecated,
             reason = "the replacement is unsafe for types unlike this one"
         )]
-        let events = AsyncFd::new(events)
-            .map_err(|source| Error::tcp("watching", "the events of a device", source))?;
-        Ok(DeviceEvents { events })
+        let watched = AsyncFd::new(watched).map_err(unwatched)?;
+        Ok(DeviceEvents { events, watched })
     }
 }
 
@@ -75,14 +80,18 @@ impl DeviceEvents {
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<AsyncEvent>> {
         loop {
-            if let Some(event) = self.events.get_ref().take()? {
+            if let Some(event) = self.events.take()? {
                 return Poll::Ready(Ok(event));
             }
-            ready!(self.events.poll_read_ready(cx))
-                .map_err(|source| Error::tcp("watching", "the events of a device", source))?
+            ready!(self.watched.poll_read_ready(cx))
+                .map_err(unwatched)?
                 .clear_ready();
         }
     }
+}
+
+fn unwatched(source: io::Error) -> Error {
+    Error::tcp("watching", "the events of a device", source)
 }
 
 impl Stream for DeviceEvents {

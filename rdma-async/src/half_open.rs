@@ -17,6 +17,8 @@ use crate::rdma::Rdma;
 /// Minimum time that a handshake gets, even if other peers wait. Ample for a peer on a network, which
 /// sends its first message together with the last packet of the TCP handshake.
 const GRACE: Duration = Duration::from_millis(100);
+/// The same for a peer that has proved itself. Ample for the queue pair and the last messages.
+const GRACE_OF_PROVED: Duration = Duration::from_millis(500);
 
 /// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the oldest
 /// handshake ends: peers that connect and stay silent do not keep others from connecting.
@@ -66,7 +68,8 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until another handshake may begin, and ends the oldest one if necessary.
+    /// Waits until another handshake may begin, and ends the oldest one if necessary. Called only while a peer
+    /// waits.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());
@@ -76,7 +79,11 @@ impl HalfOpen {
         let Some(entry) = self.entries.get(oldest) else {
             return Poll::Ready(());
         };
-        let end = entry.begun + GRACE;
+        let grace = match has_not_proved(entry) {
+            true => GRACE,
+            false => GRACE_OF_PROVED,
+        };
+        let end = entry.begun + grace;
         if Instant::now() < end {
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
             timer.as_mut().reset(end);

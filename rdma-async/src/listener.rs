@@ -24,6 +24,8 @@ pub struct RdmaListener {
     listener: TcpListener,
     place: Box<Template>,
     half_open: HalfOpen,
+    /// Peer whose handshake begins as soon as there is room.
+    waiting: Option<(TcpStream, SocketAddr)>,
 }
 
 impl RdmaListener {
@@ -35,6 +37,7 @@ impl RdmaListener {
             listener,
             half_open: HalfOpen::new(place.settings.half_open_limit),
             place: Box::new(place),
+            waiting: None,
         })
     }
 
@@ -72,9 +75,15 @@ impl RdmaListener {
             if let Poll::Ready(Some(outcome)) = self.half_open.poll_next(cx) {
                 return Poll::Ready(outcome);
             }
-            ready!(self.half_open.poll_room(cx));
+            if self.waiting.is_some() {
+                ready!(self.half_open.poll_room(cx));
+            }
+            if let Some((stream, peer)) = self.waiting.take() {
+                self.begin_handshake(stream, peer);
+                continue;
+            }
             match ready!(self.listener.poll_accept(cx)) {
-                Ok((stream, peer)) => self.begin_handshake(stream, peer),
+                Ok(accepted) => self.waiting = Some(accepted),
                 // The peer has already closed the connection.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(source) => {

@@ -228,6 +228,12 @@ impl GrantState {
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
+    /// Sends the offer by `send`. The reservation does not end meanwhile, so its end is sent later.
+    pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
+        let _inner = self.inner.lock();
+        send()
+    }
+
     /// Records that the offer was not sent. Calls `forget` before the reservation can end.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();

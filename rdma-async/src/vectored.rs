@@ -36,9 +36,10 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, [`Error::Verbs`] if an
-    /// operation is writing to a piece, [`Error::Work`] if the peer's device refuses the access, and
-    /// the error that ended the connection. Pieces before the failed one may have been written.
+    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, and [`Error::Verbs`] if an
+    /// operation is writing to a piece: nothing is written then. [`Error::Work`] if the peer's device refuses
+    /// the access, and the error that ended the connection: pieces before the failed one may have been
+    /// written.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn write_vectored<M: LocalMrReadAccess>(
@@ -50,7 +51,7 @@ impl Rdma {
         observed!(self.connection(), Write, len, {
             fits(len, remote)?;
             let mut at = 0;
-            let mut last = None;
+            let mut requests = Vec::with_capacity(pieces.len());
             for piece in pieces.iter().filter(|piece| piece.length() > 0) {
                 let part = remote.memory().slice(at..at + piece.length())?;
                 at += piece.length();
@@ -58,10 +59,9 @@ impl Rdma {
                     remote: part,
                     immediate: None,
                 };
-                let claim = claim_read(*piece)?.into();
-                last = Some(self.begin_piece(last, Work::Push(push), claim).await?);
+                requests.push((Work::Push(push), claim_read(*piece)?.into()));
             }
-            self.finish_pieces(last).await
+            self.perform_pieces(requests).await
         })
     }
 
@@ -69,9 +69,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, [`Error::Verbs`] if an
-    /// operation is using a piece, [`Error::Work`] if the peer's device refuses the access, and the
-    /// error that ended the connection. Pieces before the failed one may have been filled.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, and [`Error::Verbs`] if an
+    /// operation is using a piece: nothing is read then. [`Error::Work`] if the peer's device refuses the
+    /// access, and the error that ended the connection: pieces before the failed one may have been filled.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn read_vectored<M: LocalMrWriteAccess>(
@@ -83,32 +83,34 @@ impl Rdma {
         observed!(self.connection(), Read, len, {
             fits(len, remote)?;
             let mut at = 0;
-            let mut last = None;
+            let mut requests = Vec::with_capacity(pieces.len());
             for piece in pieces.iter_mut().filter(|piece| piece.length() > 0) {
                 let part = remote.memory().slice(at..at + piece.length())?;
                 at += piece.length();
-                let claim = claim_write(*piece)?.into();
-                let work = Work::Read { remote: part };
-                last = Some(self.begin_piece(last, work, claim).await?);
+                requests.push((Work::Read { remote: part }, claim_write(*piece)?.into()));
             }
-            self.finish_pieces(last).await
+            self.perform_pieces(requests).await
         })
     }
 
-    /// Begins the operation of a piece, after that of the piece with the number `earlier`. If this
-    /// fails, the peer may have executed the earlier one.
-    async fn begin_piece(&self, earlier: Option<u64>, work: Work, claim: Claim) -> Result<u64> {
-        let begun = self.connection().begin_held(work, claim).await;
-        begun.map_err(|error| match earlier {
-            Some(_) => error.of_posted(),
-            None => error,
-        })
-    }
-
-    /// Waits until the operations of all pieces have ended. If the last one fails, the peer may have
-    /// executed the others.
-    async fn finish_pieces(&self, last: Option<u64>) -> Result<()> {
+    /// Performs the requests of all pieces, which have their claims: nothing is transferred if a claim was
+    /// impossible. After an error, the peer may have executed the requests before it.
+    async fn perform_pieces(&self, requests: Vec<(Work, Claim)>) -> Result<()> {
+        let mut last = None;
+        for (work, claim) in requests {
+            let begun = self.connection().begin_held(work, claim).await;
+            last = Some(begun.map_err(|error| match last {
+                Some(_) => self.fail_between(error),
+                None => error,
+            })?);
+        }
         let finished = self.connection().finish(last).await;
         finished.map_err(Error::of_posted)
+    }
+
+    /// Ends the connection because a piece was not accepted after others were.
+    fn fail_between(&self, error: Error) -> Error {
+        self.connection().fail(error.clone());
+        error.of_posted()
     }
 }

@@ -4,13 +4,14 @@ mod common;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use common::hostile::{hello, prepared};
 use common::{builder, check, eventually, join, listen, run};
 use rdma_async::{Rdma, RdmaBuilder, RdmaListener};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Returns the number of connections whose handshakes do not end.
@@ -116,5 +117,27 @@ fn peers_that_stop_after_a_valid_hello_make_room_as_well() {
         let (client, server) = connect(address, &mut connections).await;
         check(&client, &server).await;
         drop(stopped);
+    });
+}
+
+#[test]
+fn a_slow_handshake_goes_on_while_nobody_else_waits() {
+    run(async {
+        let mut listener = listen(|builder| builder.half_open_limit(1)).await;
+        let address = listener.local_address().unwrap();
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = proxy.local_addr().unwrap();
+        let passing = tokio::spawn(async move {
+            let (mut client, _) = proxy.accept().await.unwrap();
+            let mut server = TcpStream::connect(address).await.unwrap();
+            // Longer than another peer would have to wait.
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            copy_bidirectional(&mut client, &mut server).await
+        });
+        let (client, server) = tokio::join!(builder().connect(there), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        check(&client, &server).await;
+        drop((client, server));
+        passing.abort();
     });
 }

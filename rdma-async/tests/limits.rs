@@ -80,6 +80,8 @@ fn a_refusal_names_the_limit_and_what_was_released_can_be_had_again() {
         let kept = client.request_remote_mr(layout(1000)).await.unwrap();
         drop((client, server));
         eventually(released).await;
+        // The memory is back in the pool, although the peer has not returned it.
+        eventually(|| (device.pool_statistics().in_use == 0).then_some(())).await;
         drop(kept);
         other.request_remote_mr(layout(1000)).await.unwrap();
     });
@@ -120,6 +122,32 @@ fn the_access_to_requested_memory_ends_with_its_time() {
         match late {
             Err(Error::Work(error)) => assert_eq!(error.status, WorkStatus::RemoteAccess),
             other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn regions_whose_time_is_over_count_until_the_peer_has_released_them() {
+    run(async {
+        let limit = Duration::from_millis(50);
+        let configure = |builder: RdmaBuilder| {
+            let builder = builder.remote_memory_time(limit);
+            builder.remote_region_limit(2)
+        };
+        let (_device, mut listener) = owner(configure).await;
+        let (client, server) = join(&mut listener).await;
+        let request = || client.request_remote_mr(layout(64));
+        let regions = [request().await.unwrap(), request().await.unwrap()];
+        for region in &regions {
+            eventually(|| region.has_ended().then_some(())).await;
+        }
+        assert_eq!(held(server.granted_memory()), (0, 0));
+        let reason = refusal(&client, 64).await;
+        assert!(reason.contains("at most 2 regions"), "{reason}");
+        drop(regions);
+        while let Err(error) = request().await {
+            // The release may arrive after the request.
+            assert!(matches!(error, Error::Refused { .. }), "{error}");
         }
     });
 }

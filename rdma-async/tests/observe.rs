@@ -203,7 +203,9 @@ fn events_of_a_device_are_a_stream() {
     run(async {
         let device = RdmaDevice::new(&context()).unwrap();
         let mut events = device.events().unwrap();
+        let mut other = device.events().unwrap();
         assert!(poll_and_drop(events.next_event()).is_none());
+        assert!(poll_and_drop(other.next_event()).is_none());
         let waiting = async {
             loop {
                 let event = events.next().await.expect("no end").unwrap();

@@ -100,6 +100,31 @@ fn pieces_are_written_and_read_in_their_order() {
 }
 
 #[test]
+fn nothing_is_transferred_if_a_later_piece_is_in_use() {
+    run(async {
+        let (client, _server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(100)).await.unwrap();
+        client
+            .write(&pattern(&client, 100, 4), &mut remote)
+            .await
+            .unwrap();
+        // The server does not take this message, so the operation stays in flight.
+        let mut used = client.alloc_local_mr(layout(1 << 20)).unwrap();
+        assert!(poll_and_drop(client.send(&used)).is_none());
+        let mut free = client.alloc_local_mr(layout(50)).unwrap();
+        let mut used = used.get_mut(0..50).unwrap();
+        let mut pieces = [&mut free.get_mut(0..50).unwrap(), &mut used];
+        let refused = client.read_vectored(&mut pieces, &remote).await;
+        assert!(matches!(refused, Err(Error::Verbs(_))), "{refused:?}");
+        // A later read completes after all earlier ones.
+        let mut whole = client.alloc_local_mr(layout(100)).unwrap();
+        client.read(&mut whole, &remote).await.unwrap();
+        assert_eq!(free.as_slice(), [0; 50]);
+        assert_eq!(whole.as_slice(), bytes(100, 4));
+    });
+}
+
+#[test]
 fn operations_give_their_memory_back() {
     run(async {
         let (client, server) = pair().await;

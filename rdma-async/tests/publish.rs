@@ -4,9 +4,10 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use common::{bytes, check, join, listen, pair, run};
+use common::{bytes, check, join, listen, pair, pattern, run};
 use rdma_async::{Error, PublishedReader};
 use rdma_core::{RemoteMemory, WorkStatus};
 
@@ -251,5 +252,26 @@ fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
         let (error, ()) = tokio::join!(reading, async { drop(other_server) });
         common::assert_gone(&error);
         drop(board);
+    });
+}
+
+#[test]
+fn announcements_end_with_the_value_although_the_reader_has_no_room() {
+    run(async {
+        let few = |builder: rdma_async::RdmaBuilder| builder.receive_depth(2);
+        let mut listener = listen(few).await;
+        let (client, server) = join(&mut listener, few).await;
+        // The reader takes no message, so the announcement waits for a credit.
+        for number in 0..2 {
+            server.send(&pattern(&server, 8, number)).await.unwrap();
+        }
+        let board = server.device().publish(64).unwrap();
+        let announcer = board.announcer();
+        let mut announcing = Box::pin(announcer.announce(&server, 1));
+        let mut unwoken = Context::from_waker(Waker::noop());
+        assert!(announcing.as_mut().poll(&mut unwoken).is_pending());
+        drop(board);
+        announcing.await.unwrap();
+        drop(client);
     });
 }

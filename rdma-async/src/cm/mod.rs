@@ -24,6 +24,7 @@ use rdma_core::cm::{
 };
 use tokio::time::timeout;
 
+use self::authentication::Side;
 use self::events::Events;
 pub(crate) use self::link::ManagerLink;
 use self::private::Private;
@@ -65,6 +66,7 @@ impl RdmaBuilder {
         id.listen(BACKLOG)?;
         Ok(CmListener {
             half_open: HalfOpen::new(self.half_open()),
+            waiting: None,
             devices: Devices::new(self),
             events,
             id,
@@ -157,12 +159,19 @@ impl CmConnector {
         // The peer sends nothing before it is confirmed, so no completion comes before this.
         let (connection, attached) = attach(room, pair, theirs, peer);
         id.confirm()?;
-        let (local, exchange) = (id.local_address(), (own, theirs));
+        let (own, theirs) = sides(&id, own, theirs);
         let link = Link::Manager(ManagerLink::new(id, events));
         let task = ControlTask::spawn(attached, link);
-        let rdma = Rdma::new(connection, task, local.unwrap_or(peer), peer);
-        authentication::perform(rdma, End::Connecting, exchange).await
+        let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
+        authentication::perform(rdma, End::Connecting, own, theirs).await
     }
+}
+
+/// Returns the two ends of a connection: this one, and the peer.
+fn sides(id: &ConnectionId, own: Private, theirs: Private) -> (Side, Side) {
+    let side = |private, address| Side { private, address };
+    let own = side(own, id.local_address());
+    (own, side(theirs, id.peer_address()))
 }
 
 /// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before the peer
@@ -188,6 +197,8 @@ fn attach(
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
+    /// Request of the peer whose handshake begins as soon as there is room. Dropped before the channel.
+    waiting: Option<ConnectionRequest>,
     /// Dropped before its channel.
     id: ConnectionId,
     events: Events,
@@ -236,9 +247,15 @@ impl CmListener {
             if let Poll::Ready(Some(outcome)) = self.half_open.poll_next(cx) {
                 return Poll::Ready(outcome);
             }
-            ready!(self.half_open.poll_room(cx));
+            if self.waiting.is_some() {
+                ready!(self.half_open.poll_room(cx));
+            }
+            if let Some(request) = self.waiting.take() {
+                self.begin_handshake(request);
+                continue;
+            }
             match ready!(self.events.poll_next(cx))?.kind {
-                ConnectionEventKind::ConnectRequest(request) => self.begin_handshake(request),
+                ConnectionEventKind::ConnectRequest(request) => self.waiting = Some(request),
                 ConnectionEventKind::DeviceRemoval => {
                     let reason = "the RDMA device of a listener was removed";
                     return Poll::Ready(Err(Error::disconnected(reason)));
@@ -293,11 +310,11 @@ async fn accept(
         other => Err(other),
     };
     events.wait_for(peer, established).await?;
-    let local = id.local_address();
+    let (own, theirs) = sides(&id, own, theirs);
     let link = Link::Manager(ManagerLink::new(id, events));
     let task = ControlTask::spawn(attached, link);
-    let rdma = Rdma::new(connection, task, local.unwrap_or(peer), peer);
-    let rdma = authentication::perform(rdma, End::Accepting, (own, theirs)).await?;
+    let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
+    let rdma = authentication::perform(rdma, End::Accepting, own, theirs).await?;
     has_proved.store(true, Ordering::Relaxed);
     Ok(rdma)
 }

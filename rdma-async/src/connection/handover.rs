@@ -12,7 +12,7 @@ use super::Connection;
 use super::frame::Kind;
 use super::messages::Payload;
 use super::replies::Reply;
-use super::send_state::AWAITED;
+use super::send_state::{AWAITED, NotAccepted};
 use crate::error::{Error, Result};
 use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::reserve::GrantState;
@@ -128,13 +128,21 @@ impl Connection {
             lease,
             reservation,
         };
-        // The reservation may have ended before it knew of the offer.
-        if !self.leases.is_open(lease) {
-            return Err(Error::LeaseEnded);
-        }
         let kind = Kind::Offer { lease, memory };
-        let submitted = self.submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED);
-        let number = submitted.await?;
+        let attempt = || {
+            reservation.send_offer(|| {
+                // The reservation may have ended before it knew of the offer, or while the offer waited for
+                // room: the peer would learn of the end before the offer.
+                if !self.leases.is_open(lease) {
+                    return Err(NotAccepted::Refused(Box::new(Error::LeaseEnded)));
+                }
+                self.submit_frame(kind, &mut Payload::Nothing, None, AWAITED)
+            })
+        };
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
         mem::forget(unsent);
         credit.spend();
         self.operation(number, None).await.map(drop)

@@ -1,6 +1,6 @@
 //! Leases: memory of this end that is lent to the peer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,8 +26,11 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
-    /// Leases that this end has ended, and that the peer has not returned or released since.
-    revoked: HashSet<u64>,
+    /// Leases that this end has ended, and that the peer has not returned or released since. Each with
+    /// whether the peer had requested the memory.
+    revoked: HashMap<u64, bool>,
+    /// Number of revoked leases whose memory the peer had requested.
+    revoked_requests: usize,
     /// Bytes and regions that are lent because the peer requested them.
     requested: GrantedMemory,
     /// Ends of the leases with a time limit, which is the same for all, in their order. Contains leases that
@@ -41,7 +44,7 @@ impl Open {
         loop {
             self.last = self.last.wrapping_add(1);
             let id = u64::from(self.last);
-            if !self.leases.contains_key(&id) && !self.revoked.contains(&id) {
+            if !self.leases.contains_key(&id) && !self.revoked.contains_key(&id) {
                 return id;
             }
         }
@@ -54,6 +57,13 @@ impl Open {
             self.requested.regions -= 1;
         }
         Some(lease)
+    }
+
+    /// Forgets that this end has ended a lease. Returns whether it has.
+    fn forget_revoked(&mut self, id: u64) -> bool {
+        let revoked = self.revoked.remove(&id);
+        self.revoked_requests -= usize::from(revoked == Some(true));
+        revoked.is_some()
     }
 }
 
@@ -93,6 +103,12 @@ impl Leases {
     /// Returns the memory that the peer holds because it requested it.
     pub(super) fn granted(&self) -> GrantedMemory {
         self.open.lock().requested
+    }
+
+    /// Returns the number of regions that the peer has requested and not returned since, whose access this end
+    /// has ended.
+    pub(super) fn unreturned(&self) -> usize {
+        self.open.lock().revoked_requests
     }
 
     /// Returns the number of the first lease whose time limit has passed, after it was removed from the list of
@@ -187,7 +203,7 @@ impl Leases {
     pub(super) fn end_by_peer(&self, id: u64) -> Option<Given> {
         let lease = {
             let mut open = self.open.lock();
-            if open.revoked.remove(&id) {
+            if open.forget_revoked(id) {
                 return Some(Given::Revoked);
             }
             let is_untold = |lease: &Lease| {
@@ -212,7 +228,7 @@ impl Leases {
 
     /// Forgets that this end has ended a lease, of which the peer has never learned.
     pub(super) fn forget_revoked(&self, id: u64) {
-        self.open.lock().revoked.remove(&id);
+        self.open.lock().forget_revoked(id);
     }
 
     /// Returns the number of leases that this end has ended, and that the peer has not returned since.
@@ -232,11 +248,23 @@ impl Leases {
             let mut open = self.open.lock();
             let lease = open.remove(id)?;
             if is_offered {
-                open.revoked.insert(id);
+                let is_requested = lease.charge.is_some();
+                open.revoked.insert(id, is_requested);
+                open.revoked_requests += usize::from(is_requested);
             }
             lease
         };
         Some(lease.end())
+    }
+}
+
+impl Drop for Leases {
+    /// Ends the leases, so that their memory goes back to its pool.
+    fn drop(&mut self) {
+        for (_, lease) in self.open.get_mut().leases.drain() {
+            // On an error the device may still access the memory, which is then not freed.
+            drop(lease.end());
+        }
     }
 }
 

@@ -71,6 +71,10 @@ impl Connection {
             Kind::Rendezvous { memory: remote, .. } if remote.len == 0 => {
                 self.violation("a message without bytes to be read");
             }
+            // This end would allocate memory of the length that the peer states.
+            Kind::Rendezvous { .. } if self.withholds_memory.load(Ordering::Acquire) => {
+                self.violation("a long message before it had proved itself");
+            }
             Kind::Rendezvous { id, memory: remote } => {
                 let immediate = completion.immediate();
                 self.deliver(Incoming::Rendezvous {
@@ -176,7 +180,8 @@ impl Connection {
         let charge = size.max(align);
         let limits = &self.settings.granted;
         let held = self.leases.granted();
-        if held.regions >= limits.regions {
+        // The number of an ended lease is kept until the peer has returned the region.
+        if held.regions + self.leases.unreturned() >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
         let sum = held.bytes.checked_add(charge);
@@ -212,5 +217,31 @@ impl Connection {
 
     pub(super) fn violation(&self, what: &str) {
         self.fail(Error::disconnected(format!("the peer sent {what}")));
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use std::alloc::Layout;
+
+    use crate::{LocalMrReadAccess, RdmaBuilder};
+
+    #[tokio::test]
+    async fn a_long_message_of_a_peer_that_has_not_proved_itself_ends_the_connection() {
+        let builder = || RdmaBuilder::default().device("softroce0");
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        server.connection().withhold_memory();
+        let message = |len| client.alloc_local_mr(Layout::array::<u8>(len).unwrap());
+        client.send(&message(16).unwrap()).await.unwrap();
+        assert_eq!(server.receive().await.unwrap().as_slice().len(), 16);
+        let long = message(1 << 20).unwrap();
+        let (sent, received) = tokio::join!(client.send(&long), server.receive());
+        assert!(sent.is_err(), "{sent:?}");
+        let reason = received.unwrap_err().to_string();
+        assert!(reason.contains("before it had proved itself"), "{reason}");
+        assert_eq!(server.device().pool_statistics().in_use, 0);
     }
 }

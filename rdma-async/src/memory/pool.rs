@@ -183,6 +183,11 @@ impl PieceLender {
         if let Some(usage) = &self.usage {
             usage.give(piece.len());
         }
+        self.put_away(piece);
+    }
+
+    /// Keeps a piece that is no longer counted as used, or frees it.
+    fn put_away(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;
         }
@@ -211,7 +216,7 @@ impl PieceLender {
     fn collect(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {
-            self.put_back(piece);
+            self.put_away(piece);
         }
     }
 
@@ -242,5 +247,34 @@ impl PieceLender {
             rest = tail;
         }
         Ok(SharedBuffer::new(rest))
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use rdma_core::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_piece_that_an_operation_still_uses_is_given_back_once() {
+        let domain = Context::open("softroce0").and_then(|context| context.protection_domain());
+        let options = PoolOptions::default().limit(3 * CHUNK);
+        let pool = Pool::new(&domain.unwrap(), &options);
+        let take = || pool.take(Layout::new::<[u8; CHUNK]>()).unwrap();
+        let (piece, lender) = take();
+        let claim = piece.try_read(..).unwrap();
+        lender.put_back(piece);
+        assert_eq!(pool.statistics().in_use, 0);
+        // No piece is kept, so the lender looks for claimed pieces whose operations have completed.
+        let (second, _) = take();
+        assert_eq!(pool.statistics().in_use, CHUNK);
+        drop(claim);
+        let (third, _) = take();
+        assert_eq!(pool.statistics().in_use, 2 * CHUNK);
+        lender.put_back(second);
+        lender.put_back(third);
+        let statistics = pool.statistics();
+        assert_eq!((statistics.in_use, statistics.kept), (0, 2 * CHUNK));
     }
 }

@@ -1,6 +1,7 @@
 //! [`Announcer`]: tells readers that a published value has changed.
 
 use std::alloc::Layout;
+use std::pin::pin;
 
 use rdma_core::RemoteMemory;
 use tokio::sync::watch;
@@ -72,10 +73,17 @@ impl Announcer {
             len: 0,
             rkey: 0,
         });
+        let mut values = self.versions.clone();
+        let end_of_value = async move { while values.changed().await.is_ok() {} };
+        let mut end_of_value = pin!(end_of_value);
         loop {
             self.versions.mark_unchanged();
-            rdma.write_with_immediate(&nothing, &mut nowhere, immediate)
-                .await?;
+            // A reader without room does not keep the announcements of a value that has ended.
+            tokio::select! {
+                biased;
+                written = rdma.write_with_immediate(&nothing, &mut nowhere, immediate) => written?,
+                () = &mut end_of_value => return Ok(()),
+            }
             tokio::select! {
                 changed = self.versions.changed() => if changed.is_err() {
                     return Ok(());

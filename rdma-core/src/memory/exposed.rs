@@ -275,10 +275,20 @@ impl ExposedGrant {
     ///
     /// # Errors
     ///
-    /// The error of the deregistration. Access may then continue, and the memory is never freed.
+    /// The error of the deregistration. Access may then continue, so the memory is never freed, and
+    /// [`ExposedMemory::revoke`] fails with [`Error::InUse`].
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(mut self) -> Result<()> {
         self.lease.end()
+    }
+}
+
+impl Drop for ExposedGrant {
+    fn drop(&mut self) {
+        if self.lease.end().is_err() {
+            // Peers may still access the memory, so it must never become a buffer again.
+            std::mem::forget(self.memory.clone());
+        }
     }
 }
 

@@ -240,24 +240,27 @@ impl Tree {
             return Ok(());
         }
         let place = self.path(&path);
-        // A file that replaces another gets its name when it is complete.
-        let new = match before {
-            None => place.clone(),
-            Some(_) => self.root.join("new"),
-        };
-        match &file {
-            File::Directory => fs::mkdir(&new, Mode::from_raw_mode(0o755))?,
-            File::Link(target) => fs::symlink(target, &new)?,
-            File::Text(text) => {
-                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-                let new = fs::open(&new, flags, Mode::from_raw_mode(0o444))?;
-                if !text.is_empty() {
-                    rustix::io::write(&new, text.as_bytes())?;
-                }
-            }
+        // A file gets its name when it is complete. An update that failed may have left the other name.
+        let new = self.root.join("new");
+        match fs::unlink(&new) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
         }
-        if new != place {
-            fs::rename(&new, &place)?;
+        match &file {
+            File::Directory => match fs::mkdir(&place, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            },
+            File::Link(target) => {
+                fs::symlink(target, &new)?;
+                fs::rename(&new, &place)?;
+            }
+            File::Text(text) => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                let file = fs::open(&new, flags, Mode::from_raw_mode(0o444))?;
+                write_all(&file, text.as_bytes())?;
+                fs::rename(&new, &place)?;
+            }
         }
         written.insert(path, file);
         Ok(())
@@ -272,6 +275,19 @@ impl Tree {
     fn remove(&self) {
         remove(&self.root);
     }
+}
+
+/// Writes all bytes, in several calls if the system writes only a part.
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the paths of the machine's devices in a directory.
@@ -339,3 +355,26 @@ static REMOVE: extern "C" fn() = {
     }
     remove_at_exit
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_a_failed_update_has_left_keeps_no_other_from_being_replaced() {
+        let tree = Tree::create_in(&env::temp_dir()).unwrap();
+        let place = tree.root.join("value");
+        let mut files = BTreeMap::new();
+        for text in ["one", "2"] {
+            std::fs::write(tree.root.join("new"), "a text that is longer").unwrap();
+            let file = File::Text(text.to_owned());
+            tree.write(&mut files, "/value".to_owned(), file).unwrap();
+            assert_eq!(std::fs::read_to_string(&place).unwrap(), text);
+        }
+        std::fs::write(tree.root.join("new"), "").unwrap();
+        let link = File::Link("/dev/null".to_owned());
+        tree.write(&mut files, "/value".to_owned(), link).unwrap();
+        assert_eq!(std::fs::read_link(&place).unwrap(), Path::new("/dev/null"));
+        tree.remove();
+    }
+}

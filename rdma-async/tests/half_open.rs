@@ -134,8 +134,8 @@ fn a_slow_handshake_goes_on_while_nobody_else_waits() {
             tokio::time::sleep(Duration::from_millis(700)).await;
             copy_bidirectional(&mut client, &mut server).await
         });
-        let (client, server) = tokio::join!(builder().connect(there), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let connected = tokio::try_join!(builder().connect(there), listener.accept());
+        let (client, server) = connected.unwrap();
         check(&client, &server).await;
         drop((client, server));
         passing.abort();

@@ -60,7 +60,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String>;
 }
 
-/// One of the two ends of a connection.
+/// Role of an end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// The end that connects.
@@ -69,7 +69,7 @@ pub enum End {
     Accepting,
 }
 
-/// The part of a handshake that a token proves. It differs for each handshake and for the two ends.
+/// The part of a handshake that a token proves, different for each handshake and for each end.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,

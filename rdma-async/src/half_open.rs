@@ -17,7 +17,8 @@ use crate::rdma::Rdma;
 /// Minimum time that a handshake gets, even if other peers wait. Ample for a peer on a network, which
 /// sends its first message together with the last packet of the TCP handshake.
 const GRACE: Duration = Duration::from_millis(100);
-/// The same for a peer that has proved itself. Ample for the queue pair and the last messages.
+/// Minimum time that a handshake gets whose peer has proved itself, even if other peers wait. Ample for
+/// the creation of the queue pair and the last messages.
 const GRACE_OF_PROVED: Duration = Duration::from_millis(500);
 
 /// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the oldest
@@ -96,7 +97,7 @@ impl HalfOpen {
         Poll::Ready(())
     }
 
-    /// Begins a handshake, whose future `handshake` creates. It sets the flag once the peer has proved
+    /// Begins a handshake, whose future `handshake` creates. The future sets the flag once the peer has proved
     /// that it speaks the protocol and may connect.
     pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<AtomicBool>) -> F)
     where

@@ -14,12 +14,12 @@ use crate::error::{Error, Result};
 use crate::handshake::{HELLO_LEN, Hello, Local, READY};
 use crate::rdma::Rdma;
 
-/// One end of a connection whose endpoints the program exchanges itself, created by
+/// An end of a connection whose endpoints the program exchanges itself, created by
 /// [`RdmaBuilder::prepare`].
 ///
-/// There is no TCP connection. An end learns from a message that the peer has closed the connection. It
-/// detects a peer whose program or host is gone by a request that is not acknowledged: of its own
-/// operations, or of a test after half of [`RdmaBuilder::keep_alive`] without operations.
+/// The connection uses no TCP connection. A message tells an end that the peer has closed the connection.
+/// If the peer's program or host is gone, a request is not acknowledged, which ends the connection: a
+/// request of an operation, or a test request after half of [`RdmaBuilder::keep_alive`] without operations.
 ///
 /// ```
 /// use rdma_async::RdmaDevice;

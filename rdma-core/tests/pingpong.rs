@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The result of a game: the numbers of sent, received and wrong messages.
 type Score = (u64, u64, u64);
 
-/// One of the three examples, with its C program.
+/// An example, with its C program.
 #[derive(Clone, Copy)]
 struct Game {
     /// The name of the C program.

@@ -11,10 +11,10 @@ use crate::stream::Sender;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum HealthState {
-    /// It takes calls.
+    /// The service takes calls.
     #[default]
     Serving,
-    /// It takes no calls now, for example because it is starting or a part that it needs is down.
+    /// The service takes no calls now, for example because it is starting or because a component that it needs is down.
     NotServing,
     /// The server has no state of this service.
     Unknown,

@@ -52,9 +52,9 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
 /// UDP ports at which the devices of a host receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// The same base port for all devices: network cards, kernel drivers, and the first softroce device of an address.
+    /// Base port, which network cards, kernel drivers and the first softroce device of an address use.
     Base,
-    /// A port for each slot (port index), which is contained in the queue pair numbers: softroce devices.
+    /// Port of a slot (port index), which the queue pair numbers of softroce devices contain.
     Slots,
 }
 

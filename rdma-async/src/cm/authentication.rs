@@ -22,7 +22,7 @@ use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// One end of a connection, as an end sees it.
+/// Data of an end of a connection, which both ends know.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Side {
     pub(super) private: Private,

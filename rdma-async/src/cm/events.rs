@@ -11,7 +11,7 @@ use super::private;
 use crate::error::{Error, Result};
 use crate::handshake::refused;
 
-/// Channel of connection identifiers that is registered with the current runtime. One task waits for it.
+/// Channel of connection identifiers that is registered with the current runtime. A single task waits for its events.
 #[derive(Debug)]
 pub(crate) struct Events {
     channel: AsyncFd<EventChannel>,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The address of a [`DatagramSocket`](crate::DatagramSocket).
 ///
-/// Its text is the IP address of the GID, the LID, the number of the queue pair and the Q_Key, for example
+/// `Display` and `FromStr` use the IP address of the GID, the LID, the number of the queue pair and the Q_Key, for example
 /// `::ffff:10.0.0.1/0/18/0x11111111`.
 ///
 /// ```

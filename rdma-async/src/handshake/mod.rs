@@ -105,7 +105,7 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Creates the queue pair of this end. It uses the GID that fits the local address of the TCP
+/// Creates the queue pair of this end, with the GID that fits the local address of the TCP
 /// connection, because the peer is reached from there.
 fn prepare(place: Template, stream: &TcpStream) -> Result<Local, Unprepared> {
     let tcp = stream.local_addr().map_err(Unprepared::Tcp)?;

@@ -17,7 +17,8 @@ const SMALLEST: usize = UNIT;
 const LARGEST: usize = 64 << 20;
 /// Approximate number of bytes of small pieces that are registered together.
 const CHUNK: usize = 64 << 10;
-/// The same for pieces in huge pages: one page of the usual size.
+/// Approximate number of bytes of small pieces in huge pages that are registered together: a page of the
+/// usual size.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Limit of the bytes that are kept of each size; 4 to 4096 pieces of a size are kept.
 const KEPT_BYTES: usize = 16 << 20;

@@ -18,7 +18,7 @@ pub(super) struct Rights {
 }
 
 /// The right of one reader to a [`Published`] value, with a key of its own. Dropping the right ends the
-/// reader's access at the device, and not that of other readers. It also ends with the value.
+/// reader's access at the device, and not that of other readers. The right also ends with the value.
 pub struct ReaderRight {
     number: u64,
     token: RemoteMemory,
@@ -83,7 +83,7 @@ impl ReaderRight {
         self.token
     }
 
-    /// Ends the reader's access at the device. Its next read fails with a remote access error, which ends its
+    /// Ends the reader's access at the device. The reader's next read fails with a remote access error, which ends its
     /// connection.
     ///
     /// # Errors

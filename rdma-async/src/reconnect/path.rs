@@ -1,4 +1,4 @@
-//! One path to a peer: a connector, and its present connection.
+//! A path to a peer: a connector, and its present connection.
 
 use std::fmt;
 use std::sync::Arc;

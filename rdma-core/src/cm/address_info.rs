@@ -20,7 +20,7 @@ pub struct AddressQuery<'a> {
     route: bool,
 }
 
-/// One address in the result of an [`AddressQuery`], with the parameters for connecting to it or
+/// An address in the result of an [`AddressQuery`], with the parameters for connecting to it or
 /// listening at it.
 #[doc(alias = "rdma_addrinfo")]
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,8 +22,8 @@ pub(crate) struct ContextHandle {
     /// query.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// Whether the device checks the bounds of memory windows: for type 1, and for type 2. Empty
-    /// until the test has run.
+    /// Results of the test that windows of type 1, and of type 2, are checked against their bounds.
+    /// Empty until the test has run.
     window_bounds: [OnceLock<bool>; 2],
 }
 

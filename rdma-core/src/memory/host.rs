@@ -66,7 +66,7 @@ pub enum Pages {
     Huge(usize),
 }
 
-/// Whether new memory is allocated in huge pages.
+/// Use of huge pages for new memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {

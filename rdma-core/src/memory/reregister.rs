@@ -70,7 +70,7 @@ pub struct ReregisterError {
     pub left: Left,
 }
 
-/// What is left of a buffer after a failed [`Buffer::reregister`].
+/// The state of a buffer after a failed [`Buffer::reregister`], with its memory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Left {

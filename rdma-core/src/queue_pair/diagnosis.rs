@@ -12,8 +12,8 @@ use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, 
 use crate::error::Errno;
 use crate::ffi::QueuePairHandle;
 
-/// What is known about a queue pair and its device after the device refused a modification. A value
-/// that cannot be queried is absent, and the checks that need it are skipped.
+/// Values of a queue pair and its device, queried after the device refused a modification. A value
+/// that cannot be queried is absent, and the checks that need the value are skipped.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     kind: Transport,

@@ -108,9 +108,9 @@ struct Own {
 /// Place of the memory of a bulk.
 enum Place {
     Here(BulkMemory),
-    /// A call lends it.
+    /// A call is lending the memory.
     Lent,
-    /// It was taken, or its lease could not be ended.
+    /// The memory was taken, or its lease could not be ended.
     Gone,
 }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Balance {
-    /// One server after the other.
+    /// Each server in turn.
     #[default]
     RoundRobin,
     /// The server with the fewest calls of this client in progress.

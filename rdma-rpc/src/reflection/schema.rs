@@ -75,7 +75,7 @@ pub enum TypeFormat {
 pub enum Fields {
     /// No fields.
     Unit,
-    /// One field without a name.
+    /// A single field without a name.
     Newtype(Format),
     /// Fields without names.
     Tuple(Vec<Format>),

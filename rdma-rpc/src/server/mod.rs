@@ -191,7 +191,7 @@ impl Server {
     }
 
     /// Sets a function that decides about each connection, from the peer and the
-    /// [credentials](crate::ClientBuilder::credentials) of the client. It returns the identity of the client,
+    /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the identity of the client,
     /// which handlers get from [`Context::identity`], or the reason for a refusal, with which connecting fails:
     /// [`Error::Denied`]. The function runs in the poll that finds the first message of the client, so it must
     /// not block. Default: every client is accepted.
@@ -239,7 +239,7 @@ impl Server {
         self
     }
 
-    /// Adds a function that decides about each call before it is started. It returns the reason for a refusal,
+    /// Adds a function that decides about each call before the call is started. The function returns the reason for a refusal,
     /// with which the call fails: [`Error::Denied`]. Several functions are called in the order in which they were
     /// added. They run in the poll that finds the request, so they must not block.
     ///

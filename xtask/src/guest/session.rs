@@ -26,7 +26,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of console output that are kept for an error message.
 const CONSOLE_KEPT: usize = 16 << 10;
 
-/// How the command in the guest ended.
+/// End of the command in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandEnd {
     /// The command ended with this exit status; 128 + n for death by signal n.

@@ -22,9 +22,9 @@ const ENOUGH_MEMLOCK: u64 = 64 << 20;
 #[derive(Debug)]
 struct Finding {
     what: &'static str,
-    /// What was found (`Ok`) or what is missing (`Err`), as text.
+    /// Text that names the found part (`Ok`) or the missing part (`Err`).
     state: Result<String, String>,
-    /// The command or the change that provides what is missing.
+    /// Command or change that provides the missing part.
     fix: String,
 }
 

@@ -1,6 +1,6 @@
 //! The private directory of the process, in which the files of the device are.
 //!
-//! Its name begins with [`PREFIX`], and the process holds a lock on it, which the kernel releases when the process ends in any
+//! The name of the directory begins with [`PREFIX`], and the process holds a lock on it, which the kernel releases when the process ends in any
 //! way. So another process can tell which directories are left over.
 //!
 //! The functions here make system calls directly (`rustix`), because this library replaces functions of the C library.
@@ -37,7 +37,7 @@ pub(crate) struct Tree {
     process: Pid,
     /// Absolute path without symbolic links.
     root: PathBuf,
-    /// What was written. Only one thread at a time updates the files.
+    /// Content of the directory on disk. Only one thread at a time updates the files.
     written: Mutex<Written>,
     _lock: OwnedFd,
 }
@@ -328,7 +328,7 @@ fn remove_left_over(base: &Path) {
     }
 }
 
-/// Removes a directory with all that is in it. What cannot be removed stays.
+/// Removes a directory and its content. Entries that cannot be removed stay.
 fn remove(root: &Path) {
     // The standard library calls functions of the C library that this library replaces. Their paths are not those of the device.
     let _ = std::fs::remove_dir_all(root);

@@ -15,7 +15,7 @@ pub(super) struct DatagramFields {
 /// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
 ///
 /// # Errors
-/// The status of the receive, if the receive failed. Its completion has already been generated.
+/// The status of the receive, if the receive failed and its completion has already been generated.
 pub(super) fn receive(
     endpoint: &Endpoint,
     arrival: &Arrival,

@@ -114,7 +114,7 @@ pub struct HostPeer {
     pub source: Ipv6Addr,
 }
 
-/// Receiver of the packets that a queue pair produces. It sends the packets.
+/// Sender of the packets that a queue pair produces.
 pub(crate) trait Outgoing {
     /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the path of the
     /// packet, or `None` if there is no packet. Returns whether a packet was added.

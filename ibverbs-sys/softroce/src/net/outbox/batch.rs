@@ -58,7 +58,7 @@ pub(super) fn next_offset(bytes: usize) -> usize {
     bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
-/// One packet, or consecutive packets of a run (packets of equal size), which are passed to the kernel as one slice.
+/// A packet, or consecutive packets of a run (packets of equal size), which are passed to the kernel as one slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,

@@ -6,13 +6,12 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 
 use super::Measured;
-use super::other::spin;
-use super::udp::receive;
+use super::udp::round_trips;
 
 /// Number of consecutive empty polls (polls that return no datagram) between two checks whether the
 /// client has ended.
@@ -58,15 +57,5 @@ pub(crate) fn measure(
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("a socket")?;
     socket.connect((host, port))?;
     socket.set_nonblocking(true)?;
-    let message = vec![0x5a_u8; size];
-    let mut room = vec![0_u8; size];
-    let mut samples = Vec::new();
-    let begun = Instant::now();
-    while begun.elapsed() < time {
-        let sent = Instant::now();
-        socket.send(&message).context("sending")?;
-        spin(|| receive(&socket, &mut room))?;
-        samples.push(sent.elapsed().as_nanos() as f64);
-    }
-    Measured::time(samples)
+    round_trips(&socket, size, time)
 }

@@ -35,6 +35,16 @@ pub(crate) enum KernelPath {
 pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     ensure!(size <= MAX_LEN, "a datagram has at most {MAX_LEN} bytes");
     let (_other, socket) = connected(Role::Echo, size)?;
+    round_trips(&socket, size, time)
+}
+
+/// Measures the round trip of a datagram of `size` bytes to the peer of a connected socket, which returns
+/// each datagram, for about `time`.
+pub(crate) fn round_trips(
+    socket: &UdpSocket,
+    size: usize,
+    time: Duration,
+) -> anyhow::Result<Measured> {
     let message = vec![0x5a_u8; size];
     let mut room = vec![0_u8; size];
     let mut samples = Vec::new();
@@ -42,7 +52,7 @@ pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     while begun.elapsed() < time {
         let sent = Instant::now();
         socket.send(&message).context("sending")?;
-        spin(|| receive(&socket, &mut room))?;
+        spin(|| receive(socket, &mut room))?;
         samples.push(sent.elapsed().as_nanos() as f64);
     }
     Measured::time(samples)
@@ -131,7 +141,7 @@ pub(crate) fn sink(shared: &Shared, by: KernelPath) -> anyhow::Result<()> {
 
 /// Receives a datagram, or returns `None` if none has arrived.
 #[inline]
-pub(crate) fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
+fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
     match socket.recv(room) {
         Ok(count) => Ok(Some(count)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),

@@ -2,23 +2,12 @@
 
 mod example;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::ChildStdout;
+use std::io::{BufRead, Write};
 
 use example::Example;
 use rustix::process::{Pid, Signal, kill_process};
 
 const NAME: &str = "key_value";
-
-/// Returns the running server, its output and its address.
-fn serve() -> (Example, BufReader<ChildStdout>, String) {
-    let mut server = Example::start(NAME, &["serve", "--listen", "127.0.0.1:0"]);
-    let mut output = server.output();
-    let line = example::line(&mut output);
-    let address = line.strip_prefix("listening at ").expect("its address");
-    let address = address.to_owned();
-    (server, output, address)
-}
 
 fn put(address: &str, key: &str, value: &str) {
     let client = Example::start(NAME, &["put", address, key, value]);
@@ -27,7 +16,7 @@ fn put(address: &str, key: &str, value: &str) {
 
 #[test]
 fn values_are_read_while_the_server_is_stopped() {
-    let (mut server, _output, address) = serve();
+    let (mut server, _output, address) = Example::serve(NAME);
     put(&address, "tree", "oak");
     put(&address, "fruit", "pear");
     put(&address, "tree", "elm");
@@ -57,7 +46,7 @@ fn values_are_read_while_the_server_is_stopped() {
 
 #[test]
 fn a_full_bucket_refuses_a_value_and_keeps_the_others() {
-    let (_server, _output, address) = serve();
+    let (_server, _output, address) = Example::serve(NAME);
     put(&address, "key", "old");
     let long = "x".repeat(1000);
     let client = Example::start(NAME, &["put", &address, "key", &long]);

@@ -9,16 +9,6 @@ use example::Example;
 
 const NAME: &str = "lock";
 
-/// Returns the running server, its output and its address.
-fn serve() -> (Example, BufReader<ChildStdout>, String) {
-    let mut server = Example::start(NAME, &["serve", "--listen", "127.0.0.1:0"]);
-    let mut output = server.output();
-    let line = example::line(&mut output);
-    let address = line.strip_prefix("listening at ").expect("its address");
-    let address = address.to_owned();
-    (server, output, address)
-}
-
 /// Starts a worker with more options. The lease is longer than any pause of a worker on a busy machine.
 fn work(address: &str, id: usize, more: &[&str]) -> Example {
     let id = id.to_string();
@@ -37,7 +27,7 @@ fn counter((mut server, mut output, _): (Example, BufReader<ChildStdout>, String
 
 #[test]
 fn no_number_is_lost_while_workers_take_turns() {
-    let server = serve();
+    let server = Example::serve(NAME);
     let options = ["--count", "50", "--lease", "20000"];
     let workers: Vec<_> = (1..=4).map(|id| work(&server.2, id, &options)).collect();
     for worker in workers {
@@ -48,7 +38,7 @@ fn no_number_is_lost_while_workers_take_turns() {
 
 #[test]
 fn the_lock_of_a_dead_holder_is_taken_after_its_lease() {
-    let server = serve();
+    let server = Example::serve(NAME);
     let mut holder = work(&server.2, 1, &["--hang"]);
     assert_eq!(example::line(&mut holder.output()), "holding");
     holder.child.kill().expect("the holder is killed");

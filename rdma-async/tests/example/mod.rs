@@ -38,6 +38,17 @@ impl Example {
         }
     }
 
+    /// Starts the server of the example with this name. Returns the server, its standard output, which the
+    /// caller keeps, and its address.
+    pub(crate) fn serve(name: &str) -> (Self, BufReader<ChildStdout>, String) {
+        let mut server = Self::start(name, &["serve", "--listen", "127.0.0.1:0"]);
+        let mut output = server.output();
+        let line = line(&mut output);
+        let address = line.strip_prefix("listening at ").expect("its address");
+        let address = address.to_owned();
+        (server, output, address)
+    }
+
     /// Takes the standard output. The caller keeps it while the example prints.
     pub(crate) fn output(&mut self) -> BufReader<ChildStdout> {
         BufReader::new(self.child.stdout.take().expect("a pipe"))

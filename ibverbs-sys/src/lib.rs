@@ -96,6 +96,7 @@ pub use newer::{ibv_alloc_buf, ibv_buf, ibv_free_buf, ibv_reg_buf_mr};
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut core::ffi::c_void =
     core::ptr::without_provenance_mut(usize::MAX);
 
-/// The value of [`ibv_context::abi_compat`] if the context is the last field of a [`verbs_context`].
+/// The value of [`ibv_context::abi_compat`] if the context is the last field of a
+/// [`verbs_context`].
 pub const __VERBS_ABI_IS_EXTENDED: *mut core::ffi::c_void =
     core::ptr::without_provenance_mut(usize::MAX);

@@ -1,5 +1,6 @@
 //! Every function of the headers and every symbol of the libraries is bound, or is in
-//! `shim/EXCLUDED` with the reason; and every binding has its function in the shim. Needs no device.
+//! `shim/EXCLUDED` with the reason; and every binding has its function in the shim. Needs no
+//! device.
 
 mod common;
 /// Policy of the generator.

@@ -1,5 +1,6 @@
-//! Generates the code of two gRPC services, which are defined here: the compiler of protocol buffers is
-//! not needed. `interop.Echo` is that of the tests, `helloworld.Greeter` that of the example `greeter`.
+//! Generates the code of two gRPC services, which are defined here: the compiler of protocol
+//! buffers is not needed. `interop.Echo` is that of the tests, `helloworld.Greeter` that of the
+//! example `greeter`.
 
 use tonic_build::manual::{Builder, Method, Service};
 

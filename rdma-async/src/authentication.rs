@@ -18,13 +18,14 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
     Ok(nonce)
 }
 
-/// A method by which the two ends of a new connection prove to each other that they may connect, set by
-/// [`RdmaBuilder::authenticator`](crate::RdmaBuilder::authenticator).
+/// A method by which the two ends of a new connection prove to each other that they may connect,
+/// set by [`RdmaBuilder::authenticator`](crate::RdmaBuilder::authenticator).
 ///
-/// The connecting end proves itself first: before an [`RdmaListener`](crate::RdmaListener) creates a queue
-/// pair or any other resource of the device, and before a [`CmListener`](crate::CmListener), whose tokens are
-/// messages of the new connection, grants memory. `SharedSecret`, of the feature `shared-secret`, is an
-/// implementation for ends that share a secret.
+/// The connecting end proves itself first: before an [`RdmaListener`](crate::RdmaListener) creates
+/// a queue pair or any other resource of the device, and before a
+/// [`CmListener`](crate::CmListener), whose tokens are messages of the new connection, grants
+/// memory. `SharedSecret`, of the feature `shared-secret`, is an implementation for ends that share
+/// a secret.
 ///
 /// ```
 /// use rdma_async::{Authenticator, End, Transcript};
@@ -51,8 +52,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// [prover](Transcript::prover) of the transcript.
     fn token(&self, transcript: &Transcript) -> Vec<u8>;
 
-    /// Checks the token of the peer, which is the [prover](Transcript::prover) of the transcript. Runs on
-    /// a thread of the runtime, so it must not block.
+    /// Checks the token of the peer, which is the [prover](Transcript::prover) of the transcript.
+    /// Runs on a thread of the runtime, so it must not block.
     ///
     /// # Errors
     ///
@@ -96,14 +97,15 @@ impl Transcript {
         self.prover
     }
 
-    /// Returns the address of the peer, from which its connection comes or to which this end connects.
+    /// Returns the address of the peer, from which its connection comes or to which this end
+    /// connects.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Returns the bytes that the token must depend on: the role of the prover, the nonces of both ends, the
-    /// messages that the ends have exchanged, and, with the connection manager, the IP addresses and the queue
-    /// pairs of both ends. Both ends have the same bytes.
+    /// Returns the bytes that the token must depend on: the role of the prover, the nonces of both
+    /// ends, the messages that the ends have exchanged, and, with the connection manager, the IP
+    /// addresses and the queue pairs of both ends. Both ends have the same bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -139,8 +139,8 @@ impl Default for RdmaBuilder {
 }
 
 impl RdmaBuilder {
-    /// Sets the name of the device, which is opened for this connection or listener alone. The default
-    /// is the device that `RDMA_DEVICE` names, or else the first with a usable port.
+    /// Sets the name of the device, which is opened for this connection or listener alone. The
+    /// default is the device that `RDMA_DEVICE` names, or else the first with a usable port.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = DeviceChoice::Named(name.into());
         self
@@ -160,8 +160,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the index of the port's GID. By default each connection uses the GID that fits the local
-    /// address of its TCP connection, see [`rdma_core::AddressChoice::source`].
+    /// Sets the index of the port's GID. By default each connection uses the GID that fits the
+    /// local address of its TCP connection, see [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
         self
@@ -187,8 +187,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of outstanding operations; further operations wait. The default is 64,
-    /// the bounds are 8 and 16384.
+    /// Sets the maximum number of outstanding operations; further operations wait. The default is
+    /// 64, the bounds are 8 and 16384.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
@@ -202,9 +202,9 @@ impl RdmaBuilder {
     }
 
     /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. A longer
-    /// message is read from the sender's memory when the application receives it or a message shortly
-    /// before it: up to 16 messages and 4 MiB of each connection are read ahead. The default is 4096,
-    /// the bounds are 64 bytes and 16 MiB.
+    /// message is read from the sender's memory when the application receives it or a message
+    /// shortly before it: up to 16 messages and 4 MiB of each connection are read ahead. The
+    /// default is 4096, the bounds are 64 bytes and 16 MiB.
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);
@@ -225,32 +225,34 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of regions that the peer holds on one connection because it requested them.
-    /// Each needs resources of the device in addition to its bytes. A region whose
-    /// [time](Self::remote_memory_time) is over counts until the peer has dropped it. The default is 16384.
+    /// Sets the maximum number of regions that the peer holds on one connection because it
+    /// requested them. Each needs resources of the device in addition to its bytes. A region whose
+    /// [time](Self::remote_memory_time) is over counts until the peer has dropped it. The default
+    /// is 16384.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self
     }
 
-    /// Sets the maximum total, in bytes, of memory that the peers of one host hold on all connections of the
-    /// device because they requested it, counted like [`Self::remote_memory_limit`]. A host is identified by
-    /// its IP address. The default is no limit but that of each connection.
+    /// Sets the maximum total, in bytes, of memory that the peers of one host hold on all
+    /// connections of the device because they requested it, counted like
+    /// [`Self::remote_memory_limit`]. A host is identified by its IP address. The default is no
+    /// limit but that of each connection.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
     }
 
-    /// Sets the maximum time for which the peer holds a region that it requested. Then the access ends at the
-    /// device, and the memory is freed; the peer's operations on it fail with
+    /// Sets the maximum time for which the peer holds a region that it requested. Then the access
+    /// ends at the device, and the memory is freed; the peer's operations on it fail with
     /// [`Error::LeaseEnded`](crate::Error::LeaseEnded). The default is no limit.
     pub fn remote_memory_time(mut self, limit: Duration) -> Self {
         self.settings.granted.time = Some(limit);
         self
     }
 
-    /// Sets the number of bytes of an [`RdmaStream`](crate::RdmaStream), written and not taken by the
-    /// peer, from which writers wait. The default is 1 MiB, the minimum 64 KiB.
+    /// Sets the number of bytes of an [`RdmaStream`](crate::RdmaStream), written and not taken by
+    /// the peer, from which writers wait. The default is 1 MiB, the minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
@@ -270,16 +272,16 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the time limit for the peer's answer to a request for memory, which is also the time limit
-    /// of [`Rdma::close`]. The default is 10 s.
+    /// Sets the time limit for the peer's answer to a request for memory, which is also the time
+    /// limit of [`Rdma::close`]. The default is 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.settings.response_timeout = limit;
         self
     }
 
-    /// Sets the approximate time after which an idle connection detects that the peer's host, or the
-    /// link to it, is gone. The default is 20 s, the minimum 4 s. The end of the peer's program is
-    /// detected immediately.
+    /// Sets the approximate time after which an idle connection detects that the peer's host, or
+    /// the link to it, is gone. The default is 20 s, the minimum 4 s. The end of the peer's program
+    /// is detected immediately.
     ///
     /// TCP keep-alive probes begin after half of this time and are at least one second apart, so
     /// a time below 8 s can be exceeded by up to 2 s.
@@ -288,24 +290,25 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum, if
-    /// another peer waits, the oldest one ends once it is older than 100 ms: first among the peers that have
-    /// not yet sent a valid hello and, if one is required, a valid proof. The handshake of any other peer gets
-    /// 500 ms. The default is 256, the minimum 1.
+    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum,
+    /// if another peer waits, the oldest one ends once it is older than 100 ms: first among the
+    /// peers that have not yet sent a valid hello and, if one is required, a valid proof. The
+    /// handshake of any other peer gets 500 ms. The default is 256, the minimum 1.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self
     }
 
-    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which a datagram to the socket must contain.
-    /// The default is `0x11111111`. A key with the highest bit set is privileged (IBTA volume 1, 10.2.5).
+    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which a datagram to the socket must
+    /// contain. The default is `0x11111111`. A key with the highest bit set is privileged (IBTA
+    /// volume 1, 10.2.5).
     pub fn queue_key(mut self, key: u32) -> Self {
         self.settings.queue_key = key;
         self
     }
 
-    /// Sets the method by which the two ends of each connection prove to each other that they may connect.
-    /// Both ends need it. By default every peer may connect.
+    /// Sets the method by which the two ends of each connection prove to each other that they may
+    /// connect. Both ends need it. By default every peer may connect.
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.settings.authenticator = Some(Arc::new(authenticator));
         self
@@ -317,7 +320,8 @@ impl RdmaBuilder {
     ///
     /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the TCP connection fails,
     /// [`Error::Handshake`] if the handshake with the peer fails, [`Error::Timeout`] after
-    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the address resolves to nothing.
+    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the address resolves to
+    /// nothing.
     pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let limit = self.settings.connect_timeout;
         let what = "connecting";
@@ -341,12 +345,13 @@ impl RdmaBuilder {
         Err(failure.unwrap_or_else(|| Error::invalid("address", "it stands for none")))
     }
 
-    /// Waits at a TCP address until one peer has connected. A peer whose handshake fails is logged and
-    /// ignored.
+    /// Waits at a TCP address until one peer has connected. A peer whose handshake fails is logged
+    /// and ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if listening or accepting fails.
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if listening or accepting
+    /// fails.
     pub async fn listen(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let mut listener = self.bind(address).await?;
         loop {
@@ -362,8 +367,8 @@ impl RdmaBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the address cannot be listened
-    /// at.
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the address cannot be
+    /// listened at.
     pub async fn bind(self, address: impl ToSocketAddrs) -> Result<RdmaListener> {
         RdmaListener::bind(self.place()?, address).await
     }
@@ -372,7 +377,8 @@ impl RdmaBuilder {
         self.settings.half_open_limit
     }
 
-    /// Returns the settings with the device of this name, which is one of `open` or is added to them.
+    /// Returns the settings with the device of this name, which is one of `open` or is added to
+    /// them.
     pub(crate) fn place_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {

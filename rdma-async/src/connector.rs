@@ -44,20 +44,20 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The reasons why no connection could be made, for example [`Error::Tcp`](crate::Error::Tcp) or
-    /// [`Error::Handshake`](crate::Error::Handshake).
+    /// The reasons why no connection could be made, for example [`Error::Tcp`](crate::Error::Tcp)
+    /// or [`Error::Handshake`](crate::Error::Handshake).
     fn connect(&self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
 /// A way to accept connections of peers.
 pub trait Listener: Send {
-    /// Waits until the next peer has connected, and returns its connection. Can be called again after an
-    /// error of one peer.
+    /// Waits until the next peer has connected, and returns its connection. Can be called again
+    /// after an error of one peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`](crate::Error::Handshake) if the handshake of a peer failed, and the errors of
-    /// the device and of the means of exchange.
+    /// [`Error::Handshake`](crate::Error::Handshake) if the handshake of a peer failed, and the
+    /// errors of the device and of the means of exchange.
     fn accept(&mut self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
@@ -76,8 +76,8 @@ pub struct TcpConnector<A> {
 
 impl RdmaBuilder {
     /// Creates a connector to the peer that listens at a TCP address. A name is looked up for each
-    /// connection. [`RdmaDevice::builder`](crate::RdmaDevice::builder) makes a builder whose connections
-    /// share a device.
+    /// connection. [`RdmaDevice::builder`](crate::RdmaDevice::builder) makes a builder whose
+    /// connections share a device.
     pub fn connector<A: ToSocketAddrs + Clone + Send + Sync>(self, address: A) -> TcpConnector<A> {
         TcpConnector {
             builder: self,

@@ -152,8 +152,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's memory is
-    /// reached, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's
+    /// memory is reached, [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         let mut region = self.alloc_local_mr_stale(layout)?;
@@ -161,21 +161,22 @@ impl RdmaDevice {
         Ok(region)
     }
 
-    /// Allocates registered memory without zeroing it, for programs that overwrite it. The memory can
-    /// contain data of an earlier region.
+    /// Allocates registered memory without zeroing it, for programs that overwrite it. The memory
+    /// can contain data of an earlier region.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's memory is
-    /// reached, [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] if the limit of the device's
+    /// memory is reached, [`Error::Verbs`] if memory cannot be registered.
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         check_size(layout)?;
         let (memory, lender) = self.shared.pool.take(layout)?;
         Ok(LocalMr::new(memory, 0..layout.size(), Some(lender)))
     }
 
-    /// Allocates memory like [`Self::alloc_local_mr`], after waiting until the [limit](PoolOptions::limit) of
-    /// the device's memory allows it. Tasks get memory in the order in which they began to wait.
+    /// Allocates memory like [`Self::alloc_local_mr`], after waiting until the
+    /// [limit](PoolOptions::limit) of the device's memory allows it. Tasks get memory in the order
+    /// in which they began to wait.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -198,8 +199,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for more than the limit allows ever, and
-    /// [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for more than the limit
+    /// allows ever, and [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub async fn alloc_local_mr_when_free(&self, layout: Layout) -> Result<LocalMr> {
         check_size(layout)?;
@@ -214,8 +215,8 @@ impl RdmaDevice {
         self.shared.pool.statistics()
     }
 
-    /// Returns the memory that a peer, identified by the address of its host, holds on all connections of this
-    /// device because it requested it.
+    /// Returns the memory that a peer, identified by the address of its host, holds on all
+    /// connections of this device because it requested it.
     pub fn granted_memory(&self, peer: IpAddr) -> GrantedMemory {
         self.shared.ledger.granted(peer)
     }

@@ -87,12 +87,13 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
 
-    /// The peer has ended the lease of the remote memory that the operation was to access. Nothing was
-    /// accessed, and the connection goes on.
+    /// The peer has ended the lease of the remote memory that the operation was to access. Nothing
+    /// was accessed, and the connection goes on.
     #[error("access to remote memory: the peer has ended its lease")]
     LeaseEnded,
 
-    /// The memory of the device has reached its limit, see [`PoolOptions::limit`](crate::PoolOptions::limit).
+    /// The memory of the device has reached its limit, see
+    /// [`PoolOptions::limit`](crate::PoolOptions::limit).
     #[error(
         "local memory region: {requested} bytes are more than is left of the limit of {limit} bytes \
          (PoolOptions::limit)"
@@ -118,7 +119,8 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {
-    /// The operation was not handed to the device: the peer did not execute it, so it can be repeated.
+    /// The operation was not handed to the device: the peer did not execute it, so it can be
+    /// repeated.
     NotExecuted,
     /// The operation was handed to the device: the peer may have executed all or a part of it.
     Unknown,
@@ -142,8 +144,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the peer may have executed the operation that failed with this error. After a failure
-    /// of another operation ([`Self::Work`]) that is not known.
+    /// Returns whether the peer may have executed the operation that failed with this error. After
+    /// a failure of another operation ([`Self::Work`]) that is not known.
     ///
     /// ```
     /// use rdma_async::{Error, Execution, Rdma, LocalMr};
@@ -174,8 +176,8 @@ impl Error {
         }
     }
 
-    /// Returns this error, which has ended the connection, for an operation that was handed to the device. The
-    /// [execution](Self::execution) of the operation is then unknown.
+    /// Returns this error, which has ended the connection, for an operation that was handed to the
+    /// device. The [execution](Self::execution) of the operation is then unknown.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {

@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 
-/// The asynchronous events of a device: changes of its ports and addresses, and failures that no completion
-/// reports. Created by [`RdmaDevice::events`].
+/// The asynchronous events of a device: changes of its ports and addresses, and failures that no
+/// completion reports. Created by [`RdmaDevice::events`].
 ///
 /// ```
 /// use rdma_async::RdmaDevice;
@@ -41,24 +41,25 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct DeviceEvents {
     events: AsyncEvents,
-    /// A duplicate of the descriptor of the events: the runtime watches a descriptor only once, and several
-    /// such values of a device have one descriptor.
+    /// A duplicate of the descriptor of the events: the runtime watches a descriptor only once, and
+    /// several such values of a device have one descriptor.
     watched: AsyncFd<OwnedFd>,
 }
 
 impl RdmaDevice {
-    /// Returns the asynchronous events of the device, for the current runtime. Each event is delivered once:
-    /// of several such values, each gets a part of the events.
+    /// Returns the asynchronous events of the device, for the current runtime. Each event is
+    /// delivered once: of several such values, each gets a part of the events.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot watch them.
+    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot watch
+    /// them.
     #[doc(alias = "ibv_get_async_event")]
     pub fn events(&self) -> Result<DeviceEvents> {
         let events = self.context().async_events()?;
         let watched = events.as_fd().try_clone_to_owned().map_err(unwatched)?;
-        // The replacement of `new` is unsafe because a type may return a different descriptor each time,
-        // or one that it does not own.
+        // The replacement of `new` is unsafe because a type may return a different descriptor each
+        // time, or one that it does not own.
         #[expect(
             deprecated,
             reason = "the replacement is unsafe for types unlike this one"

@@ -14,15 +14,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// Minimum time that a handshake gets, even if other peers wait. Ample for a peer on a network, which
-/// sends its first message together with the last packet of the TCP handshake.
+/// Minimum time that a handshake gets, even if other peers wait. Ample for a peer on a network,
+/// which sends its first message together with the last packet of the TCP handshake.
 const GRACE: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets whose peer has proved itself, even if other peers wait. Ample for
-/// the creation of the queue pair and the last messages.
+/// Minimum time that a handshake gets whose peer has proved itself, even if other peers wait. Ample
+/// for the creation of the queue pair and the last messages.
 const GRACE_OF_PROVED: Duration = Duration::from_millis(500);
 
-/// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the oldest
-/// handshake ends: peers that connect and stay silent do not keep others from connecting.
+/// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the
+/// oldest handshake ends: peers that connect and stay silent do not keep others from connecting.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     tasks: JoinSet<Result<Rdma>>,
@@ -69,8 +69,8 @@ impl HalfOpen {
         }
     }
 
-    /// Waits until another handshake may begin, and ends the oldest one if necessary. Called only while a peer
-    /// waits.
+    /// Waits until another handshake may begin, and ends the oldest one if necessary. Called only
+    /// while a peer waits.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());
@@ -97,8 +97,8 @@ impl HalfOpen {
         Poll::Ready(())
     }
 
-    /// Begins a handshake, whose future `handshake` creates. The future sets the flag once the peer has proved
-    /// that it speaks the protocol and may connect.
+    /// Begins a handshake, whose future `handshake` creates. The future sets the flag once the peer
+    /// has proved that it speaks the protocol and may connect.
     pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<AtomicBool>) -> F)
     where
         F: Future<Output = Result<Rdma>> + Send + 'static,

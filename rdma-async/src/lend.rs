@@ -13,11 +13,11 @@ use crate::rdma::Rdma;
 use crate::reserve::GrantState;
 
 impl Rdma {
-    /// Lets the peer read and write a region until the returned value ends the access. Nothing is sent to
-    /// the peer: the caller passes on the token of the memory ([`Lent::token`]).
+    /// Lets the peer read and write a region until the returned value ends the access. Nothing is
+    /// sent to the peer: the caller passes on the token of the memory ([`Lent::token`]).
     ///
-    /// Unlike [`Self::reserve`], the access has no time limit of its own, and [`Lent::end`] returns the region
-    /// without waiting.
+    /// Unlike [`Self::reserve`], the access has no time limit of its own, and [`Lent::end`] returns
+    /// the region without waiting.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -43,8 +43,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// The region, with [`Error::Verbs`] if an operation is using the region or the device cannot register
-    /// it, and with the error that ended the connection.
+    /// The region, with [`Error::Verbs`] if an operation is using the region or the device cannot
+    /// register it, and with the error that ended the connection.
     pub fn lend(&self, region: LocalMr) -> Result<Lent, (LocalMr, Error)> {
         self.lend_with(region, AccessFlags::all())
     }
@@ -73,8 +73,8 @@ impl Rdma {
     }
 }
 
-/// Memory of this end that the peer may access, see [`Rdma::lend`]. Dropping this value ends the access, and
-/// drops the region.
+/// Memory of this end that the peer may access, see [`Rdma::lend`]. Dropping this value ends the
+/// access, and drops the region.
 #[must_use = "dropping it ends the access"]
 pub struct Lent {
     memory: RemoteMemory,
@@ -88,19 +88,19 @@ struct Open {
 }
 
 impl Lent {
-    /// Returns the address, length and key of the memory, to be passed on by any means. The peer makes a
-    /// [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
+    /// Returns the address, length and key of the memory, to be passed on by any means. The peer
+    /// makes a [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Ends the access at the device, and returns the region. An access of the peer after that gets a remote
-    /// access error and changes nothing.
+    /// Ends the access at the device, and returns the region. An access of the peer after that gets
+    /// a remote access error and changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot end the access. The connection then ends, and the memory is not
-    /// used again.
+    /// [`Error::Verbs`] if the device cannot end the access. The connection then ends, and the
+    /// memory is not used again.
     pub fn end(mut self) -> Result<LocalMr> {
         let ended = self.open.take().map(Open::end);
         ended.unwrap_or(Err(Error::LeaseEnded))

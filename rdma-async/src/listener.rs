@@ -17,8 +17,8 @@ use crate::rdma::Rdma;
 /// Listener for peers, created by [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
 ///
 /// Handshakes run concurrently, up to
-/// [`RdmaBuilder::half_open_limit`](crate::RdmaBuilder::half_open_limit): a slow, silent or faulty peer
-/// does not delay the others.
+/// [`RdmaBuilder::half_open_limit`](crate::RdmaBuilder::half_open_limit): a slow, silent or faulty
+/// peer does not delay the others.
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,
@@ -52,8 +52,8 @@ impl RdmaListener {
             .map_err(|source| Error::tcp("asking for", "the address", source))
     }
 
-    /// Waits until the next peer has connected, and returns its connection. Can be called again after
-    /// an error. Cancel-safe: dropping the future loses no connection.
+    /// Waits until the next peer has connected, and returns its connection. Can be called again
+    /// after an error. Cancel-safe: dropping the future loses no connection.
     ///
     /// # Errors
     ///
@@ -64,8 +64,8 @@ impl RdmaListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when there is
-    /// one.
+    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when
+    /// there is one.
     ///
     /// # Errors
     ///

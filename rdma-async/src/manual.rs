@@ -1,4 +1,5 @@
-//! Connections whose endpoints the program exchanges itself, for example by MPI or a key-value store.
+//! Connections whose endpoints the program exchanges itself, for example by MPI or a key-value
+//! store.
 
 use std::fmt;
 use std::future::Future;
@@ -17,9 +18,10 @@ use crate::rdma::Rdma;
 /// An end of a connection whose endpoints the program exchanges itself, created by
 /// [`RdmaBuilder::prepare`].
 ///
-/// The connection uses no TCP connection. A message tells an end that the peer has closed the connection.
-/// If the peer's program or host is gone, a request is not acknowledged, which ends the connection: a
-/// request of an operation, or a test request after half of [`RdmaBuilder::keep_alive`] without operations.
+/// The connection uses no TCP connection. A message tells an end that the peer has closed the
+/// connection. If the peer's program or host is gone, a request is not acknowledged, which ends the
+/// connection: a request of an operation, or a test request after half of
+/// [`RdmaBuilder::keep_alive`] without operations.
 ///
 /// ```
 /// use rdma_async::RdmaDevice;
@@ -45,9 +47,9 @@ pub struct PreparedRdma {
 }
 
 impl RdmaBuilder {
-    /// Creates one end of a connection whose endpoints the program exchanges itself. The other end of the
-    /// connection is another such value. [`Self::toward`] chooses the GID by the address of the peer's
-    /// host.
+    /// Creates one end of a connection whose endpoints the program exchanges itself. The other end
+    /// of the connection is another such value. [`Self::toward`] chooses the GID by the address of
+    /// the peer's host.
     ///
     /// Must be called on the runtime that is to drive the connection.
     ///
@@ -67,8 +69,8 @@ impl RdmaBuilder {
         Ok(PreparedRdma { local })
     }
 
-    /// Creates a [`Connector`] and [`Listener`] whose connections are made by an exchange of the program,
-    /// see [`Exchange`].
+    /// Creates a [`Connector`] and [`Listener`] whose connections are made by an exchange of the
+    /// program, see [`Exchange`].
     pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
     where
         F: Fn(Vec<u8>) -> Fut + Send + Sync,
@@ -82,22 +84,22 @@ impl RdmaBuilder {
 }
 
 impl PreparedRdma {
-    /// Returns the bytes that the peer needs to connect to this end: the endpoint of the queue pair and the
-    /// limits of this end.
+    /// Returns the bytes that the peer needs to connect to this end: the endpoint of the queue pair
+    /// and the limits of this end.
     pub fn hello(&self) -> Vec<u8> {
         self.local.hello().encode().to_vec()
     }
 
     /// Connects this end to the peer whose [`Self::hello`] is `peer`.
     ///
-    /// Nothing is sent. **Neither end may send before both ends are connected**, which the program ensures,
-    /// for example by a barrier: a message to an end that is not connected is lost, and ends the connection
-    /// after its last retransmission. [`Exchange`] does that itself.
+    /// Nothing is sent. **Neither end may send before both ends are connected**, which the program
+    /// ensures, for example by a barrier: a message to an end that is not connected is lost, and
+    /// ends the connection after its last retransmission. [`Exchange`] does that itself.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `peer` is no hello, [`Error::Handshake`] if the device cannot reach the
-    /// endpoint.
+    /// [`Error::InvalidArgument`] if `peer` is no hello, [`Error::Handshake`] if the device cannot
+    /// reach the endpoint.
     pub fn connect(self, peer: &[u8]) -> Result<Rdma> {
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
         let bytes: &[u8; HELLO_LEN] = peer.try_into().map_err(|_| {
@@ -118,12 +120,12 @@ impl PreparedRdma {
     }
 }
 
-/// A [`Connector`] and [`Listener`] whose connections are made by an exchange of the program, created by
-/// [`RdmaBuilder::exchange`].
+/// A [`Connector`] and [`Listener`] whose connections are made by an exchange of the program,
+/// created by [`RdmaBuilder::exchange`].
 ///
-/// The exchange is an asynchronous function that passes bytes to the peer and returns the bytes that the
-/// peer passed. It is called twice for each connection: for the hello of each end, and for one byte that
-/// says that the end is connected.
+/// The exchange is an asynchronous function that passes bytes to the peer and returns the bytes
+/// that the peer passed. It is called twice for each connection: for the hello of each end, and for
+/// one byte that says that the end is connected.
 ///
 /// ```
 /// use rdma_async::{Connector, Listener, RdmaDevice};

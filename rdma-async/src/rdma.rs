@@ -23,24 +23,23 @@ use crate::within::Within;
 /// A connection to a peer.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
-/// Operations that exceed the capacity of the send queue wait until there is room. Dropping a future
-/// leaves its operation in flight: the memory stays claimed until the operation has completed. So does
-/// forgetting it ([`std::mem::forget`]) after it was polled, which can also occupy, for the rest of
-/// the connection, a credit (permission to send a message) or one of the 64 places for results of
-/// atomics.
+/// Operations that exceed the capacity of the send queue wait until there is room. Dropping a
+/// future leaves its operation in flight: the memory stays claimed until the operation has
+/// completed. So does forgetting it ([`std::mem::forget`]) after it was polled, which can also
+/// occupy, for the rest of the connection, a credit (permission to send a message) or one of the 64
+/// places for results of atomics.
 ///
-/// The connection is driven by the runtime on which it was created, and ends with that runtime. Tasks
-/// of other runtimes can use it.
+/// The connection is driven by the runtime on which it was created, and ends with that runtime.
+/// Tasks of other runtimes can use it.
 ///
-/// After a connection is dropped, its runtime keeps it in the background for at most one second, until
-/// the peer's device has acknowledged all messages that were sent or posted, and the peer has closed
-/// its end. Messages that are not acknowledged by then are lost. Dropping the runtime waits for these
-/// acknowledgements, at most one second for each connection.
+/// After a connection is dropped, its runtime keeps it in the background for at most one second,
+/// until the peer's device has acknowledged all messages that were sent or posted, and the peer has
+/// closed its end. Messages that are not acknowledged by then are lost. Dropping the runtime waits
+/// for these acknowledgements, at most one second for each connection.
 ///
-/// The first operation that fails ends the connection, and so does the disappearance of the peer. All
-/// outstanding and later operations then fail; [`Error::execution`] says of each whether the peer may have
-/// executed it. Messages that arrived before can
-/// still be received.
+/// The first operation that fails ends the connection, and so does the disappearance of the peer.
+/// All outstanding and later operations then fail; [`Error::execution`] says of each whether the
+/// peer may have executed it. Messages that arrived before can still be received.
 pub struct Rdma {
     connection: Arc<Connection>,
     /// Takes the connection when this value is dropped.
@@ -107,8 +106,8 @@ impl Rdma {
         self.connection.queue_pair()
     }
 
-    /// Returns the span of the connection, with its device, queue pair and peer. Events of the connection are
-    /// in this span; a program can [enter](tracing::Span::enter) it for its own.
+    /// Returns the span of the connection, with its device, queue pair and peer. Events of the
+    /// connection are in this span; a program can [enter](tracing::Span::enter) it for its own.
     pub fn span(&self) -> &tracing::Span {
         self.connection.span()
     }
@@ -123,12 +122,12 @@ impl Rdma {
         self.connection.wait_for_end().await
     }
 
-    /// Runs an operation on this connection with a time limit, which starts when the operation first
-    /// has to wait. An operation that exceeds the limit ends the connection: the queue pair goes to
-    /// the error state, so that the device no longer accesses the memory of any operation.
+    /// Runs an operation on this connection with a time limit, which starts when the operation
+    /// first has to wait. An operation that exceeds the limit ends the connection: the queue pair
+    /// goes to the error state, so that the device no longer accesses the memory of any operation.
     ///
-    /// The limit is rounded up to milliseconds. Operations that complete without waiting have no extra
-    /// cost.
+    /// The limit is rounded up to milliseconds. Operations that complete without waiting have no
+    /// extra cost.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -163,8 +162,8 @@ impl Rdma {
 
     /// Waits until the peer has everything that was sent or posted, and drops the connection.
     ///
-    /// Messages of one piece are then in memory of the peer, even if its program has not yet received
-    /// them. Longer messages have been read by the peer.
+    /// Messages of one piece are then in memory of the peer, even if its program has not yet
+    /// received them. Longer messages have been read by the peer.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -185,8 +184,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// The error that ended the connection, if it ended too early, and [`Error::Timeout`] if the peer
-    /// takes longer than [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
+    /// The error that ended the connection, if it ended too early, and [`Error::Timeout`] if the
+    /// peer takes longer than
+    /// [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
         self.connection.settle().await
     }
@@ -196,8 +196,8 @@ impl Rdma {
     /// [`Self::receive`].
     ///
     /// The handler delays every other completion of the runtime, so it must be short and must not
-    /// block. If the handler panics, the connection ends. Messages that arrived before this call, and
-    /// messages longer than one piece, go to [`Self::receive`].
+    /// block. If the handler panics, the connection ends. Messages that arrived before this call,
+    /// and messages longer than one piece, go to [`Self::receive`].
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -235,8 +235,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
-    /// device refuses the request, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if
+    /// the device refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
@@ -264,9 +264,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] with the limit if a limit of the peer
-    /// would be exceeded, or if the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
-    /// answer, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] with the limit if a limit of
+    /// the peer would be exceeded, or if the peer cannot allocate the memory, [`Error::Timeout`] if
+    /// the peer does not answer, and the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
             if layout.size() == 0 {
@@ -289,8 +289,8 @@ impl Rdma {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if `remote` is shorter than `local`, [`Error::Verbs`] if an
-    /// operation is writing to `local`, [`Error::Work`] if the peer's device refuses the access, and
-    /// the error that ended the connection.
+    /// operation is writing to `local`, [`Error::Work`] if the peer's device refuses the access,
+    /// and the error that ended the connection.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub async fn write(
         &self,
@@ -310,8 +310,9 @@ impl Rdma {
         })
     }
 
-    /// Writes like [`Self::write`], and sends the number `immediate` along, which the peer gets from
-    /// [`Self::receive_write_immediate`]. Waits while the peer has no room for a further message.
+    /// Writes like [`Self::write`], and sends the number `immediate` along, which the peer gets
+    /// from [`Self::receive_write_immediate`]. Waits while the peer has no room for a further
+    /// message.
     ///
     /// # Errors
     ///
@@ -370,9 +371,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is not eight bytes long or its address is not a multiple
-    /// of eight, [`Error::Work`] if the peer's device refuses the access, and the error that ended the
-    /// connection.
+    /// [`Error::InvalidArgument`] if `remote` is not eight bytes long or its address is not a
+    /// multiple of eight, [`Error::Work`] if the peer's device refuses the access, and the error
+    /// that ended the connection.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "atomic_cas")]
     pub async fn compare_and_swap(
@@ -392,8 +393,8 @@ impl Rdma {
         })
     }
 
-    /// Atomically adds `add` to the eight bytes of `remote`, wrapping on overflow, and returns their
-    /// previous value.
+    /// Atomically adds `add` to the eight bytes of `remote`, wrapping on overflow, and returns
+    /// their previous value.
     ///
     /// # Errors
     ///
@@ -413,14 +414,15 @@ impl Rdma {
         })
     }
 
-    /// Sends a message of any length, which the peer receives as one message. Resolves when a message
-    /// of one piece has arrived in the peer's memory, or when the peer has read a longer message.
+    /// Sends a message of any length, which the peer receives as one message. Resolves when a
+    /// message of one piece has arrived in the peer's memory, or when the peer has read a longer
+    /// message.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] if a message is above the peer's limit or the peer has no memory for it,
-    /// [`Error::Verbs`] if another operation is writing to the message, and the error that ended the
-    /// connection.
+    /// [`Error::Verbs`] if another operation is writing to the message, and the error that ended
+    /// the connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         observed!(&self.connection, Send, message.length(), {
@@ -428,9 +430,9 @@ impl Rdma {
         })
     }
 
-    /// Sends a message without waiting for its arrival: resolves when the message is accepted by the
-    /// send queue. For a message longer than one piece, waits like [`Self::send`]. If the message
-    /// cannot be delivered, the connection ends.
+    /// Sends a message without waiting for its arrival: resolves when the message is accepted by
+    /// the send queue. For a message longer than one piece, waits like [`Self::send`]. If the
+    /// message cannot be delivered, the connection ends.
     ///
     /// # Errors
     ///
@@ -473,7 +475,8 @@ impl Rdma {
         })
     }
 
-    /// Waits for the peer's next message, and returns it with the number that was sent along, if any.
+    /// Waits for the peer's next message, and returns it with the number that was sent along, if
+    /// any.
     ///
     /// # Errors
     ///
@@ -488,9 +491,9 @@ impl Rdma {
         )
     }
 
-    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. When the peer returns
-    /// the memory, [`Self::receive_local_mr`] yields it. If the future is dropped before the memory
-    /// was sent, the memory is dropped.
+    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. When the peer
+    /// returns the memory, [`Self::receive_local_mr`] yields it. If the future is dropped before
+    /// the memory was sent, the memory is dropped.
     ///
     /// # Errors
     ///
@@ -505,14 +508,14 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for memory that was not lent on this connection, and the error that
-    /// ended the connection.
+    /// [`Error::InvalidArgument`] for memory that was not lent on this connection, and the error
+    /// that ended the connection.
     pub async fn send_remote_mr(&self, region: RemoteMr) -> Result<()> {
         self.connection.give_back(region).await
     }
 
-    /// Waits for memory that the peer returns after it had requested it or was lent it. The peer can
-    /// no longer access the memory when this resolves.
+    /// Waits for memory that the peer returns after it had requested it or was lent it. The peer
+    /// can no longer access the memory when this resolves.
     ///
     /// # Errors
     ///
@@ -532,8 +535,8 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
-    /// Hands the connection to its task, which keeps it until the peer has the last messages. If the
-    /// runtime has ended, the task has already waited for that.
+    /// Hands the connection to its task, which keeps it until the peer has the last messages. If
+    /// the runtime has ended, the task has already waited for that.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));

@@ -18,12 +18,12 @@ use crate::memory::LocalMr;
 use crate::rdma::Rdma;
 
 impl Rdma {
-    /// Lets the peer access a region while a future runs, for at most `limit`. When the future has ended
-    /// or the time is over, the access ends at the device, and only then the region is returned. An
-    /// access of the peer after that gets a remote access error and changes nothing.
+    /// Lets the peer access a region while a future runs, for at most `limit`. When the future has
+    /// ended or the time is over, the access ends at the device, and only then the region is
+    /// returned. An access of the peer after that gets a remote access error and changes nothing.
     ///
-    /// `operation` gets a [`Grant`], which has the token of the memory and can offer the memory to the
-    /// peer. Dropping this future ends the access, too.
+    /// `operation` gets a [`Grant`], which has the token of the memory and can offer the memory to
+    /// the peer. Dropping this future ends the access, too.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -60,8 +60,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if an operation is using the region, or if the device cannot register the region
-    /// or cannot end the access, which also ends the connection.
+    /// [`Error::Verbs`] if an operation is using the region, or if the device cannot register the
+    /// region or cannot end the access, which also ends the connection.
     pub async fn reserve<F: Future>(
         &self,
         region: LocalMr,
@@ -122,20 +122,20 @@ impl fmt::Debug for Grant {
 }
 
 impl Grant {
-    /// Returns the address, length and key of the memory, to be passed on by any means. The peer makes a
-    /// [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
+    /// Returns the address, length and key of the memory, to be passed on by any means. The peer
+    /// makes a [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Offers the memory to the peer, which gets it from [`Rdma::receive_remote_mr`]. When the reservation
-    /// ends, the peer's operations on it fail with [`Error::LeaseEnded`]. If the future is dropped before the
-    /// offer was sent, the memory can be offered again.
+    /// Offers the memory to the peer, which gets it from [`Rdma::receive_remote_mr`]. When the
+    /// reservation ends, the peer's operations on it fail with [`Error::LeaseEnded`]. If the future
+    /// is dropped before the offer was sent, the memory can be offered again.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseEnded`] if the reservation has ended, [`Error::InvalidArgument`] if the memory was
-    /// offered before, and the error that ended the connection.
+    /// [`Error::LeaseEnded`] if the reservation has ended, [`Error::InvalidArgument`] if the memory
+    /// was offered before, and the error that ended the connection.
     pub async fn offer(&self) -> Result<()> {
         let connection = self.connection.upgrade().ok_or(Error::LeaseEnded)?;
         connection
@@ -161,8 +161,8 @@ impl Grant {
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
-    /// Set while an offer is on its way or was sent. Changes only under the lock of `inner`, and is read
-    /// without: the table of leases is locked after `inner`, and never before.
+    /// Set while an offer is on its way or was sent. Changes only under the lock of `inner`, and is
+    /// read without: the table of leases is locked after `inner`, and never before.
     is_offered: AtomicBool,
     changed: Notify,
 }
@@ -241,8 +241,8 @@ impl GrantState {
         forget();
     }
 
-    /// Ends the lease of the reservation by `end`, which gets whether the memory was offered. The offer does
-    /// not change meanwhile.
+    /// Ends the lease of the reservation by `end`, which gets whether the memory was offered. The
+    /// offer does not change meanwhile.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())
@@ -277,7 +277,8 @@ struct OpenLease<'c> {
 }
 
 impl OpenLease<'_> {
-    /// Ends the access at the device, and returns the region. Waits if the peer is returning it meanwhile.
+    /// Ends the access at the device, and returns the region. Waits if the peer is returning it
+    /// meanwhile.
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
         let end = |is_offered| self.connection.end_lease(self.lease, is_offered);

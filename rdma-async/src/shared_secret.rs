@@ -10,8 +10,9 @@ use crate::authentication::{Authenticator, Transcript};
 /// Authentication by a secret that both ends know: each token is the HMAC-SHA-256 (RFC 2104) of the
 /// transcript.
 ///
-/// The secret is not sent. A token holds for one handshake, because both ends contribute a nonce. It does
-/// not protect the packets of the connection, which RoCE neither encrypts nor authenticates.
+/// The secret is not sent. A token holds for one handshake, because both ends contribute a nonce.
+/// It does not protect the packets of the connection, which RoCE neither encrypts nor
+/// authenticates.
 ///
 /// ```
 /// use rdma_async::{RdmaBuilder, SharedSecret};

@@ -11,9 +11,9 @@ use crate::memory::{
 use crate::observe::observed;
 use crate::rdma::{Rdma, fits};
 
-/// Operations on several pieces of local memory, whose bytes follow each other in remote memory. Each
-/// piece is a request of its own. Requests that wait for the end of the turn share a doorbell, and the
-/// operation resolves when the last request has completed.
+/// Operations on several pieces of local memory, whose bytes follow each other in remote memory.
+/// Each piece is a request of its own. Requests that wait for the end of the turn share a doorbell,
+/// and the operation resolves when the last request has completed.
 impl Rdma {
     /// Writes pieces of local memory, one after the other, to the start of `remote`.
     ///
@@ -36,10 +36,10 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, and [`Error::Verbs`] if an
-    /// operation is writing to a piece: nothing is written then. [`Error::Work`] if the peer's device refuses
-    /// the access, and the error that ended the connection: pieces before the failed one may have been
-    /// written.
+    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, and [`Error::Verbs`] if
+    /// an operation is writing to a piece: nothing is written then. [`Error::Work`] if the peer's
+    /// device refuses the access, and the error that ended the connection: pieces before the failed
+    /// one may have been written.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn write_vectored<M: LocalMrReadAccess>(
@@ -69,9 +69,10 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, and [`Error::Verbs`] if an
-    /// operation is using a piece: nothing is read then. [`Error::Work`] if the peer's device refuses the
-    /// access, and the error that ended the connection: pieces before the failed one may have been filled.
+    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, and [`Error::Verbs`] if
+    /// an operation is using a piece: nothing is read then. [`Error::Work`] if the peer's device
+    /// refuses the access, and the error that ended the connection: pieces before the failed one
+    /// may have been filled.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn read_vectored<M: LocalMrWriteAccess>(
@@ -93,8 +94,8 @@ impl Rdma {
         })
     }
 
-    /// Performs the requests of all pieces, which have their claims: nothing is transferred if a claim was
-    /// impossible. After an error, the peer may have executed the requests before it.
+    /// Performs the requests of all pieces, which have their claims: nothing is transferred if a
+    /// claim was impossible. After an error, the peer may have executed the requests before it.
     async fn perform_pieces(&self, requests: Vec<(Work, Claim)>) -> Result<()> {
         let mut last = None;
         for (work, claim) in requests {

@@ -25,8 +25,8 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, rdma: &Rdma) {
     assert!(end.as_ref().is_some_and(refused), "{end:?}");
 }
 
-/// Checks every kind of access with a token that `spoil` made invalid. Another connection of the same
-/// listener must keep working.
+/// Checks every kind of access with a token that `spoil` made invalid. Another connection of the
+/// same listener must keep working.
 async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
     let mut listener = listen(plain).await;
     let (good, good_server) = join(&mut listener, plain).await;

@@ -53,8 +53,8 @@ static COUNTING: Counting = Counting;
 const OPERATIONS: usize = 200;
 const ROUNDS: usize = 12;
 
-/// Returns the minimum number of allocations of this thread in a round of operations. Only the first
-/// rounds may allocate memory that is then reused.
+/// Returns the minimum number of allocations of this thread in a round of operations. Only the
+/// first rounds may allocate memory that is then reused.
 async fn allocations<F: Future<Output = ()>>(mut operation: impl FnMut() -> F) -> u64 {
     let mut fewest = u64::MAX;
     for round in 0..ROUNDS {

@@ -219,8 +219,8 @@ fn an_exchange_that_fails_or_hangs_is_an_error() {
     });
 }
 
-/// Returns a listener of the connection manager and its address, or `None` if the device under test has no
-/// connection manager.
+/// Returns a listener of the connection manager and its address, or `None` if the device under test
+/// has no connection manager.
 fn manager_listener(builder: RdmaBuilder) -> Option<(rdma_async::CmListener, SocketAddr)> {
     let address: IpAddr = manager::address()?;
     let listener = builder.cm_bind(SocketAddr::new(address, 0)).unwrap();

@@ -40,8 +40,8 @@ const PORT: u16 = 7831;
 /// Name of a container's interface.
 const INTERFACE: &str = "eth0";
 
-/// The containers of a pod have one network namespace. If they also have one PID namespace, they share
-/// memory.
+/// The containers of a pod have one network namespace. If they also have one PID namespace, they
+/// share memory.
 #[test]
 fn containers_of_a_pod_connect() {
     const TEST: &str = "containers_of_a_pod_connect";

@@ -94,7 +94,8 @@ fn the_first_pieces_of_a_write_may_have_been_executed() {
             len: 16 * 200,
             rkey: 1,
         });
-        // More pieces than the send queue holds, behind a message that the peer's device does not take.
+        // More pieces than the send queue holds, behind a message that the peer's device does not
+        // take.
         let piece = pattern(&server, 200, 0);
         let pieces = [&piece; 16];
         let written = server.within(SHORT, server.write_vectored(&pieces, &mut remote));

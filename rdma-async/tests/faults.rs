@@ -1,5 +1,5 @@
-//! Checks operations on a device that loses all packets or is out of resources: softroce, whose faults
-//! apply to the whole process.
+//! Checks operations on a device that loses all packets or is out of resources: softroce, whose
+//! faults apply to the whole process.
 
 mod common;
 
@@ -121,7 +121,8 @@ fn a_network_that_loses_packets_for_a_while_ends_no_connection() {
     });
 }
 
-/// Makes the next calls of these verbs fail: more than one, because a call is repeated in other ways.
+/// Makes the next calls of these verbs fail: more than one, because a call is repeated in other
+/// ways.
 fn fail(verbs: &[Verb]) {
     for &verb in verbs {
         for call in 1..=8 {

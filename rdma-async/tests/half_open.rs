@@ -48,8 +48,8 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Allows as many descriptors as the system does, and returns the number of connections that this process
-/// can keep open at once.
+/// Allows as many descriptors as the system does, and returns the number of connections that this
+/// process can keep open at once.
 fn room() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let current = maximum;

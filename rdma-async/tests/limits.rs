@@ -1,4 +1,5 @@
-//! Checks the limits of the memory that a peer holds because it requested it, and the accounts of it.
+//! Checks the limits of the memory that a peer holds because it requested it, and the accounts of
+//! it.
 
 mod common;
 

@@ -9,7 +9,8 @@ use example::Example;
 
 const NAME: &str = "lock";
 
-/// Starts a worker with more options. The lease is longer than any pause of a worker on a busy machine.
+/// Starts a worker with more options. The lease is longer than any pause of a worker on a busy
+/// machine.
 fn work(address: &str, id: usize, more: &[&str]) -> Example {
     let id = id.to_string();
     let words = ["work", address, "--id", &id];

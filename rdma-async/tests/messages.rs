@@ -131,8 +131,8 @@ fn a_sender_waits_for_a_receiver_and_order_is_kept() {
                 client
             })
         };
-        // Requests use control credits, so they are answered while data messages wait for credits. The
-        // answer also proves that every message with a credit was sent.
+        // Requests use control credits, so they are answered while data messages wait for credits.
+        // The answer also proves that every message with a credit was sent.
         common::eventually(|| (sent.load(Ordering::SeqCst) == DEPTH).then_some(())).await;
         for _ in 0..50 {
             server.request_remote_mr(layout(8)).await.unwrap();
@@ -254,8 +254,9 @@ fn a_message_above_the_limit_is_refused_to_both() {
     });
 }
 
-/// Checks messages that have all arrived when the first is taken, so that long ones are read ahead: more
-/// than are read ahead, in number and in bytes, with short ones and a refused one between them.
+/// Checks messages that have all arrived when the first is taken, so that long ones are read ahead:
+/// more than are read ahead, in number and in bytes, with short ones and a refused one between
+/// them.
 #[test]
 fn messages_that_are_read_ahead_keep_their_order_and_their_errors() {
     const LIMIT: usize = 2 << 20;

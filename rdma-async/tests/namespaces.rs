@@ -1,5 +1,5 @@
-//! Checks connections between two hosts, without any setting: two network namespaces that are joined
-//! by a pair of interfaces.
+//! Checks connections between two hosts, without any setting: two network namespaces that are
+//! joined by a pair of interfaces.
 
 mod common;
 
@@ -26,8 +26,8 @@ const ADDRESSES: [(&str, &str); 2] = [("10.82.0.1", "10.82.0.2"), ("fd82::1", "f
 /// IPv6, from the same namespace and from another one. The server's interface and addresses are new
 /// each time. The network has the MTU of Ethernet, which is shorter than the path MTU on one host.
 ///
-/// The role of a process is `inside` for the server, or the word `here` or `there` and the address of
-/// the server for a client in its namespace or in another one.
+/// The role of a process is `inside` for the server, or the word `here` or `there` and the address
+/// of the server for a client in its namespace or in another one.
 #[test]
 fn two_hosts_connect_without_a_setting() {
     let role = env::var(ROLE).ok();
@@ -93,7 +93,8 @@ fn serve() {
     });
 }
 
-/// Accepts a connection at the address `server` from the address `client`, and sends its message back.
+/// Accepts a connection at the address `server` from the address `client`, and sends its message
+/// back.
 fn answer(server: &str, client: &str) {
     run(async {
         let connection = builder().listen((server, 7811)).await.unwrap();

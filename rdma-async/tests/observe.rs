@@ -174,7 +174,8 @@ fn metrics_count_operations_bytes_connections_and_leases() {
     });
 }
 
-/// Completion queue that has more completions than it has room for, and the queue pairs that caused them.
+/// Completion queue that has more completions than it has room for, and the queue pairs that caused
+/// them.
 fn overrun(device: &RdmaDevice) -> (CompletionQueue, [QueuePair; 2]) {
     let domain = device.protection_domain();
     let completions = device.context().completion_queue(1).build().unwrap();

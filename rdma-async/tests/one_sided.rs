@@ -171,7 +171,8 @@ fn more_operations_than_the_queue_holds_wait_their_turn() {
         let remote = client.request_remote_mr(layout(8 * COUNT)).await.unwrap();
         let token = remote.token();
         let client = Arc::new(client);
-        // All as concurrent futures of one task: atomics, which also need a place for their results.
+        // All as concurrent futures of one task: atomics, which also need a place for their
+        // results.
         let adds = (0..COUNT).map(|at| {
             let client = Arc::clone(&client);
             async move {

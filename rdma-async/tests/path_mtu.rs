@@ -23,11 +23,12 @@ const NEAR: (&str, &str) = ("veth-near", "10.84.0.1");
 const FAR: (&str, &str) = ("veth-far", "10.84.0.2");
 const PORT: u16 = 7841;
 
-/// Two hosts are joined by a network whose interfaces have the MTU 9000 at the near host and 1500 at the
-/// far one, which drops longer packets. The near host reports this, as the client and as the server.
+/// Two hosts are joined by a network whose interfaces have the MTU 9000 at the near host and 1500
+/// at the far one, which drops longer packets. The near host reports this, as the client and as the
+/// server.
 ///
-/// The role of a process is `host`, which is the near host, or `near` or `far`, the end of the connection
-/// (`client` or `server`) that the process is, and the address of the server.
+/// The role of a process is `host`, which is the near host, or `near` or `far`, the end of the
+/// connection (`client` or `server`) that the process is, and the address of the server.
 #[test]
 fn a_path_that_loses_long_packets_is_reported_at_connect() {
     let role = env::var(ROLE).ok();

@@ -112,8 +112,8 @@ fn operations_in_flight_are_told() {
                 tokio::task::yield_now().await;
                 drop(server);
             };
-            // The cause is a device that stopped answering, a refused access or a closed connection,
-            // whichever is detected first.
+            // The cause is a device that stopped answering, a refused access or a closed
+            // connection, whichever is detected first.
             let (error, ()) = tokio::join!(reading, leaving);
             let told = matches!(error, Error::Disconnected { .. } | Error::Work(_));
             assert!(told, "{error:?}");

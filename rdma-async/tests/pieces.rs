@@ -1,4 +1,5 @@
-//! Checks operations on several pieces of memory, on owned memory, and on memory shared between tasks.
+//! Checks operations on several pieces of memory, on owned memory, and on memory shared between
+//! tasks.
 
 mod common;
 

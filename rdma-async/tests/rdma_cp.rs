@@ -1,5 +1,5 @@
-//! Checks the example `rdma_cp`: files arrive unchanged, interrupted copies go on, and wrong bytes are
-//! noticed.
+//! Checks the example `rdma_cp`: files arrive unchanged, interrupted copies go on, and wrong bytes
+//! are noticed.
 
 mod example;
 

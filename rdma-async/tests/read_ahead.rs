@@ -28,9 +28,9 @@ fn announce(hostile: &mut Hostile, count: usize, len: usize) -> Vec<ExposedMemor
     memory
 }
 
-/// Receives the first message, and then, after the peer has changed the memory of the others, these.
-/// Returns the number of messages with the bytes from before the change, of which the first must come
-/// first.
+/// Receives the first message, and then, after the peer has changed the memory of the others,
+/// these. Returns the number of messages with the bytes from before the change, of which the first
+/// must come first.
 async fn count_read_early(count: usize, len: usize) -> usize {
     let deep = |builder: RdmaBuilder| builder.receive_depth(64);
     let mut listener = listen(deep).await;

@@ -1,4 +1,5 @@
-//! Checks that connections are made again, and that no operation is performed twice or lost silently.
+//! Checks that connections are made again, and that no operation is performed twice or lost
+//! silently.
 
 mod common;
 
@@ -62,8 +63,8 @@ async fn increment(rdma: &Rdma, token: RemoteMemory) -> Result<u64, Error> {
     rdma.fetch_and_add(&mut remote, 1).await
 }
 
-/// Checks that each operation that succeeded was performed once, and each that failed at most once, while the
-/// server ends connections at any time.
+/// Checks that each operation that succeeded was performed once, and each that failed at most once,
+/// while the server ends connections at any time.
 #[test]
 fn every_operation_is_performed_once_or_its_error_says_that_this_is_unknown() {
     /// Connections that the server ends.

@@ -212,8 +212,8 @@ fn dropping_the_reservation_ends_the_access() {
     });
 }
 
-/// Writes the whole of a region of the peer again and again, in several requests at once, until an operation
-/// fails. Returns the first error.
+/// Writes the whole of a region of the peer again and again, in several requests at once, until an
+/// operation fails. Returns the first error.
 async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> Error {
     let remote = remote.share();
     let sources: Vec<_> = (0..4).map(|seed| pattern(client, len, seed)).collect();
@@ -229,7 +229,8 @@ async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> 
     errors.swap_remove(0)
 }
 
-/// Checks that memory whose lease ends in the middle of long writes does not change after it is back.
+/// Checks that memory whose lease ends in the middle of long writes does not change after it is
+/// back.
 #[test]
 fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
     const LEN: usize = 64 << 10;

@@ -1,4 +1,5 @@
-//! Checks that waiting for a peer that does not answer any more ends with an error, in bounded time.
+//! Checks that waiting for a peer that does not answer any more ends with an error, in bounded
+//! time.
 
 mod common;
 
@@ -67,8 +68,8 @@ fn an_idle_connection_detects_that_nothing_of_its_peer_arrives() {
     run(async {
         let brief = |builder: RdmaBuilder| builder.keep_alive(Duration::from_secs(4));
         let (hostile, server) = hostile_peer(brief, Hostile::connect).await;
-        // The peer's system drops every segment of the TCP connection, as a cut link does. Code 6 is
-        // the instruction to return, here a length of 0.
+        // The peer's system drops every segment of the TCP connection, as a cut link does. Code 6
+        // is the instruction to return, here a length of 0.
         let nothing = SockFilter::new(6, 0, 0, 0);
         SockRef::from(&hostile.stream)
             .attach_filter(&[nothing])

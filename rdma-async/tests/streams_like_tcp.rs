@@ -1,5 +1,5 @@
-//! Checks that a stream behaves like a TCP connection: random operations at both ends, in the same order
-//! on both, have the same results.
+//! Checks that a stream behaves like a TCP connection: random operations at both ends, in the same
+//! order on both, have the same results.
 
 mod common;
 
@@ -85,7 +85,8 @@ impl<S> End<S> {
     }
 }
 
-/// Performs the operations, and returns their results. Skips operations whose results depend on time.
+/// Performs the operations, and returns their results. Skips operations whose results depend on
+/// time.
 async fn perform<S: AsyncRead + AsyncWrite + Unpin>(
     ends: (S, S),
     operations: &[(usize, Operation)],

@@ -1,7 +1,7 @@
 //! Checks the span of a connection, and the events of operations.
 //!
-//! The only test of its program: a callsite that another thread reaches first, without a subscriber, would be
-//! off for all threads.
+//! The only test of its program: a callsite that another thread reaches first, without a
+//! subscriber, would be off for all threads.
 
 mod common;
 

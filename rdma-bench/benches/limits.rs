@@ -1,9 +1,10 @@
-//! Compares the RDMA crates of this workspace with what the machine does without them (copies, system
-//! calls, sockets, UCX). Prints the measured values of each comparison, and whether its goal is met.
+//! Compares the RDMA crates of this workspace with what the machine does without them (copies,
+//! system calls, sockets, UCX). Prints the measured values of each comparison, and whether its goal
+//! is met.
 //!
-//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every program
-//! that takes part. The command also runs this benchmark in a virtual machine, with `--kernel`, for the
-//! comparisons with the kernel's Soft-RoCE device.
+//! `cargo xtask bench --device softroce` runs this benchmark with softroce preloaded into every
+//! program that takes part. The command also runs this benchmark in a virtual machine, with
+//! `--kernel`, for the comparisons with the kernel's Soft-RoCE device.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,8 @@ use serde_json::Value;
 /// The environment variable with the path of softroce's example `attacker`.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// The environment variable with the path of `rdma-bench-peers`, which measures other RPC frameworks.
+/// The environment variable with the path of `rdma-bench-peers`, which measures other RPC
+/// frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 
 /// The environment variable with the path of rdma-async's example `rdma_cp`, which copies files.
@@ -162,8 +164,9 @@ fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
     fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the softroce device and, if `kernel` names one, a Soft-RoCE device of the kernel. Fails if
-/// softroce is not preloaded, because the programs that this benchmark starts then do not use softroce.
+/// Returns the softroce device and, if `kernel` names one, a Soft-RoCE device of the kernel. Fails
+/// if softroce is not preloaded, because the programs that this benchmark starts then do not use
+/// softroce.
 fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
     let context = Context::open_default()?;
     if !softroce_is_preloaded() || !context.device().is_emulated() {

@@ -18,7 +18,8 @@ use rdma_bench::overview::{FOOTNOTES, Figures, Row, measure, rows, table};
 use rdma_core::Context;
 use serde_json::{Value, json};
 
-/// Measures rdma-core, rdma-async, rdma-rpc and, if installed, perftest on this machine's RDMA device.
+/// Measures rdma-core, rdma-async, rdma-rpc and, if installed, perftest on this machine's RDMA
+/// device.
 #[derive(Debug, Parser)]
 struct Options {
     /// The directory to which the table is written as a JSON file.
@@ -38,7 +39,8 @@ const RUNS: usize = 3;
 /// the results are then less certain, but the table is complete.
 const TIME_FOR_ALL_RUNS: Duration = Duration::from_secs(110);
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field
+/// changes.
 const SCHEMA: &str = "rdma-bench/overview/1";
 
 fn main() -> ExitCode {

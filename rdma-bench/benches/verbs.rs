@@ -1,7 +1,7 @@
 //! Compares the latency and bandwidth of rdma-core with those of perftest's C programs.
 //!
-//! `cargo xtask bench` provides an RDMA device and perftest, and runs this benchmark. Without xtask,
-//! `cargo bench -p rdma-bench --bench verbs -- --full` runs it.
+//! `cargo xtask bench` provides an RDMA device and perftest, and runs this benchmark. Without
+//! xtask, `cargo bench -p rdma-bench --bench verbs -- --full` runs it.
 
 #![forbid(unsafe_code)]
 
@@ -78,8 +78,8 @@ struct Tally {
     missed: usize,
 }
 
-/// Runs every test that `options` selects. Returns whether all tests ran and, with `--full`, no test
-/// missed its goal.
+/// Runs every test that `options` selects. Returns whether all tests ran and, with `--full`, no
+/// test missed its goal.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let context = Context::open_default()?;
     let network = Network::of(&context)?;

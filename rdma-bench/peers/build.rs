@@ -1,5 +1,5 @@
-//! Generates the code of the services from `schema/echo.capnp` (by the compiler `capnp`, Debian package
-//! `capnproto`) and from the definition of the gRPC service below.
+//! Generates the code of the services from `schema/echo.capnp` (by the compiler `capnp`, Debian
+//! package `capnproto`) and from the definition of the gRPC service below.
 
 use anyhow::Context;
 use tonic_build::manual::{Builder, Method, Service};

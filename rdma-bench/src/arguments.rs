@@ -58,8 +58,8 @@ enum TestName {
     EchoBw(Options),
     /// Rate of the items of a stream that an RPC call returns.
     ItemBw(Options),
-    /// Rate of RPC calls whose argument and result are bulk memory, with many calls in flight; bytes
-    /// are counted in one direction.
+    /// Rate of RPC calls whose argument and result are bulk memory, with many calls in flight;
+    /// bytes are counted in one direction.
     BulkBw(Options),
 }
 
@@ -95,8 +95,8 @@ struct Options {
     /// Measure for this many seconds instead of for a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// Maximum number of outstanding requests of a bandwidth test, or of messages that --beside sends
-    /// [default: 128; 64 for --layer rpc].
+    /// Maximum number of outstanding requests of a bandwidth test, or of messages that --beside
+    /// sends [default: 128; 64 for --layer rpc].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
     /// The number of receives posted on each queue pair, or on the shared receive queue.
@@ -112,26 +112,26 @@ struct Options {
     /// The kind of memory that both processes register with the device (--layer core).
     #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryName::Device)]
     memory: MemoryName,
-    /// The number of queue pairs (bandwidth tests of --layer core) or connections (echo_bw), each of
-    /// which transfers its own messages.
+    /// The number of queue pairs (bandwidth tests of --layer core) or connections (echo_bw), each
+    /// of which transfers its own messages.
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
-    /// Write with immediate data, so that each write completes a receive of the peer (--layer core or
-    /// async).
+    /// Write with immediate data, so that each write completes a receive of the peer (--layer core
+    /// or async).
     #[arg(long = "write_with_imm")]
     write_with_immediate: bool,
     /// Let all queue pairs of a process share one receive queue (sends of --layer core).
     #[arg(long = "use-srq")]
     use_srq: bool,
-    /// Write to 10,000 addresses in turn, which are spread over N memory regions (write_bw of --layer
-    /// core).
+    /// Write to 10,000 addresses in turn, which are spread over N memory regions (write_bw of
+    /// --layer core).
     #[arg(long, value_name = "N")]
     regions: Option<usize>,
     /// Also write to the servers that listen on these TCP ports of HOST (write_bw of --layer core).
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
-    /// During the test, keep sending messages of this size on a second queue pair (send_lat of --layer
-    /// core).
+    /// During the test, keep sending messages of this size on a second queue pair (send_lat of
+    /// --layer core).
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     beside: Option<usize>,
     /// Maximum size in bytes of a message that is sent inline [default: perftest's default for the
@@ -141,7 +141,8 @@ struct Options {
     /// The path MTU, 256 to 4096 [default: the smaller active MTU of the two ports].
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
-    /// Maximum number of outstanding RDMA reads and atomic operations [default: the device's maximum].
+    /// Maximum number of outstanding RDMA reads and atomic operations [default: the device's
+    /// maximum].
     #[arg(short = 'o', long = "outs", value_name = "N")]
     outstanding: Option<u8>,
     /// Wait for completion events instead of polling (--layer core).
@@ -158,8 +159,8 @@ struct Options {
         requires = "completion"
     )]
     spin: u64,
-    /// The number of threads on which tokio runs tasks (--layer async or rpc); with 1, tasks run on the
-    /// thread of the test itself.
+    /// The number of threads on which tokio runs tasks (--layer async or rpc); with 1, tasks run on
+    /// the thread of the test itself.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// The operation of the atomic tests [default: FETCH_AND_ADD].

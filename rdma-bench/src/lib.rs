@@ -1,7 +1,7 @@
 //! Latency and bandwidth of RDMA between two processes, measured as perftest measures them.
 //!
-//! The program `rdma-bench` takes perftest's flags and prints perftest's columns. Without a host it is
-//! the server and waits; with a host it is the client.
+//! The program `rdma-bench` takes perftest's flags and prints perftest's columns. Without a host it
+//! is the server and waits; with a host it is the client.
 //!
 //! ```text
 //! rdma-bench send_lat -d rxe_0 -s 8
@@ -28,10 +28,10 @@
 //! - A latency sample is the time between the timestamps taken before two consecutive posts. The
 //!   typical latency is the median; the slowest two samples are left out of maximum, mean and
 //!   deviation.
-//! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message in
-//!   100 is signaled, or every message above 8 KiB. The average is over the time from the first post
-//!   to the last completion; the peak is the best rate between any post and any later completion. A
-//!   MiB is 2^20 bytes, a Gb 10^9 bits.
+//! - A bandwidth test keeps up to 128 messages (the depth of the send queue) in flight. One message
+//!   in 100 is signaled, or every message above 8 KiB. The average is over the time from the first
+//!   post to the last completion; the peak is the best rate between any post and any later
+//!   completion. A MiB is 2^20 bytes, a Gb 10^9 bits.
 //!
 //! The layers above rdma-core use futures, which changes what is timed:
 //!
@@ -40,16 +40,16 @@
 //! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled; there is no peak |
 //! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way; `bulk_bw` is `echo_bw` with bulk memory |
 //!
-//! Each process runs on one thread unless `--threads` sets another number. These layers use the default
-//! completion mode of rdma-async unless `--completion` sets another.
+//! Each process runs on one thread unless `--threads` sets another number. These layers use the
+//! default completion mode of rdma-async unless `--completion` sets another.
 //!
 //! # Parts
 //!
-//! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]), the
-//! layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), and [`report`] prints
-//! the results. [`overview`] runs every layer once, for a table without a verdict. [`compare`] runs
-//! perftest and this program in turns. [`limits`] compares softroce with other ways to move data on
-//! the same machine: copies, system calls, sockets and other programs.
+//! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
+//! the layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), and [`report`]
+//! prints the results. [`overview`] runs every layer once, for a table without a verdict.
+//! [`compare`] runs perftest and this program in turns. [`limits`] compares softroce with other
+//! ways to move data on the same machine: copies, system calls, sockets and other programs.
 
 #![forbid(unsafe_code)]
 

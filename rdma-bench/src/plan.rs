@@ -108,17 +108,18 @@ pub struct Plan {
     /// The kind of memory that server and client use.
     pub memory: Memory,
     /// The number of queue pairs between a client and a server. One thread and one completion queue
-    /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest. A test of
-    /// remote procedure calls has as many connections.
+    /// serve all of them. [`length`](Self::length) applies to each queue pair, as in perftest. A
+    /// test of remote procedure calls has as many connections.
     pub queue_pairs: usize,
     /// Set if all queue pairs of a process that receives messages share one receive queue.
     pub shared_receives: bool,
     /// Set if writes have immediate data, which completes a receive at the peer. Latency tests of
     /// writes over rdma-async always use immediate data.
     pub immediate: bool,
-    /// The number of memory regions in each process over which a test of writes spreads its messages;
-    /// `None` if each queue pair has its own memory. The regions together hold [a fixed number of
-    /// messages](Self::REGION_MESSAGES), so that all tests touch the same amount of memory.
+    /// The number of memory regions in each process over which a test of writes spreads its
+    /// messages; `None` if each queue pair has its own memory. The regions together hold [a fixed
+    /// number of messages](Self::REGION_MESSAGES), so that all tests touch the same amount of
+    /// memory.
     pub regions: Option<usize>,
     /// The size of the messages that the client keeps sending on a second queue pair during the
     /// latency test; `None` if it sends no such messages.

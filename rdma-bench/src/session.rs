@@ -31,7 +31,8 @@ pub enum Role {
 pub enum Measured {
     /// The latencies of operations.
     Latency(Latency),
-    /// The latencies of operations while other messages were sent, and the bandwidth of those messages.
+    /// The latencies of operations while other messages were sent, and the bandwidth of those
+    /// messages.
     Beside(Latency, Bulk),
     /// The rate of operations.
     Bandwidth(Bandwidth),

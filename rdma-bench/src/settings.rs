@@ -21,7 +21,8 @@ pub enum Completion {
 /// The settings of one process of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable one.
+    /// The device's name; `None` for the device that `RDMA_DEVICE` selects, or the first usable
+    /// one.
     pub device: Option<String>,
     /// The device's port; `None` for an active port.
     pub port: Option<u8>,
@@ -39,18 +40,19 @@ pub struct Settings {
     /// The control ports of further servers on the server's host. The client of a bandwidth test of
     /// writes also writes to these servers.
     pub further_servers: Vec<u16>,
-    /// Maximum size in bytes of messages that are sent inline; `None` for perftest's default for the
-    /// device.
+    /// Maximum size in bytes of messages that are sent inline; `None` for perftest's default for
+    /// the device.
     pub inline: Option<u32>,
-    /// Maximum number of outstanding RDMA reads and atomic operations; `None` for the device's maximum.
+    /// Maximum number of outstanding RDMA reads and atomic operations; `None` for the device's
+    /// maximum.
     pub outstanding_reads: Option<u8>,
     /// Set if rdma-core waits for completion events instead of polling.
     pub events: bool,
     /// The way in which the layers above rdma-core wait for completions; `None` for the default of
     /// rdma-async.
     pub completion: Option<Completion>,
-    /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more than
-    /// 1, the test itself runs on another thread.
+    /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more
+    /// than 1, the test itself runs on another thread.
     pub threads: usize,
     /// The exponent N of the acknowledgement timeout, which is 4 us times 2^N.
     pub ack_timeout: u8,
@@ -130,8 +132,8 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
-    /// Returns the numbers of requests and of receives that are kept posted on the second queue pair
-    /// of a latency test, on which other messages are sent during the test.
+    /// Returns the numbers of requests and of receives that are kept posted on the second queue
+    /// pair of a latency test, on which other messages are sent during the test.
     pub fn beside_depths(&self) -> (usize, usize) {
         (self.tx_depth.max(1), self.rx_depth.max(1))
     }

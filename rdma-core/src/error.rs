@@ -14,8 +14,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why an operation on a verbs object failed.
 ///
-/// Every variant names the object of the operation; [`Error::Verb`] adds the C name of the verb, its
-/// `errno` and, where the usual cause is known, a hint at the remedy.
+/// Every variant names the object of the operation; [`Error::Verb`] adds the C name of the verb,
+/// its `errno` and, where the usual cause is known, a hint at the remedy.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error, or an
 /// `unwrap`, prints the message and its hint:

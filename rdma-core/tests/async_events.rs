@@ -1,5 +1,5 @@
-//! Checks asynchronous events of queue pairs, completion queues, shared receive queues, ports and the
-//! device.
+//! Checks asynchronous events of queue pairs, completion queues, shared receive queues, ports and
+//! the device.
 
 mod common;
 
@@ -50,8 +50,8 @@ fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncE
 }
 
 /// Returns whether the device is the kernel's Soft-RoCE. Its queue pairs raise only the event of a
-/// drained send queue, and raise this event also without a request. (IBTA 11.6.3 requires all events,
-/// and 11.2.5.2 allows this one only after a request.)
+/// drained send queue, and raise this event also without a request. (IBTA 11.6.3 requires all
+/// events, and 11.2.5.2 allows this one only after a request.)
 fn is_rxe(context: &Context) -> bool {
     context.device().description().as_deref() == Some("rxe")
 }

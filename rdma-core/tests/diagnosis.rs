@@ -189,9 +189,9 @@ impl Subject {
         });
     }
 
-    /// Applies a modification, and checks that the specification's tables agree with the device: they
-    /// allow what the device allows, and explain what it refuses. Returns whether the device has
-    /// applied the modification.
+    /// Applies a modification, and checks that the specification's tables agree with the device:
+    /// they allow what the device allows, and explain what it refuses. Returns whether the device
+    /// has applied the modification.
     fn try_out(
         &self,
         from: QueuePairState,

@@ -380,8 +380,8 @@ fn what_a_queue_pair_was_not_made_for_is_unsupported() {
     pair.check();
 }
 
-/// Returns a pair whose left queue pair can post `extra` in addition to the usual operations; `None` if
-/// the device does not support these operations.
+/// Returns a pair whose left queue pair can post `extra` in addition to the usual operations;
+/// `None` if the device does not support these operations.
 fn pair_for(extra: SendOperations, access: AccessFlags) -> Option<Pair> {
     let domain = common::context().protection_domain().unwrap();
     let operations = SendOperations::of(Transport::ReliableConnected) | extra;
@@ -442,8 +442,8 @@ fn a_flush_completes_where_it_is_allowed() {
     assert_eq!(refused.status(), WorkStatus::RemoteAccess);
 }
 
-/// Checks that a queue pair that was not created for these operations refuses them. No device of the
-/// tests supports segmentation.
+/// Checks that a queue pair that was not created for these operations refuses them. No device of
+/// the tests supports segmentation.
 #[test]
 fn flushes_atomic_writes_and_segmentation_are_refused_where_they_are_unsupported() {
     for pair in pairs() {

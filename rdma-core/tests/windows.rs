@@ -174,8 +174,8 @@ fn a_peer_gives_back_by_its_send() {
             lease.finish().expect("the peer gave it back").0
         }
         None => {
-            // Contrary to ibv_poll_cq(3), Soft-RoCE of Linux 6.1 does not report the invalidated key,
-            // so the window must be freed.
+            // Contrary to ibv_poll_cq(3), Soft-RoCE of Linux 6.1 does not report the invalidated
+            // key, so the window must be freed.
             assert!(!is_softroce());
             lease.revoke().unwrap()
         }

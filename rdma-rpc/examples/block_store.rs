@@ -1,9 +1,10 @@
-//! A store of blocks on three servers. It keeps every block that it has acknowledged while one server is dead.
+//! A store of blocks on three servers. It keeps every block that it has acknowledged while one
+//! server is dead.
 //!
-//! A server that gets a block copies it to its peers, and acknowledges it when two of the three servers have it. A
-//! reader asks two of them, and takes the newer version. A server that starts anew gets the blocks from its peers
-//! before it serves. Blocks are in memory, so two servers must not be dead at once. All of them name a server by the
-//! same address.
+//! A server that gets a block copies it to its peers, and acknowledges it when two of the three
+//! servers have it. A reader asks two of them, and takes the newer version. A server that starts
+//! anew gets the blocks from its peers before it serves. Blocks are in memory, so two servers must
+//! not be dead at once. All of them name a server by the same address.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example block_store -- serve rdma://10.77.0.1:7471 PEER PEER
@@ -27,8 +28,8 @@ const BLOCK: usize = 64 << 10;
 /// Time within which a peer must answer, or counts as dead.
 const PEER: Duration = Duration::from_secs(1);
 
-/// Version of a block: a counter, and the number of the server that wrote it, which is the rank of its address among
-/// those of the three servers.
+/// Version of a block: a counter, and the number of the server that wrote it, which is the rank of
+/// its address among those of the three servers.
 type Version = (u64, u64);
 
 /// Block with its version.
@@ -87,7 +88,8 @@ impl Node {
         blocks.get(&number).cloned()
     }
 
-    /// Stores a block with a version that is newer than the own one and than `theirs`. Returns the version.
+    /// Stores a block with a version that is newer than the own one and than `theirs`. Returns the
+    /// version.
     fn store_newer(&self, number: u64, theirs: Version, bytes: Arc<[u8]>) -> Version {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let own = blocks.get(&number).map_or((0, 0), |(version, _)| *version);
@@ -129,8 +131,8 @@ impl Node {
         Err(format!("no peer answers: {refused}"))
     }
 
-    /// Gets the blocks of all peers that this server does not have. A block that two of the three servers have may
-    /// be at one of the peers alone.
+    /// Gets the blocks of all peers that this server does not have. A block that two of the three
+    /// servers have may be at one of the peers alone.
     async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
             let client = peer.client().await?;
@@ -250,7 +252,8 @@ async fn connect(addresses: &[&str]) -> Result<BlocksClient, Box<dyn Error>> {
     Ok(BlocksClient::new(builder.connect_any(addresses).await?))
 }
 
-/// Writes a block. A write whose server dies can be repeated, because the same bytes may be written twice.
+/// Writes a block. A write whose server dies can be repeated, because the same bytes may be written
+/// twice.
 async fn write(number: u64, text: &str, addresses: &[&str]) -> Result<(), Box<dyn Error>> {
     let client = connect(addresses).await?;
     let bytes = text.as_bytes().to_vec();

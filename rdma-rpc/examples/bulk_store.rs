@@ -15,7 +15,8 @@ use rdma_rpc::{Bulk, Context, Server};
 
 #[rdma_rpc::service]
 trait Values {
-    /// Sets a value, which the server reads from the caller's memory. Returns the length of the former one.
+    /// Sets a value, which the server reads from the caller's memory. Returns the length of the
+    /// former one.
     async fn put(&self, key: String, value: Bulk) -> Result<Option<u64>, String>;
     /// Returns a value, which the caller reads from the server's memory.
     async fn get(&self, cx: &Context, key: String) -> Result<Option<Bulk>, String>;

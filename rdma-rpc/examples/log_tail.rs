@@ -1,4 +1,5 @@
-//! A log: callers append lines with a stream to the server, and follow the log with a stream from it.
+//! A log: callers append lines with a stream to the server, and follow the log with a stream from
+//! it.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example log_tail
@@ -15,8 +16,8 @@ trait Log {
     /// Appends the lines of the caller, and returns their number.
     async fn append(&self, lines: Receiver<String>) -> Result<u64, String>;
 
-    /// Sends the lines from the number `first` on, those of the future too, until the caller drops the
-    /// call.
+    /// Sends the lines from the number `first` on, those of the future too, until the caller drops
+    /// the call.
     async fn follow(
         &self,
         cx: &Context,

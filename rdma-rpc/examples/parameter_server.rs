@@ -1,7 +1,8 @@
 //! A parameter server with an embedding table, whose rows are spread over several servers.
 //!
-//! A trainer looks up the rows of its samples, which the servers write into the trainer's memory, and sends
-//! gradients, which the servers read from there. This trainer fits the rows to known vectors.
+//! A trainer looks up the rows of its samples, which the servers write into the trainer's memory,
+//! and sends gradients, which the servers read from there. This trainer fits the rows to known
+//! vectors.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example parameter_server -- serve rdma://0.0.0.0:7471

@@ -1,5 +1,5 @@
-//! A key-value store: calls with errors of their own, byte strings without decoding, a deadline, and
-//! metadata that names the tenant.
+//! A key-value store: calls with errors of their own, byte strings without decoding, a deadline,
+//! and metadata that names the tenant.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example store

@@ -31,8 +31,8 @@ pub(crate) enum Place {
 }
 
 impl Address {
-    /// Creates an address in the memory of this process, for tests of services. Every address that this
-    /// function returns is another one; its clones are the same.
+    /// Creates an address in the memory of this process, for tests of services. Every address that
+    /// this function returns is another one; its clones are the same.
     ///
     /// ```
     /// # use rdma_rpc::{Address, CallError, Context, Server};
@@ -161,8 +161,8 @@ impl Peer {
         self.transport
     }
 
-    /// Returns the certificate of the peer in DER, which TLS has verified; `None` if the connection has no TLS, or
-    /// if the peer has presented none.
+    /// Returns the certificate of the peer in DER, which TLS has verified; `None` if the connection
+    /// has no TLS, or if the peer has presented none.
     pub fn certificate(&self) -> Option<&[u8]> {
         self.certificate.as_deref()
     }

@@ -49,8 +49,8 @@ impl Core {
     /// Starts the protocol on a link: sends the settings of this end, and starts the tasks that
     /// receive, send, and watch the deadlines and the wait for the peer's settings.
     ///
-    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `hello` is the metadata of the
-    /// connection; without it, [`Self::greet`] sends the settings later.
+    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `hello` is the metadata
+    /// of the connection; without it, [`Self::greet`] sends the settings later.
     pub(crate) fn start(
         link: Link,
         peer: Peer,
@@ -191,8 +191,8 @@ impl Core {
         (self.own.message_limit.min(others) as usize).max(BATCH)
     }
 
-    /// Returns whether messages of the peer are handled now. A server handles none while its answers
-    /// wait for the peer.
+    /// Returns whether messages of the peer are handled now. A server handles none while its
+    /// answers wait for the peer.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
@@ -204,8 +204,8 @@ impl Core {
         }
     }
 
-    /// Ends the connection: fails every call with this error, and drops the transport. Only the first
-    /// call has an effect.
+    /// Ends the connection: fails every call with this error, and drops the transport. Only the
+    /// first call has an effect.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let error = match (&self.side, error) {
             (_, error @ (Error::Protocol { .. } | Error::Denied { .. })) => error,

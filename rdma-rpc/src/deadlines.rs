@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 /// Deadline of a call without one.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Earliest deadline of the calls of a connection. Each call keeps its own deadline in its slot, and
-/// one task passes over the slots when the earliest deadline has come.
+/// Earliest deadline of the calls of a connection. Each call keeps its own deadline in its slot,
+/// and one task passes over the slots when the earliest deadline has come.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     epoch: Instant,
@@ -51,16 +51,16 @@ impl Deadlines {
         }
     }
 
-    /// Calls `expire` with the current time whenever the earliest deadline has come. `expire` ends the
-    /// calls whose deadlines have passed, and returns the earliest deadline of the others.
+    /// Calls `expire` with the current time whenever the earliest deadline has come. `expire` ends
+    /// the calls whose deadlines have passed, and returns the earliest deadline of the others.
     pub(crate) async fn run(self: &Arc<Self>, mut expire: impl FnMut(u64) -> u64) {
         loop {
             let next = self.next.load(Ordering::Acquire);
             match self.time(next) {
                 Some(time) => tokio::select! {
                     () = sleep_until(time) => {
-                        // A deadline that is added from here on is seen by the next turn, if `expire`
-                        // does not see it.
+                        // A deadline that is added from here on is seen by the next turn, if
+                        // `expire` does not see it.
                         self.next.store(NEVER, Ordering::Release);
                         let now = self.after(Instant::now(), Some(Duration::ZERO));
                         let left = expire(now);

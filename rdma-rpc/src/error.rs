@@ -12,26 +12,26 @@ use crate::wire::Violation;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of the framework: of a call that has no response, or of a connection. Clones share their
-/// cause.
+/// An error of the framework: of a call that has no response, or of a connection. Clones share
+/// their cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
 /// [`Disconnected`](Self::Disconnected) the connection cannot be used any more; after
-/// [`ShuttingDown`](Self::ShuttingDown) it accepts no new calls. After any other error the next call may
-/// succeed.
+/// [`ShuttingDown`](Self::ShuttingDown) it accepts no new calls. After any other error the next
+/// call may succeed.
 ///
 /// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
 /// message and what to do.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Connecting failed, or the connection has ended. The server may or may not have executed a call
-    /// that was in progress.
+    /// Connecting failed, or the connection has ended. The server may or may not have executed a
+    /// call that was in progress.
     #[error(transparent)]
     Transport(#[from] rdma_async::Error),
 
-    /// An operation on a TCP socket failed. The server may or may not have executed a call that was in
-    /// progress.
+    /// An operation on a TCP socket failed. The server may or may not have executed a call that was
+    /// in progress.
     #[error("{action}: {cause}")]
     Tcp {
         /// Operation that failed.
@@ -56,7 +56,8 @@ pub enum Error {
         reason: String,
     },
 
-    /// The connection has ended. The server may or may not have executed a call that was in progress.
+    /// The connection has ended. The server may or may not have executed a call that was in
+    /// progress.
     #[error("the connection has ended: {reason}")]
     Disconnected {
         /// Reason for the end.
@@ -125,8 +126,8 @@ pub enum Error {
         reason: String,
     },
 
-    /// A method that is executed at most once may or may not have been executed, and is not executed again: the
-    /// server has restarted meanwhile, or has dropped the answer.
+    /// A method that is executed at most once may or may not have been executed, and is not
+    /// executed again: the server has restarted meanwhile, or has dropped the answer.
     #[error("{method} may or may not have been executed")]
     ExecutionUnknown {
         /// The called method.
@@ -151,8 +152,9 @@ pub enum Error {
     #[error("bulk memory: {0}")]
     Bulk(BulkError),
 
-    /// The server accepts no new calls. The call was not started, unless the connection ended before its
-    /// response: a call that is still running at the end of the grace period is [cancelled](Self::Cancelled).
+    /// The server accepts no new calls. The call was not started, unless the connection ended
+    /// before its response: a call that is still running at the end of the grace period is
+    /// [cancelled](Self::Cancelled).
     #[error("the server is shutting down")]
     ShuttingDown,
 }
@@ -164,8 +166,8 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns whether the peer has refused to receive a message over RDMA, which it does only because
-    /// of the length.
+    /// Returns whether the peer has refused to receive a message over RDMA, which it does only
+    /// because of the length.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }

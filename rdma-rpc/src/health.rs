@@ -14,14 +14,16 @@ pub enum HealthState {
     /// The service takes calls.
     #[default]
     Serving,
-    /// The service takes no calls now, for example because it is starting or because a component that it needs is down.
+    /// The service takes no calls now, for example because it is starting or because a component
+    /// that it needs is down.
     NotServing,
     /// The server has no state of this service.
     Unknown,
 }
 
-/// The health service, which a server offers besides its own: `HealthServer::new(HealthStates::default())`.
-/// [Clients of several servers](crate::ClientBuilder::connect_any) call it in the interval that
+/// The health service, which a server offers besides its own:
+/// `HealthServer::new(HealthStates::default())`. [Clients of several
+/// servers](crate::ClientBuilder::connect_any) call it in the interval that
 /// [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
 #[rdma_rpc_macros::service]
 pub trait Health {

@@ -1,5 +1,5 @@
-//! Peers over memory that keep no rule, or none of time: the clock of these tests stands still while a
-//! task can run.
+//! Peers over memory that keep no rule, or none of time: the clock of these tests stands still
+//! while a task can run.
 
 #[path = "../tests/common/frames.rs"]
 mod frames;
@@ -222,7 +222,8 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 async fn a_peer_that_takes_its_answers_slowly_gets_no_more_than_it_takes() {
     /// Calls of one message.
     const TOGETHER: u32 = 20;
-    /// Answers above which no message is handled, of the memory for them; and what the transport holds.
+    /// Answers above which no message is handled, of the memory for them; and what the transport
+    /// holds.
     const WAITING: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;

@@ -1,6 +1,7 @@
 //! Remote procedure calls over RDMA, on tokio.
 //!
-//! The attribute [`service`](macro@service) on a trait makes the client and the server of a service.
+//! The attribute [`service`](macro@service) on a trait makes the client and the server of a
+//! service.
 //!
 //! ```
 //! use rdma_rpc::{CallError, Context, Error, Server};
@@ -40,35 +41,35 @@
 //!
 //! # What it does
 //!
-//! - **Calls of every kind**: one request and one response, streams of items in either direction or in
-//!   both ([`Sender`], [`Receiver`], [`Streaming`]), and one-way calls.
+//! - **Calls of every kind**: one request and one response, streams of items in either direction or
+//!   in both ([`Sender`], [`Receiver`], [`Streaming`]), and one-way calls.
 //! - **Errors are typed.** The service's error reaches the caller with its type
-//!   ([`CallError::Service`]), apart from the errors of the framework ([`Error`]). A panic of a handler
-//!   fails only the call that it handles.
-//! - **Deadlines reach the server**, which drops a handler at the deadline of its call. The clocks of
-//!   the two ends need not agree. Dropping the future of a call cancels its handler.
+//!   ([`CallError::Service`]), apart from the errors of the framework ([`Error`]). A panic of a
+//!   handler fails only the call that it handles.
+//! - **Deadlines reach the server**, which drops a handler at the deadline of its call. The clocks
+//!   of the two ends need not agree. Dropping the future of a call cancels its handler.
 //! - **No call hangs.** The end of a connection fails every call on it at once, with the cause.
-//! - **Load is bounded.** Each end limits calls, messages, streams and connections. Calls beyond the
-//!   limits wait or are refused, see [`Server`].
+//! - **Load is bounded.** Each end limits calls, messages, streams and connections. Calls beyond
+//!   the limits wait or are refused, see [`Server`].
 //! - **Servers shut down gracefully.** Running calls are finished, new calls are refused
 //!   ([`ServerHandle::shutdown`]).
 //! - **Few copies and no allocations.** Values are encoded into the memory that they are sent from.
-//!   Requests are decoded from the memory that they were received in, within the poll that finds them,
-//!   and their handler is polled there. Requests and responses of one turn of the scheduler leave in one
-//!   message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
-//! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written one-sided,
-//!   under a lease that ends with the call.
-//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and sends a call
-//!   that its server has not started to another one.
-//! - **Access is controlled**: servers authenticate connections and intercept calls; TCP can be encrypted by
-//!   TLS.
+//!   Requests are decoded from the memory that they were received in, within the poll that finds
+//!   them, and their handler is polled there. Requests and responses of one turn of the scheduler
+//!   leave in one message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
+//! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written
+//!   one-sided, under a lease that ends with the call.
+//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and
+//!   sends a call that its server has not started to another one.
+//! - **Access is controlled**: servers authenticate connections and intercept calls; TCP can be
+//!   encrypted by TLS.
 //! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
 //!
 //! # What it does not do
 //!
-//! This crate does not repeat calls that may have been executed, except those of methods with `#[rpc(once)]`: only
-//! the application knows whether a call may run twice. It does not encrypt RDMA. Without [`Server::authenticate`], any peer that can reach the
-//! server may call its methods.
+//! This crate does not repeat calls that may have been executed, except those of methods with
+//! `#[rpc(once)]`: only the application knows whether a call may run twice. It does not encrypt
+//! RDMA. Without [`Server::authenticate`], any peer that can reach the server may call its methods.
 
 #![forbid(unsafe_code)]
 
@@ -106,10 +107,11 @@ mod wire;
 /// Makes a service of a trait: the client `…Client` and the server `…Server`.
 ///
 /// A method is an `async fn` with `&self`, an optional `&Context`, owned arguments, and the result
-/// `Result<T, E>`. The arguments, `T` and `E` are types of the service's codec, which is [`Postcard`]
-/// unless the attribute names another one: `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. A method may
-/// have a stream from the caller, an argument [`Receiver<T>`](Receiver), and a stream to the caller, an
-/// argument [`Sender<T>`](Sender).
+/// `Result<T, E>`. The arguments, `T` and `E` are types of the service's codec, which is
+/// [`Postcard`] unless the attribute names another one:
+/// `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. A method may have a stream from the caller, an
+/// argument [`Receiver<T>`](Receiver), and a stream to the caller, an argument
+/// [`Sender<T>`](Sender).
 ///
 /// | attribute of a method | meaning |
 /// |---|---|
@@ -120,19 +122,21 @@ mod wire;
 ///
 /// # At most once
 ///
-/// A call of a method with `#[rpc(once)]` is sent again if its connection ends before the answer, by a [client
-/// that connects again](ClientBuilder::connect_any), to the same server, until its deadline. The server executes it
-/// at most once: a repeated call gets the answer of the first one, whose handler goes on without the connection. A
-/// server that was started anew, or that has dropped the answer, executes nothing, and the call fails with
-/// [`Error::ExecutionUnknown`]. The result and the error of such a method are `Clone`, `Send` and `Sync`. A server
-/// keeps the last 256 answers of a client that the client has not yet, for 1024 clients, and at most about 256 MiB of
-/// them.
+/// A call of a method with `#[rpc(once)]` is sent again if its connection ends before the answer,
+/// by a [client that connects again](ClientBuilder::connect_any), to the same server, until its
+/// deadline. The server executes it at most once: a repeated call gets the answer of the first one,
+/// whose handler goes on without the connection. A server that was started anew, or that has
+/// dropped the answer, executes nothing, and the call fails with [`Error::ExecutionUnknown`]. The
+/// result and the error of such a method are `Clone`, `Send` and `Sync`. A server keeps the last
+/// 256 answers of a client that the client has not yet, for 1024 clients, and at most about 256 MiB
+/// of them.
 ///
-/// A handler counts for the limits of the server until it ends, even if its call was cancelled. A client can have as
-/// many running handlers as the [concurrency](Server::concurrency) of the server, but at least 256; a further call
-/// fails with [`Error::Overloaded`]. So does the first call of a further client while each of the 1024 clients has a
-/// running handler. [`ServerHandle::shutdown`] does not wait for handlers whose call was cancelled or whose connection
-/// has ended.
+/// A handler counts for the limits of the server until it ends, even if its call was cancelled. A
+/// client can have as many running handlers as the [concurrency](Server::concurrency) of the
+/// server, but at least 256; a further call fails with [`Error::Overloaded`]. So does the first
+/// call of a further client while each of the 1024 clients has a running handler.
+/// [`ServerHandle::shutdown`] does not wait for handlers whose call was cancelled or whose
+/// connection has ended.
 ///
 /// ```
 /// use rdma_rpc::{Address, Receiver, Sender, Server};
@@ -213,8 +217,8 @@ pub mod generated {
     pub use crate::once::once;
     pub use crate::server::{Call, Methods, Role};
 
-    /// Checks, where a type stands in a service, that its codec can encode and decode it, and describes the
-    /// type for reflection: its name in the trait, and its text.
+    /// Checks, where a type stands in a service, that its codec can encode and decode it, and
+    /// describes the type for reflection: its name in the trait, and its text.
     pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
         methods: &mut Methods,
         method: &'static MethodInfo,

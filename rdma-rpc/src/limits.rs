@@ -24,8 +24,8 @@ pub(crate) fn message(bytes: usize) -> usize {
     bytes.clamp(LEAST_MESSAGE, MOST_MESSAGE)
 }
 
-/// Returns the transport settings with this message limit. By default the peer can request no memory,
-/// because calls need no remote memory.
+/// Returns the transport settings with this message limit. By default the peer can request no
+/// memory, because calls need no remote memory.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

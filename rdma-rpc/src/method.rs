@@ -18,7 +18,8 @@ pub struct MethodInfo {
     pub is_once: bool,
 }
 
-/// Returns the number of a method whose service does not set it: the 32-bit FNV-1a hash of its name.
+/// Returns the number of a method whose service does not set it: the 32-bit FNV-1a hash of its
+/// name.
 pub(crate) fn number_of(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

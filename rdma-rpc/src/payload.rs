@@ -148,8 +148,8 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Encodes the bytes as such, and not one by one as serde encodes a vector: for structs, and for items of
-/// streams.
+/// Encodes the bytes as such, and not one by one as serde encodes a vector: for structs, and for
+/// items of streams.
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self)
@@ -219,8 +219,8 @@ pub(crate) enum Body<'m> {
 }
 
 impl<'m> Body<'m> {
-    /// Returns the body `range` of a message. Takes the memory of the message if the body is long and
-    /// the last one.
+    /// Returns the body `range` of a message. Takes the memory of the message if the body is long
+    /// and the last one.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
             && range.len() >= KEPT

@@ -1,6 +1,5 @@
-//! Allocations of calls with requests and responses of a fixed size, and with short ones of bytes: none,
-//! on either side. This test
-//! has its own program, because others also allocate.
+//! Allocations of calls with requests and responses of a fixed size, and with short ones of bytes:
+//! none, on either side. This test has its own program, because others also allocate.
 
 mod common;
 
@@ -91,8 +90,8 @@ async fn count(address: Address) -> (usize, usize) {
     (alone, together)
 }
 
-/// Number of allocations that are not those of calls: the list of the callers, and buffers that grow
-/// when a slow machine lets messages pile up.
+/// Number of allocations that are not those of calls: the list of the callers, and buffers that
+/// grow when a slow machine lets messages pile up.
 const OTHERS: usize = 8;
 
 #[test]

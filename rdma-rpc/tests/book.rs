@@ -1,5 +1,5 @@
-//! The page "Remote procedure calls" of the book: its service compiles as it is shown, and the client has
-//! the functions of the table.
+//! The page "Remote procedure calls" of the book: its service compiles as it is shown, and the
+//! client has the functions of the table.
 
 mod common;
 

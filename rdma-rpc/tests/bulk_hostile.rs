@@ -1,5 +1,5 @@
-//! Peers that access bulk memory otherwise than they may: late, beyond its end, without permission, or with
-//! invented keys. The memory never changes, and other clients are served.
+//! Peers that access bulk memory otherwise than they may: late, beyond its end, without permission,
+//! or with invented keys. The memory never changes, and other clients are served.
 
 mod common;
 

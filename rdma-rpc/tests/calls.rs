@@ -204,6 +204,7 @@ async fn requests_of_one_turn_share_messages_of_at_most_32() {
     }
     let after = client.client().sent();
     assert_eq!(after.frames - before.frames, 64);
-    // The first request leaves at once, 32 once they are together, and the rest at the end of the turn.
+    // The first request leaves at once, 32 once they are together, and the rest at the end of the
+    // turn.
     assert_eq!(after.messages - before.messages, 3);
 }

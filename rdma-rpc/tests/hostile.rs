@@ -1,5 +1,5 @@
-//! Peers that violate the protocol, byte by byte. Each is disconnected with a reason, and the server
-//! serves its other clients. The crate's own tests do the same over memory.
+//! Peers that violate the protocol, byte by byte. Each is disconnected with a reason, and the
+//! server serves its other clients. The crate's own tests do the same over memory.
 
 mod common;
 
@@ -206,7 +206,8 @@ async fn a_peer_that_takes_no_answers_is_not_read_from(address: Address) {
 async fn a_peer_that_takes_its_answers_slowly_gets_no_more_than_it_takes(address: Address) {
     /// Calls of one message.
     const TOGETHER: u32 = 20;
-    /// Answers above which no message is handled, of the memory for them; and what the sockets hold.
+    /// Answers above which no message is handled, of the memory for them; and what the sockets
+    /// hold.
     const WAITING: usize = 16 + 16;
     let (server, client, lives) = serve(address, |server| server).await;
     let mut raw = Raw::connect(&server).await;

@@ -267,7 +267,8 @@ async fn a_task_can_watch_the_end_of_a_call(address: Address) {
 
 #[rdma_rpc::service]
 trait Watching {
-    /// Waits for the end of the call for a moment. Returns how often its waker is in use afterwards.
+    /// Waits for the end of the call for a moment. Returns how often its waker is in use
+    /// afterwards.
     async fn briefly(&self, cx: &Context) -> Result<u64, ()>;
 }
 

@@ -1,5 +1,5 @@
-//! Memory that peers make a server hold: no more than the limits in the book say. This test has its own
-//! program, because it counts every byte.
+//! Memory that peers make a server hold: no more than the limits in the book say. This test has its
+//! own program, because it counts every byte.
 
 mod common;
 
@@ -92,13 +92,13 @@ const LONG: usize = MESSAGE - 100;
 /// Limit of the calls of a connection.
 const CALLS: u16 = 16;
 
-/// Memory of the connections themselves, and of the peer that this program also is: the peer makes a
-/// message in up to five steps, and the server has one more, in memory that grows by doubling, before it
-/// is decoded.
+/// Memory of the connections themselves, and of the peer that this program also is: the peer makes
+/// a message in up to five steps, and the server has one more, in memory that grows by doubling,
+/// before it is decoded.
 const OTHERS: usize = 10 * MESSAGE;
 
-/// Runs a peer, and checks that the memory that was in use at any time is at most `most` bytes above
-/// that before, and that all of it is free after the peer has gone.
+/// Runs a peer, and checks that the memory that was in use at any time is at most `most` bytes
+/// above that before, and that all of it is free after the peer has gone.
 async fn check(name: &str, most: usize, server: &ServerHandle, attack: impl AsyncFn(&mut Raw)) {
     let before = USED.load(Ordering::SeqCst);
     MOST.store(before, Ordering::SeqCst);

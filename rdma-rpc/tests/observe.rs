@@ -1,5 +1,5 @@
-//! Metrics of methods, and traces across servers. This test has its own program, because the recorder of metrics
-//! and the log are those of the whole process.
+//! Metrics of methods, and traces across servers. This test has its own program, because the
+//! recorder of metrics and the log are those of the whole process.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The examples as programs, each of several processes: stores and a parameter server, over RDMA and TCP.
+//! The examples as programs, each of several processes: stores and a parameter server, over RDMA
+//! and TCP.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;

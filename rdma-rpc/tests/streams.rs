@@ -146,8 +146,8 @@ impl Pages for Printing {
     }
 }
 
-/// Checks a stream of so many long items that a few lost bytes of the window for each would use it up.
-/// The window does not depend on the transport.
+/// Checks a stream of so many long items that a few lost bytes of the window for each would use it
+/// up. The window does not depend on the transport.
 #[tokio::test]
 async fn long_items_use_no_more_of_the_window_than_their_bytes() {
     const COUNT: u64 = 7000;
@@ -260,7 +260,8 @@ mod leaking {
     }
 }
 
-/// Checks that items which a task sends while its handler returns are received in order or not at all.
+/// Checks that items which a task sends while its handler returns are received in order or not at
+/// all.
 async fn a_sender_that_outlives_its_handler_disturbs_nobody(address: Address) {
     let service = leaking::LeakingServer::new(leaking::Tasks);
     let server = common::listen(rdma_rpc::Server::new(service), address).await;

@@ -63,8 +63,8 @@ pub(crate) struct Options {
     pub(crate) device: Target,
     /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
-    /// Arguments for the benchmark that compares rdma-core with perftest. If there are any, only this
-    /// benchmark runs.
+    /// Arguments for the benchmark that compares rdma-core with perftest. If there are any, only
+    /// this benchmark runs.
     pub(crate) arguments: Vec<OsString>,
 }
 
@@ -237,8 +237,8 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the parts of the benchmarks that the options `options` select. The function `of_rows`
-    /// returns the parts that measure the comparisons with a given name.
+    /// Returns the parts of the benchmarks that the options `options` select. The function
+    /// `of_rows` returns the parts that measure the comparisons with a given name.
     fn selected(
         options: &Options,
         of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,

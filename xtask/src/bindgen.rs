@@ -2,8 +2,8 @@
 //!
 //! The generator is a part of the build script of ibverbs-sys, behind the feature `bindgen` of that
 //! crate. This command installs the packages that the generator needs and runs the generator with a
-//! temporary output directory. Then it either copies the files over the checked-in ones, or compares
-//! the generated files with the checked-in ones.
+//! temporary output directory. Then it either copies the files over the checked-in ones, or
+//! compares the generated files with the checked-in ones.
 
 use std::env;
 use std::path::Path;
@@ -23,8 +23,8 @@ const GENERATED: [&str; 5] = [
     "shim/layout.c",
 ];
 
-/// The packages with the headers and with libclang, in the versions from which the checked-in bindings
-/// were generated.
+/// The packages with the headers and with libclang, in the versions from which the checked-in
+/// bindings were generated.
 const PACKAGES: Group = Group {
     names: &[
         "libibverbs-dev",

@@ -33,8 +33,8 @@ pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Returns the environment of xtask's caller, with [`DEVICE`] set to `device` if the caller has not set
-/// it.
+/// Returns the environment of xtask's caller, with [`DEVICE`] set to `device` if the caller has not
+/// set it.
 pub(crate) fn with_device(device: &str) -> Vec<(OsString, OsString)> {
     let mut environment = inherited();
     if !environment.iter().any(|(name, _)| name == DEVICE) {

@@ -53,8 +53,8 @@ xflags::xflags! {
             /// Run COMMAND here with the user-space device softroce preloaded: any program that
             /// uses libibverbs sees `softroce0`. Needs no privileges and no kernel support.
             cmd softroce {
-                /// Let COMMAND find softroce also under the name libibverbs.so.1, for programs that open
-                /// the library by its name.
+                /// Let COMMAND find softroce also under the name libibverbs.so.1, for programs that
+                /// open the library by its name.
                 optional --as-library
                 /// The command and its arguments, after `--`.
                 repeated command: OsString

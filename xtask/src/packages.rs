@@ -85,8 +85,8 @@ pub(crate) const UCX: &Group = &Group {
     purpose: "compare softroce with UCX over shared memory",
 };
 
-/// The packages with the programs of other projects that the tests run on softroce: UCX, Open MPI with
-/// its compiler, and uDAPL.
+/// The packages with the programs of other projects that the tests run on softroce: UCX, Open MPI
+/// with its compiler, and uDAPL.
 pub(crate) const FOREIGN: &Group = &Group {
     names: &["ucx-utils", "openmpi-bin", "libopenmpi-dev", "dapl2-utils"],
     purpose: "run UCX, Open MPI and uDAPL on softroce",
@@ -214,8 +214,8 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     if apt_install(shell, privilege, missing).is_ok() {
         return Ok(());
     }
-    // apt's package lists are absent on a fresh machine and outdated on an old one. An update fails if
-    // one of several sources fails, and the other sources may have the packages.
+    // apt's package lists are absent on a fresh machine and outdated on an old one. An update fails
+    // if one of several sources fails, and the other sources may have the packages.
     if let Err(error) = privilege.run(shell, &["apt-get", "-qq", "update"]) {
         eprintln!("{error:#}");
     }

@@ -15,9 +15,9 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask is a member of the workspace")
 }
 
-/// Returns the directory for downloaded kernels, below `$XDG_CACHE_HOME` or `~/.cache`. The directory
-/// is outside of the workspace, so that neither `cargo clean` nor a second clone causes another
-/// download.
+/// Returns the directory for downloaded kernels, below `$XDG_CACHE_HOME` or `~/.cache`. The
+/// directory is outside of the workspace, so that neither `cargo clean` nor a second clone causes
+/// another download.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)

@@ -1,5 +1,5 @@
-//! `cargo xtask sanitize`: runs tests of rdma-core and rdma-async on softroce under AddressSanitizer
-//! and LeakSanitizer, without a nightly compiler.
+//! `cargo xtask sanitize`: runs tests of rdma-core and rdma-async on softroce under
+//! AddressSanitizer and LeakSanitizer, without a nightly compiler.
 
 use std::process::Command;
 use std::time::Duration;

@@ -88,8 +88,8 @@ fn excluded() -> impl Iterator<Item = &'static str> {
     names.filter(|name| *name != "#")
 }
 
-/// The prefix that replaces the name of a declaration for old programs. Names with this prefix are not
-/// bound.
+/// The prefix that replaces the name of a declaration for old programs. Names with this prefix are
+/// not bound.
 const HIDDEN: &str = "hidden_";
 
 /// Names for bindgen: each function keeps its C name in Rust, and links to the function of the shim
@@ -130,9 +130,9 @@ impl ParseCallbacks for Names {
     }
 }
 
-/// Returns `bindings` with the enumerators of anonymous enumerations as plain integers: bindgen gives
-/// the types of these enumerations names that programs should not depend on. Each item of `bindings`
-/// must be on one line, as rustfmt formats it.
+/// Returns `bindings` with the enumerators of anonymous enumerations as plain integers: bindgen
+/// gives the types of these enumerations names that programs should not depend on. Each item of
+/// `bindings` must be on one line, as rustfmt formats it.
 fn plain(bindings: &str) -> String {
     const NAME: &str = "_bindgen_ty_";
     let mut text = String::new();

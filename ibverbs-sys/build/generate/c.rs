@@ -16,8 +16,8 @@ pub(super) enum Library {
 }
 
 impl Library {
-    /// Returns the library that has `function`. The functions of rsockets, which begin with `r`, are
-    /// part of librdmacm, and so are the inline functions for AF_IB addresses.
+    /// Returns the library that has `function`. The functions of rsockets, which begin with `r`,
+    /// are part of librdmacm, and so are the inline functions for AF_IB addresses.
     fn of(function: &str) -> Self {
         let verbs = ["ibv_", "verbs_", "mult_to_", "mbps_to_"];
         let is_verb = verbs.iter().any(|prefix| function.starts_with(prefix));
@@ -25,7 +25,8 @@ impl Library {
     }
 }
 
-/// Returns the text of `shim/verbs.c` or `shim/rdmacm.c`: a C function for each function of `library`.
+/// Returns the text of `shim/verbs.c` or `shim/rdmacm.c`: a C function for each function of
+/// `library`.
 pub(super) fn functions(model: &Model, library: Library) -> Result<String, String> {
     let mut text = preamble("#include \"rs_shim.h\"\n#include \"layout.h\"\n");
     for function in &model.functions {
@@ -50,7 +51,8 @@ pub(super) fn sizes(model: &Model) -> Result<String, String> {
     Ok(text)
 }
 
-/// Returns the text of `shim/layout.c`: assertions that the C types have the layout of the bindings.
+/// Returns the text of `shim/layout.c`: assertions that the C types have the layout of the
+/// bindings.
 pub(super) fn assertions(model: &Model) -> String {
     let mut text = preamble(
         "#include \"rs_shim.h\"\n\n\

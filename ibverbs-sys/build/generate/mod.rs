@@ -1,6 +1,6 @@
-//! Generates the files that are checked in: the Rust bindings (`src/bindings.rs`), and in `shim/` the
-//! C functions that only call a function of a library (`verbs.c`, `rdmacm.c`) and the assertions about
-//! the layouts that the bindings assume (`layout.h`, `layout.c`).
+//! Generates the files that are checked in: the Rust bindings (`src/bindings.rs`), and in `shim/`
+//! the C functions that only call a function of a library (`verbs.c`, `rdmacm.c`) and the
+//! assertions about the layouts that the bindings assume (`layout.h`, `layout.c`).
 //!
 //! `cargo xtask bindgen` sets [`OUT`] to the directory that receives these files.
 

@@ -27,13 +27,13 @@ pub(crate) const KERNEL_FLAGS: [&str; 3] = [
 /// reason.
 pub(crate) const EXCLUDED: &str = include_str!("../../shim/EXCLUDED");
 
-/// Functions whose shim is not generated but written by hand, in `shim/by_hand.c`. The reasons stand
-/// there.
+/// Functions whose shim is not generated but written by hand, in `shim/by_hand.c`. The reasons
+/// stand there.
 pub(crate) const BY_HAND: [&str; 2] = ["ibv_query_gid_table", "rfcntl"];
 
-/// Pairs of a function to bind and the Rust name of its binding. The header declares a function of the
-/// second name for old programs, which is not bound, and hides it behind a macro of the same name. The
-/// macro calls the first function.
+/// Pairs of a function to bind and the Rust name of its binding. The header declares a function of
+/// the second name for old programs, which is not bound, and hides it behind a macro of the same
+/// name. The macro calls the first function.
 pub(crate) const RENAMED: [(&str, &str); 1] = [("___ibv_query_port", "ibv_query_port")];
 
 /// Types that are taken from the crate libc, which defines them for each architecture.
@@ -55,12 +55,12 @@ pub(crate) const LIBC: [&str; 15] = [
     "timeval",
 ];
 
-/// Types of [`LIBC`] that other structs contain and whose sizes depend on the architecture, with the
-/// sizes in bytes on x86-64, where the bindings are generated.
+/// Types of [`LIBC`] that other structs contain and whose sizes depend on the architecture, with
+/// the sizes in bytes on x86-64, where the bindings are generated.
 pub(crate) const PTHREAD: [(&str, usize); 2] = [("pthread_cond_t", 48), ("pthread_mutex_t", 40)];
 
-/// Structs that the caller provides and that may grow at their end in newer releases. The shim copies
-/// such an argument to or from a local variable of the header's type. In 44.0 to 65.0 only
+/// Structs that the caller provides and that may grow at their end in newer releases. The shim
+/// copies such an argument to or from a local variable of the header's type. In 44.0 to 65.0 only
 /// `ibv_port_attr` grew; the others have a `comp_mask` or a size argument for later growth.
 pub(crate) const COPIED: [&str; 25] = [
     "ibv_alloc_dm_attr",

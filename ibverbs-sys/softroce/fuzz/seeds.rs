@@ -19,7 +19,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes seeds for targets that make steps of any bytes: zeros, counting bytes, and pseudo-random ones.
+/// Writes seeds for targets that make steps of any bytes: zeros, counting bytes, and pseudo-random
+/// ones.
 fn steps(corpus: &Path) -> io::Result<()> {
     fs::create_dir_all(corpus)?;
     fs::write(corpus.join("zeros"), [0; 64])?;

@@ -6,29 +6,31 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The index of the chosen
-/// port, called its slot, forms the four high bits of the NIC's queue pair numbers, so that a peer can derive the port
-/// from a queue pair number. Slot 15 is not used, because 0xffffff is the number of all queue pairs of a multicast
-/// group.
+/// Number of UDP ports from which a NIC chooses, so that several NICs can use one address. The
+/// index of the chosen port, called its slot, forms the four high bits of the NIC's queue pair
+/// numbers, so that a peer can derive the port from a queue pair number. Slot 15 is not used,
+/// because 0xffffff is the number of all queue pairs of a multicast group.
 pub(crate) const PORT_SLOTS: u8 = 15;
 
-/// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC can choose.
+/// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC
+/// can choose.
 pub(crate) const PORT_STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the global ID of this
-/// device (40 bits, ASCII "sroce"). The subnet ID (16 bits) that follows is the UDP port, and the interface ID is the
-/// IPv4 address. Because of its zeroes, the text form has at most 30 characters, and fits into the 32-byte buffers of
-/// some programs.
+/// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the
+/// global ID of this device (40 bits, ASCII "sroce"). The subnet ID (16 bits) that follows is the
+/// UDP port, and the interface ID is the IPv4 address. Because of its zeroes, the text form has at
+/// most 30 characters, and fits into the 32-byte buffers of some programs.
 const UNIQUE_LOCAL_PREFIX: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its attempt number
-/// `attempt`. The addresses that concurrent processes try first usually differ, because a process ID has at most 22
-/// bits.
+/// Returns the IP address in 127/8 that the process with the ID `process` tries to bind at its
+/// attempt number `attempt`. The addresses that concurrent processes try first usually differ,
+/// because a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
-    // An odd factor permutes the numbers below 2^24, and so spreads the processes over the addresses.
+    // An odd factor permutes the numbers below 2^24, and so spreads the processes over the
+    // addresses.
     let mut host = (process & 0xff_ffff)
         .wrapping_add(attempt.wrapping_mul(0x61_c889))
         .wrapping_mul(0x9e_3779)
@@ -44,7 +46,8 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// Returns the UDP port with the index `slot`, counted from the port `base`, or `None` if the port would exceed 65,535.
+/// Returns the UDP port with the index `slot`, counted from the port `base`, or `None` if the port
+/// would exceed 65,535.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
@@ -52,14 +55,16 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
 /// UDP ports at which the devices of a host receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// Base port, which network cards, kernel drivers and the first softroce device of an address use.
+    /// Base port, which network cards, kernel drivers and the first softroce device of an address
+    /// use.
     Base,
     /// Port of a slot (port index), which the queue pair numbers of softroce devices contain.
     Slots,
 }
 
 impl Ports {
-    /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives packets.
+    /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives
+    /// packets.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -75,15 +80,17 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
     (above.is_multiple_of(PORT_STRIDE) && above / PORT_STRIDE < PORT_SLOTS.into()).then_some(slot)
 }
 
-/// Error: the sender's address is a loopback address that belongs to no softroce device of this host.
+/// Error: the sender's address is a loopback address that belongs to no softroce device of this
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from the address `from`.
-/// Returns `None` if the sender is not a softroce device, because other devices may send from any port.
+/// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from
+/// the address `from`. Returns `None` if the sender is not a softroce device, because other devices
+/// may send from any port.
 ///
-/// Every program on this host may send from a loopback address, but only the softroce device has bound the port. So the
-/// port identifies the sender.
+/// Every program on this host may send from a loopback address, but only the softroce device has
+/// bound the port. So the port identifies the sender.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {
@@ -92,7 +99,8 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     Ok(slot)
 }
 
-/// Returns the unique local GID that contains an IPv4 address and a UDP port. Packets between such GIDs are tunnelled.
+/// Returns the unique local GID that contains an IPv4 address and a UDP port. Packets between such
+/// GIDs are tunnelled.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL_PREFIX);
@@ -101,7 +109,8 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or `None` for any other GID.
+/// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or
+/// `None` for any other GID.
 pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -118,9 +127,10 @@ pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }
 
-/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID represents an IPv4 group,
-/// returns that group. For other GIDs, returns an organization-local group (RFC 2365) that is derived from the GID; packets to
-/// it are tunnelled, and their inner header contains the GID. Returns `None` if the GID is not a multicast GID.
+/// Returns the IPv4 multicast group to which datagrams for a multicast GID are sent. If the GID
+/// represents an IPv4 group, returns that group. For other GIDs, returns an organization-local
+/// group (RFC 2365) that is derived from the GID; packets to it are tunnelled, and their inner
+/// header contains the GID. Returns `None` if the GID is not a multicast GID.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);
@@ -137,7 +147,8 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     ))
 }
 
-/// Returns the IPv4 multicast group that a GID represents, or `None` if the GID does not represent one.
+/// Returns the IPv4 multicast group that a GID represents, or `None` if the GID does not represent
+/// one.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
@@ -156,7 +167,8 @@ mod tests {
     #[test]
     fn processes_have_different_addresses_in_127_8() {
         let addresses: HashSet<Ipv4Addr> = (1..=20_000).map(|pid| candidate(pid, 0)).collect();
-        // Addresses in 127.0/16 are mapped to other addresses, so one in 256 collides with another process's first candidate.
+        // Addresses in 127.0/16 are mapped to other addresses, so one in 256 collides with another
+        // process's first candidate.
         assert!(addresses.len() > 19_900, "{}", addresses.len());
         for address in addresses {
             assert!(address.is_loopback());

@@ -1,7 +1,8 @@
-//! Packet capture: a pcap file of all sent and received packets, for `tshark`, Wireshark and other readers.
+//! Packet capture: a pcap file of all sent and received packets, for `tshark`, Wireshark and other
+//! readers.
 //!
-//! Each packet is recorded as on the wire: IP, UDP, and BTH to ICRC. For UDP ports other than 4791, a dissector needs a rule:
-//! `tshark -d udp.port==5791,rroce`.
+//! Each packet is recorded as on the wire: IP, UDP, and BTH to ICRC. For UDP ports other than 4791,
+//! a dissector needs a rule: `tshark -d udp.port==5791,rroce`.
 
 #![forbid(unsafe_code)]
 
@@ -25,23 +26,24 @@ const MAX_RECORDED_BYTES: u32 = 0xffff;
 /// An open pcap file to which packets are appended.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// Writer of the file. `None` after a failed write, because readers cannot parse records that follow an incomplete
-    /// record.
+    /// Writer of the file. `None` after a failed write, because readers cannot parse records that
+    /// follow an incomplete record.
     writer: Mutex<Option<Writer>>,
 }
 
 #[derive(Debug)]
 struct Writer {
     file: Descriptor,
-    /// Buffer for the next record, which is written by one system call. So no record is incomplete if a signal ends the
-    /// process, and records of several processes in the same file are not mixed.
+    /// Buffer for the next record, which is written by one system call. So no record is incomplete
+    /// if a signal ends the process, and records of several processes in the same file are not
+    /// mixed.
     record: Vec<u8>,
 }
 
 impl Capture {
-    /// Opens or creates the capture file at `path`. Packets are appended to an existing capture, so that several
-    /// processes can record both sides of their connection in one file. Fails if an existing file is not a capture of
-    /// this format.
+    /// Opens or creates the capture file at `path`. Packets are appended to an existing capture, so
+    /// that several processes can record both sides of their connection in one file. Fails if an
+    /// existing file is not a capture of this format.
     pub(crate) fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         create_with_header(path)?;
@@ -69,8 +71,8 @@ impl Capture {
         })
     }
 
-    /// Appends a packet to the file. `packet` lists the parts of the packet, beginning with the IP header. Returns the
-    /// error of the first failed write; later calls do nothing.
+    /// Appends a packet to the file. `packet` lists the parts of the packet, beginning with the IP
+    /// header. Returns the error of the first failed write; later calls do nothing.
     pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
         let mut writer = self.writer.lock();
         let Some(open) = &mut *writer else {
@@ -107,8 +109,8 @@ impl Writer {
     }
 }
 
-/// Creates the capture file with its header, unless the file exists. The file gets its name after the header was
-/// written, so that other processes do not find an incomplete file.
+/// Creates the capture file with its header, unless the file exists. The file gets its name after
+/// the header was written, so that other processes do not find an incomplete file.
 fn create_with_header(path: &Path) -> io::Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     if path.exists() {
@@ -344,7 +346,8 @@ mod tests {
         for (line, (head, icrc)) in output.lines().zip(expected) {
             let (shown, shown_icrc) = line.rsplit_once('\t').unwrap();
             assert_eq!(shown.replace("0x000011", "17"), head);
-            // The dissector shows only the BTH of XRC packets and of sends with invalidate, which it does not support.
+            // The dissector shows only the BTH of XRC packets and of sends with invalidate, which
+            // it does not support.
             if !shown_icrc.is_empty() {
                 assert_eq!(shown_icrc, icrc, "{head}");
                 with_icrc += 1;
@@ -392,7 +395,8 @@ mod tests {
     #[test]
     fn a_write_failure_is_logged_once() {
         let capture = Capture::create("/dev/full");
-        // The write of the header fails already. The test of a later failure opens the capture itself.
+        // The write of the header fails already. The test of a later failure opens the capture
+        // itself.
         assert!(capture.is_err());
         let open = || {
             let file = OpenOptions::new().write(true).open("/dev/full")?;

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
-//! Settings of the device in environment variables. The variables are read once, when the device is used for the first time. If
-//! a variable has an invalid value, opening the device fails, and the error names the variable.
+//! Settings of the device in environment variables. The variables are read once, when the device is
+//! used for the first time. If a variable has an invalid value, opening the device fails, and the
+//! error names the variable.
 //!
 //! | variable | value | meaning |
 //! |---|---|---|
@@ -54,18 +55,20 @@ pub enum Scheduled {
     },
 }
 
-/// Choice of the packets that may be sent as a burst: several packets that one message passes to the kernel, which
-/// splits them into datagrams below the socket (generic segmentation offload, GSO). The kernel numbers the datagrams in
-/// the identification field of their IPv4 headers, which the ICRC covers.
+/// Choice of the packets that may be sent as a burst: several packets that one message passes to
+/// the kernel, which splits them into datagrams below the socket (generic segmentation offload,
+/// GSO). The kernel numbers the datagrams in the identification field of their IPv4 headers, which
+/// the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
     /// The device passes each packet to the kernel by itself.
     Never,
-    /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on the identification, and to
-    /// other peers after a trial.
+    /// Bursts to peers in 127/8, in tunnels and over IPv6, where the ICRC check does not depend on
+    /// the identification, and to other peers after a trial.
     #[default]
     Peers,
-    /// Bursts to all peers, without a trial. The ICRC of the i-th packet of a burst is computed for the identification i.
+    /// Bursts to all peers, without a trial. The ICRC of the i-th packet of a burst is computed for
+    /// the identification i.
     Always,
 }
 
@@ -74,10 +77,11 @@ pub enum Segmentation {
 pub struct Config {
     /// Name of the device.
     pub device: String,
-    /// Addresses of the host that the device uses. If empty, the device uses a loopback address of its own and the addresses of
-    /// `interfaces`.
+    /// Addresses of the host that the device uses. If empty, the device uses a loopback address of
+    /// its own and the addresses of `interfaces`.
     pub addresses: Vec<IpAddr>,
-    /// Names of the network interfaces whose addresses the device uses. `None`: all interfaces that are up.
+    /// Names of the network interfaces whose addresses the device uses. `None`: all interfaces that
+    /// are up.
     pub interfaces: Option<Vec<String>>,
     /// UDP port of the first device of an address. Other devices of the address have higher ports.
     pub port: u16,
@@ -87,7 +91,8 @@ pub struct Config {
     pub segmentation: Segmentation,
     /// Size in bytes to request for a socket's receive buffer.
     pub receive_buffer: usize,
-    /// Only path to a peer that is allowed besides packets. `None`: all paths are allowed, and the first available one is used.
+    /// Only path to a peer that is allowed besides packets. `None`: all paths are allowed, and the
+    /// first available one is used.
     pub path: Option<Way>,
     /// Faults to inject into sent packets.
     pub network: NetworkFaults,
@@ -143,8 +148,8 @@ impl Config {
         Faults::new(self.network, self.failures.clone())
     }
 
-    /// Reads the configuration from environment variables. `variable` returns the value of the variable with a given name,
-    /// if it is set.
+    /// Reads the configuration from environment variables. `variable` returns the value of the
+    /// variable with a given name, if it is set.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);
@@ -205,7 +210,8 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// Returns the value of `variable`, converted by `parse`, or `None` if the variable is not set or empty.
+    /// Returns the value of `variable`, converted by `parse`, or `None` if the variable is not set
+    /// or empty.
     fn read<T>(
         &self,
         variable: &'static str,

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! Counters of the device, under the names that the kernel and its drivers use
-//! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`), and counters of the paths that messages take.
+//! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`), and counters of the paths that
+//! messages take.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::transfer::Volume;
 
 /// Returns the counters of the process's device. All are zero before the device is opened.
 ///
-/// Besides the kernel's counters there are counts of messages, bytes and copies for each path to peers on the same host:
+/// Besides the kernel's counters there are counts of messages, bytes and copies for each path to
+/// peers on the same host:
 ///
 /// | path | counters |
 /// |---|---|
@@ -25,30 +27,35 @@ use crate::transfer::Volume;
 /// | write with immediate data whose bytes the sender writes to the memory of the peer | `written_{xmit,rcv}_{messages,bytes}`, `written_xmit_copies` |
 /// | packets through the ring | `ring_{xmit,rcv}_{messages,bytes}` |
 ///
-/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. The sender
-///   and the receiver of a direct message are in this process, so it is counted once. A process in whose memory a peer
-///   reads, writes or executes atomics is not involved and counts nothing.
-/// - A message is counted when its last range or packet is transferred. Retransmissions count again as sent. All packets that
-///   arrive are counted; on the other paths, only data that the receiver accepts.
-/// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an atomic the eight bytes of its
-///   result. In packets, a read request is a message of the requester without bytes, and its response adds bytes but no
-///   message.
-/// - A copy is one copy operation of this process, which copies a range of a message from memory to memory. The range has at
-///   most 64 KiB for a direct message, 64 KiB if the receiver copies from memory of the device, 256 KiB if the receiver copies
-///   from other memory, and 1 MiB otherwise. So a send of at most 64 KiB by descriptor counts one copy in both processes
-///   together. A range without bytes counts no copy. A direct datagram counts two copies, into a packet and out of it, or one
-///   if its bytes are inline, even if the receiver drops it. Copies that fail are not counted, nor are the copies of inline
-///   bytes into a request. A copy through a small buffer, as from or to memory with on-demand paging, is one copy.
-/// - Paths without a counter of copies have a constant number of them. Slot: one by each side, into the ring and out of it.
-///   Packets: two by each side, into a packet and into the ring, and out of the ring and out of the packet. Descriptor: none by
-///   the sender. Written: none by the receiver.
+/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent
+///   to it. The sender and the receiver of a direct message are in this process, so it is counted
+///   once. A process in whose memory a peer reads, writes or executes atomics is not involved and
+///   counts nothing.
+/// - A message is counted when its last range or packet is transferred. Retransmissions count again
+///   as sent. All packets that arrive are counted; on the other paths, only data that the receiver
+///   accepts.
+/// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an
+///   atomic the eight bytes of its result. In packets, a read request is a message of the requester
+///   without bytes, and its response adds bytes but no message.
+/// - A copy is one copy operation of this process, which copies a range of a message from memory to
+///   memory. The range has at most 64 KiB for a direct message, 64 KiB if the receiver copies from
+///   memory of the device, 256 KiB if the receiver copies from other memory, and 1 MiB otherwise.
+///   So a send of at most 64 KiB by descriptor counts one copy in both processes together. A range
+///   without bytes counts no copy. A direct datagram counts two copies, into a packet and out of
+///   it, or one if its bytes are inline, even if the receiver drops it. Copies that fail are not
+///   counted, nor are the copies of inline bytes into a request. A copy through a small buffer, as
+///   from or to memory with on-demand paging, is one copy.
+/// - Paths without a counter of copies have a constant number of them. Slot: one by each side, into
+///   the ring and out of it. Packets: two by each side, into a packet and into the ring, and out of
+///   the ring and out of the packet. Descriptor: none by the sender. Written: none by the receiver.
 pub fn counters() -> &'static Counters {
     Counters::of_process()
 }
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// In a child of `fork`, replaces the counters by new ones with the value zero. The parent's counters do not change.
+/// In a child of `fork`, replaces the counters by new ones with the value zero. The parent's
+/// counters do not change.
 pub(crate) fn reset_in_child() {
     COUNTERS.reset_in_child();
 }
@@ -57,14 +64,15 @@ pub(crate) fn reset_in_child() {
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
-    /// Counters of queue pairs and other owners that count often, by address. The value of a counter is the sum of these
-    /// and of `values`.
+    /// Counters of queue pairs and other owners that count often, by address. The value of a
+    /// counter is the sum of these and of `values`.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// Returns an array with one zero for each counter. An array of this length does not implement `Default`.
+/// Returns an array with one zero for each counter. An array of this length does not implement
+/// `Default`.
 fn zeros() -> Values {
     [const { AtomicU64::new(0) }; Counter::COUNT]
 }
@@ -78,7 +86,8 @@ impl Default for Counters {
     }
 }
 
-/// Counters with a single owner, such as a queue pair. The owner adds to them without an atomic read-modify-write instruction.
+/// Counters with a single owner, such as a queue pair. The owner adds to them without an atomic
+/// read-modify-write instruction.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
@@ -101,8 +110,8 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Returns the counters for messages, bytes and copy operations of this path and direction. The third is `None` if
-    /// every message on the path needs the same number of copies.
+    /// Returns the counters for messages, bytes and copy operations of this path and direction. The
+    /// third is `None` if every message on the path needs the same number of copies.
     #[inline]
     const fn counters(self) -> (Counter, Counter, Option<Counter>) {
         use Counter as C;
@@ -139,8 +148,8 @@ impl Counters {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Creates a set of counters for an owner that counts often, such as a queue pair. Their values are included in the
-    /// totals of the device.
+    /// Creates a set of counters for an owner that counts often, such as a queue pair. Their values
+    /// are included in the totals of the device.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -151,8 +160,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of a counter: the sum of the device's own value and of the values that the owners from
-    /// `tally` have counted.
+    /// Returns the total of a counter: the sum of the device's own value and of the values that the
+    /// owners from `tally` have counted.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -163,8 +172,8 @@ impl Counters {
 
     /// Returns the value of the counter with the given name, or `None` if there is no such counter.
     ///
-    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines them and as the kernel
-    /// shows them.
+    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines
+    /// them and as the kernel shows them.
     pub fn named(&self, name: &str) -> Option<u64> {
         self.all()
             .find_map(|(known, value)| (known == name).then_some(value))
@@ -191,7 +200,8 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
-    /// Adds the messages, bytes and copy operations in `volume` to the counters of the path and direction `flow`.
+    /// Adds the messages, bytes and copy operations in `volume` to the counters of the path and
+    /// direction `flow`.
     #[inline]
     pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
         let (messages, bytes, copies) = flow.counters();
@@ -218,8 +228,8 @@ impl Drop for Tally {
     }
 }
 
-/// Names of the counters: the standard port counters, then names of mlx5 and rxe, then counters that only a device without
-/// hardware has.
+/// Names of the counters: the standard port counters, then names of mlx5 and rxe, then counters
+/// that only a device without hardware has.
 const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::SentPackets, "port_xmit_packets"),
     (Counter::ReceivedPackets, "port_rcv_packets"),

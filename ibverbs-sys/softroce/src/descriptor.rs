@@ -1,32 +1,39 @@
-//! The file descriptors of the device. Each process opens its own, and a program may close them by mistake.
+//! The file descriptors of the device. Each process opens its own, and a program may close them by
+//! mistake.
 //!
 //! # A child of `fork`
-//! The numbers of all descriptors are recorded, so that a child of `fork` can close the descriptors that it has inherited.
-//! Otherwise the child would keep the parent's addresses bound and the links of the parent's peers open. The child's handler
-//! may neither allocate nor wait for a lock that another thread held at the fork. So the numbers are stored as bits that can be
-//! read at any time, and only the time between opening a file and recording its number is protected by [`Opening`], which the
-//! forking thread holds meanwhile.
+//! The numbers of all descriptors are recorded, so that a child of `fork` can close the descriptors
+//! that it has inherited. Otherwise the child would keep the parent's addresses bound and the links
+//! of the parent's peers open. The child's handler may neither allocate nor wait for a lock that
+//! another thread held at the fork. So the numbers are stored as bits that can be read at any time,
+//! and only the time between opening a file and recording its number is protected by [`Opening`],
+//! which the forking thread holds meanwhile.
 //!
 //! # A program that closes all descriptors
-//! Daemons do this. The device has then lost its files, and files that the program opens next may get the same descriptor
-//! numbers. The device must detect this situation, fail, and write nothing to a file of the program:
-//! - Every file of the device has a mark that all descriptors of the file show ([`is_intact`]): the signal number of
-//!   `F_SETSIG`, which nothing else here uses. The mark is checked before every operation that is not part of the data path: a
-//!   handshake, a change of the arena's file, a capture, closing. On the data path the check would cost one more system call
-//!   per packet.
-//! - The device's numbers are high ([`MIN_NUMBER`]). The kernel gives a new file the lowest free number, so a program does not get
-//!   one of them by opening files. An operation of the data path with a closed number thus fails with `EBADF`, and the device
-//!   fails ([`report_loss`]).
-//! - The engine also sleeps on a pipe of which the device has both ends. It wakes at once when they are closed, even if no
-//!   thread uses the device. From then on the mark is checked before every write.
-//! - The device does not use the numbers of completion channels and contexts, which programs know. It has another, high number
-//!   for each of those files. A program that closes one of them by mistake does no harm.
+//! Daemons do this. The device has then lost its files, and files that the program opens next may
+//! get the same descriptor numbers. The device must detect this situation, fail, and write nothing
+//! to a file of the program:
+//! - Every file of the device has a mark that all descriptors of the file show ([`is_intact`]): the
+//!   signal number of `F_SETSIG`, which nothing else here uses. The mark is checked before every
+//!   operation that is not part of the data path: a handshake, a change of the arena's file, a
+//!   capture, closing. On the data path the check would cost one more system call per packet.
+//! - The device's numbers are high ([`MIN_NUMBER`]). The kernel gives a new file the lowest free
+//!   number, so a program does not get one of them by opening files. An operation of the data path
+//!   with a closed number thus fails with `EBADF`, and the device fails ([`report_loss`]).
+//! - The engine also sleeps on a pipe of which the device has both ends. It wakes at once when they
+//!   are closed, even if no thread uses the device. From then on the mark is checked before every
+//!   write.
+//! - The device does not use the numbers of completion channels and contexts, which programs know.
+//!   It has another, high number for each of those files. A program that closes one of them by
+//!   mistake does no harm.
 //!
-//! One case is not detected: a program closes the device's files and, before the engine's thread runs, puts another file at one
-//! of the high numbers (`dup2`). To exclude this case, each send would have to check the mark. Three alternatives were rejected.
-//! A descriptor table of the engine's own (`unshare(CLONE_FILES)`) does not help, because threads of the program send as well.
-//! Replacing `close` and similar functions in the program would miss the system calls of the C library. A control message that
-//! only the device's sockets accept (`SCM_TXTIME`) costs every send some tens of nanoseconds, and does nothing for eventfds.
+//! One case is not detected: a program closes the device's files and, before the engine's thread
+//! runs, puts another file at one of the high numbers (`dup2`). To exclude this case, each send
+//! would have to check the mark. Three alternatives were rejected. A descriptor table of the
+//! engine's own (`unshare(CLONE_FILES)`) does not help, because threads of the program send as
+//! well. Replacing `close` and similar functions in the program would miss the system calls of the
+//! C library. A control message that only the device's sockets accept (`SCM_TXTIME`) costs every
+//! send some tens of nanoseconds, and does nothing for eventfds.
 
 use std::io;
 use std::marker::PhantomData;
@@ -47,22 +54,22 @@ pub struct Descriptor {
     generation: u32,
 }
 
-/// Permission to open files or map memory. While a thread holds the permission, no thread of the process can fork. The
-/// holder must not allocate, and must not drop a [`Descriptor`].
+/// Permission to open files or map memory. While a thread holds the permission, no thread of the
+/// process can fork. The holder must not allocate, and must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Descriptor numbers below this limit are recorded. The limit is the kernel's default limit for the numbers of a
-/// process (`fs.nr_open`).
+/// Descriptor numbers below this limit are recorded. The limit is the kernel's default limit for
+/// the numbers of a process (`fs.nr_open`).
 const MAX_NUMBER: usize = 1 << 20;
 
-/// Minimum number of the descriptors that only the device uses, so that they do not get numbers that programs expect
-/// for their own files. If the process's limit of descriptors is too low, the minimum is three quarters of the limit
-/// instead. The number is not higher because the size of the kernel's descriptor table, which each `fork` copies,
-/// depends on the highest number.
+/// Minimum number of the descriptors that only the device uses, so that they do not get numbers
+/// that programs expect for their own files. If the process's limit of descriptors is too low, the
+/// minimum is three quarters of the limit instead. The number is not higher because the size of the
+/// kernel's descriptor table, which each `fork` copies, depends on the highest number.
 const MIN_NUMBER: u64 = 3072;
 
-/// Signal number that marks the files of the device, set by `F_SETSIG`. No signal is sent, because `O_ASYNC` is not
-/// set.
+/// Signal number that marks the files of the device, set by `F_SETSIG`. No signal is sent, because
+/// `O_ASYNC` is not set.
 const MARK_SIGNAL: libc::c_int = 63;
 
 /// Command of `fcntl` (linux/fcntl.h) that sets the signal number of a file.
@@ -75,24 +82,27 @@ type Numbers = [AtomicU64; MAX_NUMBER / 64];
 /// Bit set of the descriptor numbers that the device uses.
 static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Bit set of the descriptor numbers that were given to the program and that the device itself does not use.
+/// Bit set of the descriptor numbers that were given to the program and that the device itself does
+/// not use.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
 /// Set after the device has detected that the program has closed one of its files.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Function that makes the device fail with the given reason. Called when the program has closed a file of the device.
+/// Function that makes the device fail with the given reason. Called when the program has closed a
+/// file of the device.
 static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`] (permission to open files).
 static OPENING: AtomicBool = AtomicBool::new(false);
 
-/// Number of forks since the first process that used the device: 0 in that process, 1 in its children.
+/// Number of forks since the first process that used the device: 0 in that process, 1 in its
+/// children.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits until no other thread holds the permission to open files, and takes the permission. The wait is as short
-    /// as a few system calls.
+    /// Waits until no other thread holds the permission to open files, and takes the permission.
+    /// The wait is as short as a few system calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -100,8 +110,8 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Moves the file `file`, which was opened under this permission, to a high descriptor number, marks the file, and
-    /// records the number.
+    /// Moves the file `file`, which was opened under this permission, to a high descriptor number,
+    /// marks the file, and records the number.
     pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
@@ -139,25 +149,28 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Calls `open`, which opens a file and must make only system calls. Returns a descriptor that owns the file.
+    /// Calls `open`, which opens a file and must make only system calls. Returns a descriptor that
+    /// owns the file.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.own(file))
     }
 
-    /// Duplicates a descriptor for use by the program. The device itself does not use the duplicate.
+    /// Duplicates a descriptor for use by the program. The device itself does not use the
+    /// duplicate.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         Ok(opening.record_public(fcntl_dupfd_cloexec(file, 0)?))
     }
 
-    /// Takes ownership of a descriptor that the program has duplicated from a descriptor of [`for_program`](Self::for_program). The
-    /// device only closes the descriptor.
+    /// Takes ownership of a descriptor that the program has duplicated from a descriptor of
+    /// [`for_program`](Self::for_program). The device only closes the descriptor.
     pub(crate) fn of_program(file: OwnedFd) -> Self {
         Opening::begin().record_public(file)
     }
 
-    /// Returns whether the descriptor number still belongs to a file of the device. If not, makes the device fail.
+    /// Returns whether the descriptor number still belongs to a file of the device. If not, makes
+    /// the device fail.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -190,7 +203,8 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // In a child that has inherited the descriptor, the number is closed or belongs to another file.
+        // In a child that has inherited the descriptor, the number is closed or belongs to another
+        // file.
         if self.generation != generation() {
             return;
         }
@@ -221,19 +235,20 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and prevents threads from opening files. Must be called before a `fork`.
+/// Waits until no thread is opening a file, and prevents threads from opening files. Must be called
+/// before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
 
-/// Allows other threads to open files again. Must be called in the parent after a `fork` that [`before_fork`] has
-/// prepared.
+/// Allows other threads to open files again. Must be called in the parent after a `fork` that
+/// [`before_fork`] has prepared.
 pub(crate) fn after_fork() {
     OPENING.store(false, Ordering::Release);
 }
 
-/// Closes all inherited descriptors, and allows threads to open files again. Must be called in the child after a `fork`
-/// that [`before_fork`] has prepared. Makes only system calls.
+/// Closes all inherited descriptors, and allows threads to open files again. Must be called in the
+/// child after a `fork` that [`before_fork`] has prepared. Makes only system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for (at, word) in OWN_NUMBERS.iter().enumerate() {
@@ -241,8 +256,9 @@ pub(crate) fn after_fork_in_child() {
         while bits != 0 {
             let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            // SAFETY: a descriptor of the parent's device had this number at the fork, so the child has the same file there,
-            // unless the parent closed it. Objects that still have the number are of another generation, and never use it.
+            // SAFETY: a descriptor of the parent's device had this number at the fork, so the child
+            // has the same file there, unless the parent closed it. Objects that still have the
+            // number are of another generation, and never use it.
             unsafe {
                 if is_marked(number) {
                     libc::close(number);
@@ -264,8 +280,8 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Returns the word and the bit that stand for the descriptor number `number` in the bit set `noted`, or `None` if the
-/// number is too large to be recorded.
+/// Returns the word and the bit that stand for the descriptor number `number` in the bit set
+/// `noted`, or `None` if the number is too large to be recorded.
 fn word_and_bit(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
@@ -287,7 +303,8 @@ pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all descriptor numbers that the device uses still belong to its files. If not, makes the device fail.
+/// Returns whether all descriptor numbers that the device uses still belong to its files. If not,
+/// makes the device fail.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -316,14 +333,15 @@ fn are_intact() -> bool {
         })
 }
 
-/// Sets the function that is called with a reason when the program has closed a file of the device. The function must
-/// make the device fail.
+/// Sets the function that is called with a reason when the program has closed a file of the device.
+/// The function must make the device fail.
 pub(crate) fn set_loss_handler(fail: fn(&str)) {
     // Only the first call has an effect; each call passes the same function.
     let _ = ON_LOSS.set(fail);
 }
 
-/// Calls the loss handler, which makes the device fail, because the program has closed a file of the device.
+/// Calls the loss handler, which makes the device fail, because the program has closed a file of
+/// the device.
 #[cold]
 pub(crate) fn report_loss() {
     HAS_LOST_FILES.store(true, Ordering::SeqCst);

@@ -1,30 +1,32 @@
 #![forbid(unsafe_code)]
-//! Tracking of memory accesses that no lock protects, so that the owner of the memory can wait until they have ended.
+//! Tracking of memory accesses that no lock protects, so that the owner of the memory can wait
+//! until they have ended.
 //!
-//! A peer process copies bytes from and to memory of this process without a thread of this process, and threads read
-//! the table of memory regions without a lock. An accessing thread first records in a lane (a word in a cache line of
-//! its own) that an access begins, then checks that the memory is still published, and only then accesses it. To
-//! reclaim memory, a thread first withdraws it, and then waits until all accesses that lanes recorded at that moment
-//! have ended.
+//! A peer process copies bytes from and to memory of this process without a thread of this process,
+//! and threads read the table of memory regions without a lock. An accessing thread first records
+//! in a lane (a word in a cache line of its own) that an access begins, then checks that the memory
+//! is still published, and only then accesses it. To reclaim memory, a thread first withdraws it,
+//! and then waits until all accesses that lanes recorded at that moment have ended.
 //!
-//! Either the accessing thread finds that the memory was withdrawn, or the reclaiming thread finds that the lane is in use:
-//! both threads store, then execute a sequentially consistent fence, and then load the word of the other thread.
+//! Either the accessing thread finds that the memory was withdrawn, or the reclaiming thread finds
+//! that the lane is in use: both threads store, then execute a sequentially consistent fence, and
+//! then load the word of the other thread.
 //!
-//! An accessing thread increments the word of its lane at the beginning and at the end of the access. So the lane is in
-//! use while the word is odd, and a thread that waits for the end of one access does not wait for the next access in
-//! the same lane.
+//! An accessing thread increments the word of its lane at the beginning and at the end of the
+//! access. So the lane is in use while the word is odd, and a thread that waits for the end of one
+//! access does not wait for the next access in the same lane.
 
 use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 
 /// Lanes: words in which the threads of a process record that they are accessing memory.
 ///
-/// Only the threads of the process that accesses the memory write the words. The process that owns the memory only
-/// reads them, to wait for the end of accesses.
+/// Only the threads of the process that accesses the memory write the words. The process that owns
+/// the memory only reads them, to wait for the end of accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can check). Dropping
-/// the guard records the end of the access.
+/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can
+/// check). Dropping the guard records the end of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
@@ -32,9 +34,9 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Records the beginning of a memory access in a free lane, preferably the lane with the index `preferred`. If the
-    /// caller then finds the memory published, it may access it: a thread that reclaims the memory waits until the returned
-    /// guard is dropped.
+    /// Records the beginning of a memory access in a free lane, preferably the lane with the index
+    /// `preferred`. If the caller then finds the memory published, it may access it: a thread that
+    /// reclaims the memory waits until the returned guard is dropped.
     #[inline]
     pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
         match self.try_enter(self.lane_index(preferred)) {
@@ -43,8 +45,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Returns `number` modulo the number of lanes, as the index of a lane. The number of lanes is a power of two, so
-    /// no division is needed.
+    /// Returns `number` modulo the number of lanes, as the index of a lane. The number of lanes is
+    /// a power of two, so no division is needed.
     #[inline]
     fn lane_index(self, number: usize) -> usize {
         debug_assert!(self.0.len().is_power_of_two());
@@ -66,7 +68,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Records the beginning of a memory access in the lane with the index `number`. Returns `None` if the lane is in use.
+    /// Records the beginning of a memory access in the lane with the index `number`. Returns `None`
+    /// if the lane is in use.
     #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
@@ -74,8 +77,8 @@ impl<'a> Lanes<'a> {
         if value % 2 == 1 {
             return None;
         }
-        // `AcqRel`, because an earlier access used this lane: a thread that sees the end of this access must also see all
-        // effects of the earlier one.
+        // `AcqRel`, because an earlier access used this lane: a thread that sees the end of this
+        // access must also see all effects of the earlier one.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         word.compare_exchange(value, value.wrapping_add(1), success, failure)
             .ok()?;
@@ -83,8 +86,8 @@ impl<'a> Lanes<'a> {
         Some(Lane { word, value })
     }
 
-    /// Returns the accesses that are in progress now and that may still use memory which the caller has withdrawn. The
-    /// caller must withdraw the memory first.
+    /// Returns the accesses that are in progress now and that may still use memory which the caller
+    /// has withdrawn. The caller must withdraw the memory first.
     pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
@@ -103,8 +106,8 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index of its lane and the
-/// word in the lane.
+/// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index
+/// of its lane and the word in the lane.
 #[derive(Debug)]
 pub(crate) struct Occupied(Vec<(usize, u64)>);
 
@@ -118,8 +121,8 @@ impl Occupied {
         self.0.is_empty()
     }
 
-    /// Waits until all recorded memory accesses have ended. Returns `false` if `is_in_vain` returned `true` before.
-    /// `is_in_vain` is called rarely, since it may make a system call.
+    /// Waits until all recorded memory accesses have ended. Returns `false` if `is_in_vain`
+    /// returned `true` before. `is_in_vain` is called rarely, since it may make a system call.
     pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.have_ended(lanes) {
@@ -194,7 +197,8 @@ mod tests {
         assert!(lanes.occupied().have_ended(lanes));
     }
 
-    /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the accesses in progress.
+    /// Checks that no thread accesses memory after the owner has withdrawn it and waited for the
+    /// accesses in progress.
     #[test]
     fn no_copy_accesses_memory_after_its_withdrawal() {
         let lines = lines(8);
@@ -251,8 +255,8 @@ mod models {
         })
     }
 
-    /// Accesses the memory if it is published, as a copying peer does. The model fails if the owner's access is not ordered
-    /// after this access.
+    /// Accesses the memory if it is published, as a copying peer does. The model fails if the
+    /// owner's access is not ordered after this access.
     fn copy(world: &World, preferred: usize) {
         let _lane = Lanes(&world.lines).enter(preferred);
         if world.published.load(Ordering::Relaxed) == 1 {
@@ -283,8 +287,8 @@ mod models {
         });
     }
 
-    /// Checks that a thread that waits for the first access in a lane sees the effects of this access, even if a second
-    /// access uses the lane meanwhile.
+    /// Checks that a thread that waits for the first access in a lane sees the effects of this
+    /// access, even if a second access uses the lane meanwhile.
     #[test]
     fn a_reused_lane_does_not_hide_an_earlier_copy() {
         let mut model = loom::model::Builder::new();

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! Fault injection, to test how a program handles faults: packets that are lost, duplicated, delayed, reordered or corrupted;
-//! verbs that fail; asynchronous events; a link that goes down. Faults are configured by this interface or by the variables of
-//! [`config`](crate::config).
+//! Fault injection, to test how a program handles faults: packets that are lost, duplicated,
+//! delayed, reordered or corrupted; verbs that fail; asynchronous events; a link that goes down.
+//! Faults are configured by this interface or by the variables of [`config`](crate::config).
 
 mod network;
 #[cfg(any(test, feature = "sim"))]
@@ -28,7 +28,8 @@ pub use verb::{Errno, Verb};
 pub struct Failure {
     /// The verb to fail.
     pub verb: Verb,
-    /// Number of the call that fails, counted from the time when the failure is set; the next call has the number 1.
+    /// Number of the call that fails, counted from the time when the failure is set; the next call
+    /// has the number 1.
     pub call: u64,
     /// Error number that the failed call returns.
     pub errno: Errno,
@@ -42,11 +43,12 @@ pub(crate) trait Listener: Send + Sync {
 
 /// The faults that are injected into a device.
 pub struct Faults {
-    /// Set while failures of verbs are pending or the device has failed. While clear, a call of a verb makes no further
-    /// check.
+    /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
+    /// verb makes no further check.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Set while packet faults are configured. While clear, no random numbers are drawn for packets.
+    /// Set while packet faults are configured. While clear, no random numbers are drawn for
+    /// packets.
     careless: AtomicBool,
     accidents: Mutex<FaultGenerator>,
     link_up: AtomicBool,
@@ -56,7 +58,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Creates the faults of a new device: the packet faults `network`, and the verb failures `failures`.
+    /// Creates the faults of a new device: the packet faults `network`, and the verb failures
+    /// `failures`.
     pub(crate) fn new(network: NetworkFaults, failures: Vec<Failure>) -> Self {
         Self {
             failing: AtomicBool::new(!failures.is_empty()),
@@ -69,7 +72,8 @@ impl Faults {
         }
     }
 
-    /// Makes a later call of a verb fail. Several failures may be set; each is pending until the call that it selects.
+    /// Makes a later call of a verb fail. Several failures may be set; each is pending until the
+    /// call that it selects.
     pub fn fail(&self, failure: Failure) {
         let mut failures = self.failures.lock();
         failures.push(failure);
@@ -83,8 +87,8 @@ impl Faults {
         self.set_failing(&failures);
     }
 
-    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending failure or because the
-    /// device has failed.
+    /// Counts a call of a verb. Returns an error if this call must fail, because of a pending
+    /// failure or because the device has failed.
     #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
         if self.failing.load(Ordering::Relaxed) {
@@ -123,8 +127,8 @@ impl Faults {
         }
     }
 
-    /// Makes the device fail permanently: takes the link down without an event, and makes verbs that need the device fail.
-    /// Takes no lock. Returns `true` on the first call only.
+    /// Makes the device fail permanently: takes the link down without an event, and makes verbs
+    /// that need the device fail. Takes no lock. Returns `true` on the first call only.
     pub(crate) fn fail_device(&self) -> bool {
         let first = !self.device_failed.swap(true, Ordering::SeqCst);
         self.link_up.store(false, Ordering::SeqCst);
@@ -137,7 +141,8 @@ impl Faults {
         self.device_failed.load(Ordering::SeqCst)
     }
 
-    /// Sets the faults of packets that are sent from now on, and restarts the random numbers from the seed.
+    /// Sets the faults of packets that are sent from now on, and restarts the random numbers from
+    /// the seed.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = FaultGenerator::new(faults);
@@ -149,8 +154,8 @@ impl Faults {
         self.accidents.lock().faults()
     }
 
-    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns `None` if no packet
-    /// faults are configured.
+    /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns
+    /// `None` if no packet faults are configured.
     pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -158,14 +163,16 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
-    /// Returns whether all packets arrive as they were sent, because the link is up and no packet faults are
-    /// configured. If so, messages may be transferred without packets, for example through shared memory.
+    /// Returns whether all packets arrive as they were sent, because the link is up and no packet
+    /// faults are configured. If so, messages may be transferred without packets, for example
+    /// through shared memory.
     pub(crate) fn allows_other_paths(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link up if `up` is set, and otherwise down. While the link is down, nothing is sent or received. A change
-    /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link of a failed device stays down.
+    /// Takes the link up if `up` is set, and otherwise down. While the link is down, nothing is
+    /// sent or received. A change raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link
+    /// of a failed device stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
         if self.device_has_failed() {
@@ -194,7 +201,8 @@ impl Faults {
         }
     }
 
-    /// Adds a receiver of the device's asynchronous events. It receives all later events, until it is dropped.
+    /// Adds a receiver of the device's asynchronous events. It receives all later events, until it
+    /// is dropped.
     pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);

@@ -1,7 +1,8 @@
 //! Fuzz targets for the parts of the device that receive data from other processes.
 //!
-//! Each function takes the bytes of one input, and panics if an invariant is violated. The targets in `fuzz/` call the
-//! functions with inputs of libFuzzer, and the tests here with a few fixed inputs.
+//! Each function takes the bytes of one input, and panics if an invariant is violated. The targets
+//! in `fuzz/` call the functions with inputs of libFuzzer, and the tests here with a few fixed
+//! inputs.
 #![forbid(unsafe_code)]
 
 mod input;
@@ -13,7 +14,8 @@ pub use crate::same_host::fuzz::{handshake, ring, tables};
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes, and pseudo-random bytes.
+    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes, and
+    /// pseudo-random bytes.
     fn inputs() -> impl Iterator<Item = Vec<u8>> {
         let same = [0, 1, 0x55, 0xff].map(|byte| vec![byte; 300]);
         let counting = (0..=255).cycle().take(600).collect();

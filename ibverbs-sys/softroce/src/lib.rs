@@ -1,5 +1,5 @@
-//! A user-space RoCEv2 device behind the libibverbs ABI. RDMA programs run on it without a NIC, a kernel module or root
-//! privileges.
+//! A user-space RoCEv2 device behind the libibverbs ABI. RDMA programs run on it without a NIC, a
+//! kernel module or root privileges.
 //!
 //! A Rust program links the device, and installs it before its first verb:
 //!
@@ -18,16 +18,19 @@
 //! }
 //! ```
 //!
-//! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do this. For other programs, the library is preloaded:
-//! `LD_PRELOAD=libsoftroce.so ib_send_lat`. The nested package `softroce-preload` builds this library.
+//! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do this. For other programs,
+//! the library is preloaded: `LD_PRELOAD=libsoftroce.so ib_send_lat`. The nested package
+//! `softroce-preload` builds this library.
 //!
-//! Each process that uses the device is a network card of its own, with an address in 127/8 or an address of the host. Packets
-//! are RoCE v2, so the kernel's Soft-RoCE and network cards can be peers, too. [`config`] documents the environment variables
-//! for addresses and injected faults. [`faults`] injects faults from Rust. [`counters()`] returns counters with the kernel's
-//! names. [`objects`] returns the number of objects that a program has not destroyed.
+//! Each process that uses the device is a network card of its own, with an address in 127/8 or an
+//! address of the host. Packets are RoCE v2, so the kernel's Soft-RoCE and network cards can be
+//! peers, too. [`config`] documents the environment variables for addresses and injected faults.
+//! [`faults`] injects faults from Rust. [`counters()`] returns counters with the kernel's names.
+//! [`objects`] returns the number of objects that a program has not destroyed.
 //!
 //! # Structure
-//! The modules form layers: each imports only from modules below it, and `tests/modules/main.rs` has their order.
+//! The modules form layers: each imports only from modules below it, and `tests/modules/main.rs`
+//! has their order.
 //!
 //! | module | content |
 //! |---|---|

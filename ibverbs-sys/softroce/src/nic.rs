@@ -37,7 +37,8 @@ mod unanswered;
 pub use faults::faults;
 use receiver::{Caller, Receiver};
 
-/// The NIC of a process: its port with sockets and addresses, and the tables of the objects that packets can address.
+/// The NIC of a process: its port with sockets and addresses, and the tables of the objects that
+/// packets can address.
 pub(crate) struct Nic {
     /// Sockets and addresses by which the port sends and receives packets.
     pub(crate) network: Network,
@@ -61,8 +62,8 @@ pub(crate) struct Nic {
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// Configured events and link changes that have not happened yet, in reverse order of time: the last entry is the
-    /// next change.
+    /// Configured events and link changes that have not happened yet, in reverse order of time: the
+    /// last entry is the next change.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
@@ -70,9 +71,11 @@ pub(crate) struct Nic {
     refused: AtomicBool,
     /// Set while responses to received packets are delayed until a later receive attempt.
     owes_answers: AtomicBool,
-    /// Number of consecutive receive attempts that found packets while timers were due and could not run.
+    /// Number of consecutive receive attempts that found packets while timers were due and could
+    /// not run.
     backlog: AtomicU32,
-    /// Time in nanoseconds at which a thread of the program last polled a completion queue. 0 if none has polled.
+    /// Time in nanoseconds at which a thread of the program last polled a completion queue. 0 if
+    /// none has polled.
     polled: AtomicU64,
     /// Number of polls by threads of the program. Only some of the polls check the sockets.
     polls: AtomicU32,
@@ -83,15 +86,15 @@ pub(crate) struct Nic {
 /// The NIC that all verbs of this process use, once it is open.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The next use of the device
-/// creates new ones.
+/// In a child of `fork`, discards the parent's NIC and fault injector without dropping them. The
+/// next use of the device creates new ones.
 pub(crate) fn reset_in_child() {
     NIC.reset_in_child();
     faults::reset_in_child();
 }
 
-/// Key of the timer for completion events that moderation delays. Differs from the keys of queue pairs' timers, which
-/// are queue pair numbers, below 2^24.
+/// Key of the timer for completion events that moderation delays. Differs from the keys of queue
+/// pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
 /// Key of the timer for the events that the configuration schedules, such as the port going down.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
@@ -100,7 +103,8 @@ const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 const MAX_TIMERS_PER_RECEIVE: usize = 32;
 
 impl Nic {
-    /// Returns the process's NIC. The first successful call creates it, and it lives as long as the process.
+    /// Returns the process's NIC. The first successful call creates it, and it lives as long as the
+    /// process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         descriptor::set_loss_handler(Self::fail_opened);
         let mut nic = NIC.get().lock();
@@ -125,8 +129,8 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while the NIC is being
-    /// opened: the engine (background thread) then detects the failure itself.
+    /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while
+    /// the NIC is being opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
@@ -138,7 +142,8 @@ impl Nic {
         NIC.get().lock().clone()
     }
 
-    /// Creates a NIC with the given configuration, counters and fault injector, independent of the process's NIC.
+    /// Creates a NIC with the given configuration, counters and fault injector, independent of the
+    /// process's NIC.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -203,20 +208,23 @@ impl Nic {
         self.timers.now()
     }
 
-    /// Makes arriving packets wake the engine (background thread) from now on. Must be called when a completion queue
-    /// is armed, because the program is about to sleep until a completion arrives.
+    /// Makes arriving packets wake the engine (background thread) from now on. Must be called when
+    /// a completion queue is armed, because the program is about to sleep until a completion
+    /// arrives.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
             engine.watch();
         }
     }
 
-    /// Posts requests to a queue pair, by a call of `post`, and transfers the requests: without packets where possible,
-    /// otherwise as packets. Small messages may be delayed while many acknowledgements of the peer are outstanding.
+    /// Posts requests to a queue pair, by a call of `post`, and transfers the requests: without
+    /// packets where possible, otherwise as packets. Small messages may be delayed while many
+    /// acknowledgements of the peer are outstanding.
     ///
-    /// The [`Sender`] is used where it is created. If it were moved, the copy would load its fields in other sizes than
-    /// they were stored in, so store forwarding would fail. Such loads wait until all earlier stores have reached memory,
-    /// which may include cache lines that the peer holds.
+    /// The [`Sender`] is used where it is created. If it were moved, the copy would load its fields
+    /// in other sizes than they were stored in, so store forwarding would fail. Such loads wait
+    /// until all earlier stores have reached memory, which may include cache lines that the peer
+    /// holds.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -252,8 +260,9 @@ impl Nic {
         answer
     }
 
-    /// Sends the queued requests of a queue pair. If datagrams were sent by a socket to another process of the host,
-    /// returns the address of that process: after a handshake with it, datagrams can go through shared memory.
+    /// Sends the queued requests of a queue pair. If datagrams were sent by a socket to another
+    /// process of the host, returns the address of that process: after a handshake with it,
+    /// datagrams can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
         if sender.execute_all_queued() != Step::Packets || sender.may_wait() {
             return None;
@@ -263,8 +272,8 @@ impl Nic {
         outbox.take_unlinked_peer()
     }
 
-    /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host. After the
-    /// handshake, the two processes share memory.
+    /// Begins a handshake with the process of a queue pair's peer, if the peer is on the same host.
+    /// After the handshake, the two processes share memory.
     pub(crate) fn begin_handshake(&self, queue_pair: &QueuePair) {
         if let (Some(host_peers), Some((path, number))) = (&self.host_peers, queue_pair.peer())
             && let Some(address) = self.network.address(&path, number)
@@ -278,8 +287,8 @@ impl Nic {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// Sends the last packets of a queue pair before it is destroyed. If the ring in shared memory from which the peer
-    /// receives is full, waits for a limited time.
+    /// Sends the last packets of a queue pair before it is destroyed. If the ring in shared memory
+    /// from which the peer receives is full, waits for a limited time.
     pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
         let deadline = self.now() + LAST_TRANSMIT_TIMEOUT;
         loop {
@@ -294,8 +303,9 @@ impl Nic {
         }
     }
 
-    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends the packets that an
-    /// injected delay holds back, because the peer may wait for these packets and the process may be about to end.
+    /// Removes a queue pair that is being destroyed from the timers and the receive cache. Sends
+    /// the packets that an injected delay holds back, because the peer may wait for these packets
+    /// and the process may be about to end.
     pub(crate) fn remove(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.clear_recent();
@@ -312,13 +322,14 @@ impl Nic {
         self.network.gid(index)
     }
 
-    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if no interface has
-    /// this address.
+    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if
+    /// no interface has this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.network.interface(gid)
     }
 
-    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
+    /// interface has it.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.network.interface_name(gid)
     }
@@ -396,12 +407,12 @@ impl Nic {
     }
 }
 
-/// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in the ring (queue in
-/// shared memory) from which the peer receives.
+/// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in
+/// the ring (queue in shared memory) from which the peer receives.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Publishes a socket by which other processes of the host can begin a handshake, to share memory with this process.
-/// Returns `None` if the kernel does not allow this.
+/// Publishes a socket by which other processes of the host can begin a handshake, to share memory
+/// with this process. Returns `None` if the kernel does not allow this.
 fn host_peers(
     config: &Config,
     network: &Network,

@@ -1,18 +1,18 @@
-//! The structure of queue pair numbers: the four high bits identify the UDP port of the NIC, and the 20 low bits the
-//! queue pair.
+//! The structure of queue pair numbers: the four high bits identify the UDP port of the NIC, and
+//! the 20 low bits the queue pair.
 #![forbid(unsafe_code)]
 
 use crate::limits::MAX_QP;
 
-/// Number of low bits of a queue pair number that identify the queue pair within its NIC. The higher bits identify the
-/// UDP port of the NIC.
+/// Number of low bits of a queue pair number that identify the queue pair within its NIC. The
+/// higher bits identify the UDP port of the NIC.
 pub(crate) const BITS: u32 = 20;
 
 /// Number of queue pair numbers that a NIC can assign.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
-/// Number of entries in a table that is indexed by [`record`]. Two queue pairs of a NIC that exist at the same time
-/// never have the same index.
+/// Number of entries in a table that is indexed by [`record`]. Two queue pairs of a NIC that exist
+/// at the same time never have the same index.
 pub(crate) const RECORDS: usize = MAX_QP;
 
 /// Returns the four high bits of a queue pair number, which identify the UDP port of its NIC.

@@ -1,5 +1,5 @@
-//! Counts of the existing verbs objects of the device by kind, as `rdma resource` shows them for kernel
-//! devices.
+//! Counts of the existing verbs objects of the device by kind, as `rdma resource` shows them for
+//! kernel devices.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -44,8 +44,8 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// Returns the number of objects of a kind that exist: this process has created them on the softroce device and not
-/// destroyed them.
+/// Returns the number of objects of a kind that exist: this process has created them on the
+/// softroce device and not destroyed them.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value of which each process has its own, created at the first use in the process.
 ///
-/// A child of `fork` does not use its parent's value, because threads that the child does not have may hold the
-/// parent's locks forever, and because the parent's descriptors are closed in the child.
+/// A child of `fork` does not use its parent's value, because threads that the child does not have
+/// may hold the parent's locks forever, and because the parent's descriptors are closed in the
+/// child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Pointer to the value, which is never freed; null before the first use.
     value: AtomicPtr<T>,
@@ -14,9 +15,9 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process calls `make` to create
-    /// the value. If two threads make the first call at the same time, `make` may be called twice, and one of the two
-    /// values is dropped.
+    /// Creates a `PerProcess` without a value. The first call of [`get`](Self::get) in a process
+    /// calls `make` to create the value. If two threads make the first call at the same time,
+    /// `make` may be called twice, and one of the two values is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -28,8 +29,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);
-        // SAFETY: the pointer is null, or points to a value that `init` has leaked, which is valid until the process ends. Only
-        // shared borrows of it exist.
+        // SAFETY: the pointer is null, or points to a value that `init` has leaked, which is valid
+        // until the process ends. Only shared borrows of it exist.
         unsafe { value.as_ref() }.unwrap_or_else(|| self.init())
     }
 
@@ -52,8 +53,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         }
     }
 
-    /// Discards the value without dropping it, so that the next use creates a new value. Takes no lock. Must be called
-    /// in a child of `fork`.
+    /// Discards the value without dropping it, so that the next use creates a new value. Takes no
+    /// lock. Must be called in a child of `fork`.
     pub(crate) fn reset_in_child(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }

@@ -6,8 +6,9 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the kernel's generator. A
-/// program that knows some results can predict of the others only that they are different.
+/// A secret permutation of the numbers below a power of two: a Feistel network with keys from the
+/// kernel's generator. A program that knows some results can predict of the others only that they
+/// are different.
 ///
 /// The keys are drawn once, so the computation of a result needs no system call.
 #[derive(Clone)]
@@ -19,12 +20,13 @@ pub(crate) struct Permutation {
     limit: u32,
 }
 
-/// Number of rounds of the Feistel network. Four rounds suffice with a random round function (Luby and Rackoff); eight
-/// compensate for halves of only a few bits.
+/// Number of rounds of the Feistel network. Four rounds suffice with a random round function (Luby
+/// and Rackoff); eight compensate for halves of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
-    /// Creates a random permutation of the numbers that have `bits` bits. `bits` must be from 2 to 31.
+    /// Creates a random permutation of the numbers that have `bits` bits. `bits` must be from 2 to
+    /// 31.
     pub(crate) fn new(bits: u32) -> Self {
         debug_assert!((2..32).contains(&bits));
         Self {
@@ -34,11 +36,12 @@ impl Permutation {
         }
     }
 
-    /// Returns the number to which the permutation maps `number`. `family` selects one of many independent permutations
-    /// with the same keys.
+    /// Returns the number to which the permutation maps `number`. `family` selects one of many
+    /// independent permutations with the same keys.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
-        // For an odd number of bits, the network permutes twice as many numbers; results above the limit are permuted again.
+        // For an odd number of bits, the network permutes twice as many numbers; results above the
+        // limit are permuted again.
         while place >= self.limit {
             place = self.step(family, place);
         }
@@ -79,14 +82,15 @@ fn draw() -> u64 {
             // Reads of this length are never split.
             Ok(count) if count == bytes.len() => return u64::from_ne_bytes(bytes),
             Ok(_) | Err(Errno::INTR) => {}
-            // The kernel is older than 3.17, or a filter forbids the system call; the standard library has other sources.
+            // The kernel is older than 3.17, or a filter forbids the system call; the standard
+            // library has other sources.
             Err(_) => return RandomState::new().hash_one(0_u8),
         }
     }
 }
 
-/// Mixes the bits of a word, by the output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
-/// number generators, 2014).
+/// Mixes the bits of a word, by the output function of SplitMix64 (Steele, Lea, Flood: Fast
+/// splittable pseudorandom number generators, 2014).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -111,8 +115,8 @@ mod tests {
         }
     }
 
-    /// Checks that permutations with other keys, or of other families, have other results. A good permutation would fail
-    /// this test with a probability below 2^-60.
+    /// Checks that permutations with other keys, or of other families, have other results. A good
+    /// permutation would fail this test with a probability below 2^-60.
     #[test]
     fn keys_and_families_give_different_permutations() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

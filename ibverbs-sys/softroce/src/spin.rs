@@ -1,10 +1,11 @@
 //! A spin lock for critical sections that are short and that threads enter for every message.
 //!
-//! Without contention, locking and unlocking together take one atomic read-modify-write instruction. A mutex whose
-//! waiting threads sleep in the kernel takes two, because the unlocking thread must check for waiting threads.
+//! Without contention, locking and unlocking together take one atomic read-modify-write
+//! instruction. A mutex whose waiting threads sleep in the kernel takes two, because the unlocking
+//! thread must check for waiting threads.
 //!
-//! A thread that finds the mutex locked first spins, then yields the processor between attempts, and finally sleeps
-//! between attempts, because the thread that holds the lock may not be running.
+//! A thread that finds the mutex locked first spins, then yields the processor between attempts,
+//! and finally sleeps between attempts, because the thread that holds the lock may not be running.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,23 +28,24 @@ pub(crate) struct Spin {
     waiting: AtomicU32,
 }
 
-/// Number of attempts to take the lock that a thread makes in a spin loop, before it yields the processor between
-/// attempts.
+/// Number of attempts to take the lock that a thread makes in a spin loop, before it yields the
+/// processor between attempts.
 const SPIN_ATTEMPTS: u32 = 100;
 
-/// Number of attempts to take the lock after which a waiting thread sleeps between attempts. Before, the thread spins
-/// or yields the processor.
+/// Number of attempts to take the lock after which a waiting thread sleeps between attempts.
+/// Before, the thread spins or yields the processor.
 const ATTEMPTS_BEFORE_SLEEP: u32 = 1000;
 
 /// Duration of a sleep between attempts to take the lock.
 const SLEEP_DURATION: Duration = Duration::from_micros(50);
 
-/// Number of times that a thread yields the processor after a fair unlock, so that waiting threads that spin or yield
-/// can take the lock.
+/// Number of times that a thread yields the processor after a fair unlock, so that waiting threads
+/// that spin or yield can take the lock.
 const FAIR_UNLOCK_YIELDS: u32 = 100;
 
-/// Number of times that a thread sleeps after a fair unlock and [`FAIR_UNLOCK_YIELDS`] yields, so that waiting threads that sleep
-/// can take the lock. More than one sleep is needed, because the kernel may prolong the sleep of a waiting thread.
+/// Number of times that a thread sleeps after a fair unlock and [`FAIR_UNLOCK_YIELDS`] yields, so
+/// that waiting threads that sleep can take the lock. More than one sleep is needed, because the
+/// kernel may prolong the sleep of a waiting thread.
 const FAIR_UNLOCK_SLEEPS: u32 = 8;
 
 impl Spin {
@@ -63,8 +65,9 @@ impl Spin {
     }
 }
 
-/// Yields the processor to threads that wait for the lock; sleeps instead if `left`, the number of remaining
-/// repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps this code out of the fast path.
+/// Yields the processor to threads that wait for the lock; sleeps instead if `left`, the number of
+/// remaining repetitions, is below [`FAIR_UNLOCK_SLEEPS`]. A separate function keeps this code out
+/// of the fast path.
 #[cold]
 #[inline(never)]
 fn yield_to_waiters(left: u32) {
@@ -75,8 +78,8 @@ fn yield_to_waiters(left: u32) {
     }
 }
 
-// SAFETY: only the thread that changes `is_locked` from false to true holds the lock, until it stores false. Acquire and
-// Release order the critical sections.
+// SAFETY: only the thread that changes `is_locked` from false to true holds the lock, until it
+// stores false. Acquire and Release order the critical sections.
 unsafe impl RawMutex for Spin {
     const INIT: Self = Self {
         is_locked: AtomicBool::new(false),
@@ -94,8 +97,8 @@ unsafe impl RawMutex for Spin {
 
     #[inline]
     fn try_lock(&self) -> bool {
-        // The flag is loaded first: if the mutex is locked, its cache line stays with the processor of the thread that holds
-        // the lock.
+        // The flag is loaded first: if the mutex is locked, its cache line stays with the processor
+        // of the thread that holds the lock.
         !self.is_locked() && !self.is_locked.swap(true, Ordering::Acquire)
     }
 

@@ -1,5 +1,6 @@
-//! Atomics, fences and locks for memory that several processes or many threads share: those of the standard library and
-//! of `parking_lot`, or those of the model checker loom, which tries every order in which threads can run.
+//! Atomics, fences and locks for memory that several processes or many threads share: those of the
+//! standard library and of `parking_lot`, or those of the model checker loom, which tries every
+//! order in which threads can run.
 #![forbid(unsafe_code)]
 
 #[cfg(not(all(test, loom)))]
@@ -37,21 +38,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex.lock().expect("nobody panics under it");
 }
 
-/// Has the effect of a sequentially consistent fence, at low cost, if called directly after an atomic read-modify-write
-/// instruction of this thread. That instruction and everything before it are ordered before everything after the call.
+/// Has the effect of a sequentially consistent fence, at low cost, if called directly after an
+/// atomic read-modify-write instruction of this thread. That instruction and everything before it
+/// are ordered before everything after the call.
 #[inline]
 pub(crate) fn fence_after_update() {
-    // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an instruction with a LOCK prefix
-    // (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families").
+    // On x86-64 the read-modify-write is a full fence itself: neither loads nor stores pass an
+    // instruction with a LOCK prefix (Intel SDM volume 3, "Memory Ordering in P6 and More Recent
+    // Processor Families").
     #[cfg(all(target_arch = "x86_64", not(miri), not(all(test, loom))))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(all(test, loom)))))]
     fence(Ordering::SeqCst);
 }
 
-/// Pauses this thread briefly while it waits for another thread, which may need the same processor. `attempt` is the
-/// number of previous pauses in the same wait: the thread spins at first, yields the processor later, and finally
-/// sleeps.
+/// Pauses this thread briefly while it waits for another thread, which may need the same processor.
+/// `attempt` is the number of previous pauses in the same wait: the thread spins at first, yields
+/// the processor later, and finally sleeps.
 pub(crate) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
     match attempt {

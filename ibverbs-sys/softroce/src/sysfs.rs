@@ -1,12 +1,13 @@
 #![forbid(unsafe_code)]
 //! Files of the device under `/sys` and `/dev`, as the kernel has them for its devices.
 //!
-//! This module only describes files. The library for `LD_PRELOAD` (the nested crate `softroce-preload`) shows them to programs.
-//! A program that links this crate does not have these files.
+//! This module only describes files. The library for `LD_PRELOAD` (the nested crate
+//! `softroce-preload`) shows them to programs. A program that links this crate does not have these
+//! files.
 //!
-//! Names and formats are those of the kernel (`Documentation/ABI/stable/sysfs-class-infiniband`), and the set of files is that of
-//! the kernel's Soft-RoCE. Like that device, this one has no parent device, so there is no `device` link, and no file names a
-//! NUMA node.
+//! Names and formats are those of the kernel (`Documentation/ABI/stable/sysfs-class-infiniband`),
+//! and the set of files is that of the kernel's Soft-RoCE. Like that device, this one has no parent
+//! device, so there is no `device` link, and no file names a NUMA node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -41,18 +42,19 @@ pub const SHARED: [&str; 5] = [
     "/sys/devices/virtual/infiniband_verbs",
 ];
 
-/// Target of the link that stands for the device's node in `/dev/infiniband`: a character device that every user may open, and
-/// that supports none of the kernel's commands for verbs.
+/// Target of the link that stands for the device's node in `/dev/infiniband`: a character device
+/// that every user may open, and that supports none of the kernel's commands for verbs.
 pub const NODE: &str = "/dev/null";
 
 /// Device number of [`NODE`], in the format of the file `dev`.
 const NODE_NUMBER: &str = "1:3";
 
-/// Version of the interface between a driver and its library. The device has no driver in the kernel.
+/// Version of the interface between a driver and its library. The device has no driver in the
+/// kernel.
 const ABI_VERSION: u32 = 1;
 
-/// Sets the paths of these files in the device's C object (`dev_path`, `ibdev_path`). Must be called when a library that shows the
-/// files to the program is loaded.
+/// Sets the paths of these files in the device's C object (`dev_path`, `ibdev_path`). Must be
+/// called when a library that shows the files to the program is loaded.
 pub fn show() {
     show_files();
 }
@@ -63,8 +65,8 @@ pub fn device_name() -> &'static str {
     Config::of_process().map_or("softroce0", |config| &config.device)
 }
 
-/// Returns whether the calling thread is executing a function of the real libibverbs, which searches these directories for the
-/// devices of the kernel.
+/// Returns whether the calling thread is executing a function of the real libibverbs, which
+/// searches these directories for the devices of the kernel.
 pub fn is_real_library_running() -> bool {
     InRealLibrary::is()
 }
@@ -89,7 +91,8 @@ struct Gid {
 }
 
 impl State {
-    /// Returns the current state. Until the process has opened the device, the port is down and has no GIDs.
+    /// Returns the current state. Until the process has opened the device, the port is down and has
+    /// no GIDs.
     pub fn present() -> Self {
         // Another thread may hold a lock that is needed here while this process is forked.
         fork::register_handlers();
@@ -109,7 +112,8 @@ impl State {
         }
     }
 
-    /// Returns all files of the device, with their absolute paths. Parent directories come before their files.
+    /// Returns all files of the device, with their absolute paths. Parent directories come before
+    /// their files.
     pub fn files(&self) -> BTreeMap<String, File> {
         let mut files = Files::default();
         let name = device_name();
@@ -211,8 +215,9 @@ impl Files {
         self.line(&keys, 0, &format!("{PARTITION_KEY:#06x}"));
     }
 
-    /// Adds the GID table. As with the kernel, each index has a file, and an empty entry has no type and no interface. Reading
-    /// these two from the kernel's files fails with `EINVAL`; the files here are empty.
+    /// Adds the GID table. As with the kernel, each index has a file, and an empty entry has no
+    /// type and no interface. Reading these two from the kernel's files fails with `EINVAL`; the
+    /// files here are empty.
     fn describe_gids(&mut self, directory: &str, table: &BTreeMap<usize, Gid>) {
         let gids = format!("{directory}/gids");
         let types = format!("{directory}/gid_attrs/types");
@@ -235,7 +240,8 @@ impl Files {
         }
     }
 
-    /// Adds the counters: those of every InfiniBand port (IBTA 16.1.3), and those of this kind of device.
+    /// Adds the counters: those of every InfiniBand port (IBTA 16.1.3), and those of this kind of
+    /// device.
     fn describe_counters(&mut self, directory: &str, counters: &[(&str, u64)]) {
         let standard = format!("{directory}/counters");
         let own = format!("{directory}/hw_counters");

@@ -1,5 +1,5 @@
-//! XRC domains. A domain contains XRC target queue pairs, and the shared receive queues to which peers of these queue
-//! pairs may send (IBTA annex A14).
+//! XRC domains. A domain contains XRC target queue pairs, and the shared receive queues to which
+//! peers of these queue pairs may send (IBTA annex A14).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::context::{DomainId, HasUsage, Refusal, Usage};
 
-/// An open of an XRC domain by a program. All opens of the same file have the same domain ID, but each counts its users
-/// separately.
+/// An open of an XRC domain by a program. All opens of the same file have the same domain ID, but
+/// each counts its users separately.
 #[derive(Debug)]
 pub struct XrcDomain {
     id: DomainId,
@@ -23,7 +23,8 @@ pub type File = (u64, u64);
 
 /// The XRC domains of this process that are identified by files.
 ///
-/// Each process has its own device, so another process that opens the same file gets another domain.
+/// Each process has its own device, so another process that opens the same file gets another
+/// domain.
 #[derive(Debug, Default)]
 pub struct XrcDomains {
     of_files: Mutex<HashMap<File, Opened>>,
@@ -49,8 +50,9 @@ impl HasUsage for XrcDomain {
 }
 
 impl XrcDomains {
-    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`). `create` permits creating a
-    /// domain (`O_CREAT`). If `exclusive` is set as well, the file must not have a domain yet (`O_EXCL`).
+    /// Opens the XRC domain of a file, or creates a domain without a file (`ibv_open_xrcd(3)`).
+    /// `create` permits creating a domain (`O_CREAT`). If `exclusive` is set as well, the file must
+    /// not have a domain yet (`O_EXCL`).
     pub fn open(
         &self,
         file: Option<File>,
@@ -84,7 +86,8 @@ impl XrcDomains {
         }))
     }
 
-    /// Closes an open of an XRC domain. Fails while queue pairs or shared receive queues use this open.
+    /// Closes an open of an XRC domain. Fails while queue pairs or shared receive queues use this
+    /// open.
     pub fn close(&self, domain: &XrcDomain) -> Result<(), Refusal> {
         domain.usage.close()?;
         if let Some(file) = domain.file {
@@ -116,8 +119,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the error number that `ibv_open_xrcd` sets. The manual page does not define it, so the values are those of the
-    /// kernel.
+    /// Returns the error number that `ibv_open_xrcd` sets. The manual page does not define it, so
+    /// the values are those of the kernel.
     pub fn errno(self) -> i32 {
         match self {
             Self::NoFile | Self::AlreadyExists => libc::EINVAL,

@@ -220,8 +220,8 @@ fn bytes_are_found_by_their_address() {
     assert_eq!(found(start, 1), None);
 }
 
-/// Checks that the memory of a region outlives all other references to its block, and is found by the
-/// region's key.
+/// Checks that the memory of a region outlives all other references to its block, and is found by
+/// the region's key.
 #[test]
 fn a_region_keeps_its_block() {
     let registry = Registry::new();

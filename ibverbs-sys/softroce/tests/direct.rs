@@ -455,7 +455,8 @@ fn accidents_meet_packets_from_the_moment_that_they_are_arranged() {
         let after = sent();
         let direct = is_direct() && !arranged;
         assert_eq!(after.0 - before.0, if direct { 10 } else { 0 }, "{round}");
-        // In rounds without faults late duplicates of the round before are still answered by packets.
+        // In rounds without faults late duplicates of the round before are still answered by
+        // packets.
         assert!(direct || after.1 > before.1);
     }
     softroce::faults().set_network(Default::default());
@@ -507,8 +508,8 @@ fn a_peer_that_is_destroyed_is_given_up_in_time() {
     assert_eq!((completion.wr_id, completion.status), (1, exceeded));
 }
 
-/// Checks two threads that post requests to each other's memory and poll, while a third thread moves
-/// one queue pair to ERR. All requests complete in order, and no thread waits for ever.
+/// Checks two threads that post requests to each other's memory and poll, while a third thread
+/// moves one queue pair to ERR. All requests complete in order, and no thread waits for ever.
 #[test]
 fn two_threads_post_towards_each_other_while_a_third_fails_them() {
     let _alone = alone();
@@ -583,8 +584,8 @@ fn talk(own: &End<'_>, peer: &End<'_>, stop: &AtomicBool) {
     }
 }
 
-/// Checks that no copy goes to memory whose registration has ended, because the memory may be unmapped
-/// then.
+/// Checks that no copy goes to memory whose registration has ended, because the memory may be
+/// unmapped then.
 #[test]
 fn memory_goes_away_while_it_is_written() {
     let _alone = alone();
@@ -629,7 +630,8 @@ fn memory_goes_away_while_it_is_written() {
             }
             thread::sleep(Duration::from_micros(round * 37 % 500));
             let (mr, mapping) = (mr.expose_provenance(), mapping.expose_provenance());
-            // SAFETY: no other code uses the region, or the memory after the end of its registration.
+            // SAFETY: no other code uses the region, or the memory after the end of its
+            // registration.
             unsafe {
                 assert_eq!(ibv_dereg_mr(ptr::with_exposed_provenance_mut(mr)), 0);
                 assert_eq!(
@@ -646,8 +648,8 @@ fn memory_goes_away_while_it_is_written() {
     }
 }
 
-/// Checks that a thread that sees the last byte of a message sees all of it, and that a write before a
-/// send is visible when the send is received.
+/// Checks that a thread that sees the last byte of a message sees all of it, and that a write
+/// before a send is visible when the send is received.
 #[test]
 fn what_was_written_is_there_with_its_last_byte_and_before_the_next_receive() {
     let _alone = alone();
@@ -748,7 +750,8 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
             scope.spawn(move || {
                 let end = Instant::now() + LOST;
                 for id in 0..200_u64 {
-                    // A receive is always posted, so that some of the datagrams need not be dropped.
+                    // A receive is always posted, so that some of the datagrams need not be
+                    // dropped.
                     own.post_receive(1 << 32, 4096);
                     let others = all.iter().filter(|other| other.number() != own.number());
                     let to = others.skip(id as usize % 3).map(End::number).next();

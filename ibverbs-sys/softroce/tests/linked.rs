@@ -81,7 +81,8 @@ fn functions_for_files_are_those_of_the_c_library() {
 fn home(function: *const c_void) -> String {
     // SAFETY: zeroes are valid for all fields: null pointers.
     let mut about: libc::Dl_info = unsafe { zeroed() };
-    // SAFETY: any address may be passed, and `about` is valid for writes. The name is a C string of the dynamic linker.
+    // SAFETY: any address may be passed, and `about` is valid for writes. The name is a C string of
+    // the dynamic linker.
     unsafe {
         assert_ne!(libc::dladdr(function, &mut about), 0);
         CStr::from_ptr(about.dli_fname)

@@ -122,7 +122,8 @@ fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
     // A function of headers that do not exist yet, with as many arguments.
     type Later = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
     let later: Call = |qp| unsafe {
-        // SAFETY: newer headers place `wr_flush` behind the functions of these headers, and later ones behind it.
+        // SAFETY: newer headers place `wr_flush` behind the functions of these headers, and later
+        // ones behind it.
         (*qp.add(1).cast::<Later>().add(1))(qp, 0, 0, 0, 0, 0);
     };
     let device = Device::open();

@@ -150,7 +150,8 @@ fn destroyed_queue_pair_takes_its_events_along(device: &Device) {
 }
 
 fn destruction_waits_for_the_acknowledgement(device: &Device) {
-    // The manual of ibv_get_async_event: destroying an object waits for its events' acknowledgements.
+    // The manual of ibv_get_async_event: destroying an object waits for its events'
+    // acknowledgements.
     let srq = limit_reached(device);
     let event = device.unacknowledged_event();
     let raw = srq.raw() as usize;

@@ -1,5 +1,5 @@
-//! Long messages that take a receive. A device may transfer them in other ways than short ones, and in
-//! parts, so the requirements on messages of any length are checked here once more.
+//! Long messages that take a receive. A device may transfer them in other ways than short ones, and
+//! in parts, so the requirements on messages of any length are checked here once more.
 
 use std::time::Duration;
 
@@ -150,8 +150,8 @@ fn write_with_immediate_data_of_an_unreliable_connection_arrives(device: &Device
     }
 }
 
-/// Makes a write wait for the reads and atomics before it: otherwise they may still read what it writes
-/// (IBTA 10.8.3.3).
+/// Makes a write wait for the reads and atomics before it: otherwise they may still read what it
+/// writes (IBTA 10.8.3.3).
 fn fenced(request: Request) -> Request {
     request.flag(ibv_send_flags::IBV_SEND_FENCE)
 }
@@ -160,7 +160,8 @@ fn fenced(request: Request) -> Request {
 fn messages_keep_their_order_with_other_work(device: &Device) {
     device.needs_atomics();
     let Pair { a, b, pd: _pd } = &reliable(device);
-    // At `WORD` of the peer there is a counter; the writes end before it, and the receives begin behind it.
+    // At `WORD` of the peer there is a counter; the writes end before it, and the receives begin
+    // behind it.
     const WORD: usize = 512 << 10;
     let (first, second) = (pattern(LONG, 1), pattern(LONG, 2));
     a.mr.write(0, &first);
@@ -208,7 +209,8 @@ fn messages_keep_their_order_with_other_work(device: &Device) {
     assert!(last == first[..8], "the last read");
 }
 
-/// Posts short writes with immediate data to one place with one call, among sends and reads of that place.
+/// Posts short writes with immediate data to one place with one call, among sends and reads of that
+/// place.
 fn short_writes_with_immediate_data_keep_their_order(device: &Device) {
     const LENGTH: usize = 1000;
     let Pair { a, b, pd: _pd } = &reliable(device);

@@ -1,6 +1,6 @@
-//! The conformance suite: checks every verb, every completion status and every state transition of a
-//! device behind libibverbs. The program runs on any device, reports its cases in the format of the
-//! standard test harness, and counts them per device.
+//! The conformance suite: checks every verb, every completion status and every state transition of
+//! a device behind libibverbs. The program runs on any device, reports its cases in the format of
+//! the standard test harness, and counts them per device.
 //!
 //! ```text
 //! conformance [FILTER...] [--exact] [--skip FILTER] [--list] [--isolate] [--long] [--device NAME]
@@ -14,8 +14,8 @@
 //! - A case that needs what the device does not claim to have says so and is `ignored`.
 //!   Nothing is chosen by a device's name.
 //! - The specification decides what is right. Where a driver is known to differ, `deviations.rs`
-//!   holds the difference and the clause; such a case is a `deviation`, counted apart. One that does
-//!   not differ any more, or differs in another way, has failed.
+//!   holds the difference and the clause; such a case is a `deviation`, counted apart. One that
+//!   does not differ any more, or differs in another way, has failed.
 //! - `--long` adds what takes minutes or gigabytes.
 #![allow(
     clippy::undocumented_unsafe_blocks,

@@ -462,7 +462,8 @@ fn type_2_bind_of_nothing_fails(device: &Device) {
 }
 
 fn type_2_bind_takes_the_tag_of_the_new_key(device: &Device) {
-    // IBTA 10.6.7.2.2: the program chooses the low eight bits of the key, and the device the others.
+    // IBTA 10.6.7.2.2: the program chooses the low eight bits of the key, and the device the
+    // others.
     let ground = Ground::new(device);
     let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
     let b = &ground.pair.b;

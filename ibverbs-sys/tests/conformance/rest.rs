@@ -1,5 +1,5 @@
-//! Cases that do not belong to one object: objects of other contexts, several threads, and verbs that
-//! few devices support. A device without such a verb must return the error for it.
+//! Cases that do not belong to one object: objects of other contexts, several threads, and verbs
+//! that few devices support. A device without such a verb must return the error for it.
 
 use std::ptr;
 use std::thread;

@@ -313,7 +313,8 @@ fn requests_survive_a_resize_that_is_refused(device: &Device) {
 }
 
 fn last_request_reached_is_told(device: &Device) {
-    // IBTA 11.6.3.1, Last WQE Reached: a QP on an SRQ that went to ERR takes no more requests; then this is raised.
+    // IBTA 11.6.3.1, Last WQE Reached: a QP on an SRQ that went to ERR takes no more requests; then
+    // this is raised.
     let shared = Shared::new(device, 1);
     shared.receive(0);
     let qp = &shared.pairs[0].b.qp;

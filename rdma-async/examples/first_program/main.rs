@@ -1,8 +1,8 @@
 //! The introductory program of async-rdma, with only the name of the crate changed.
 //!
 //! `server.rs` and `client.rs` are unchanged modules. The `main` of the client awaits the server,
-//! which is a blocking function because of `#[tokio::main]`. The function awaited here therefore runs
-//! the server on a thread of its own.
+//! which is a blocking function because of `#[tokio::main]`. The function awaited here therefore
+//! runs the server on a thread of its own.
 //!
 //! ```text
 //! cargo run -p rdma-async --example first_program

@@ -1,6 +1,7 @@
 //! Buckets: the entries of a hash table that share a published value.
 //!
-//! An entry is the length of the key, the length of the value, two bytes each, the key and the value.
+//! An entry is the length of the key, the length of the value, two bytes each, the key and the
+//! value.
 
 /// Number of buckets.
 pub(crate) const BUCKETS: usize = 256;
@@ -19,7 +20,8 @@ pub(crate) fn find<'b>(bucket: &'b [u8], key: &[u8]) -> Option<&'b [u8]> {
         .map(|(_, value)| value)
 }
 
-/// Returns the bytes of a bucket in which `key` has the value `value`, or `None` if they are too long.
+/// Returns the bytes of a bucket in which `key` has the value `value`, or `None` if they are too
+/// long.
 pub(crate) fn with(bucket: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let mut changed = Vec::new();
     let others = entries(bucket).filter(|(other, _)| *other != key);

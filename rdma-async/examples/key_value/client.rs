@@ -37,8 +37,8 @@ pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<
 pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
     if wait {
-        // With the first read, the device sets up the memory that it shares with the server's process, for
-        // which the server must run.
+        // With the first read, the device sets up the memory that it shares with the server's
+        // process, for which the server must run.
         for &token in &tokens {
             PublishedReader::new(&rdma, token)?.read().await?;
         }

@@ -1,9 +1,10 @@
 //! The lock: a word in memory of the server, which names its holder.
 //!
-//! The word is 0 while nobody holds the lock. Else its upper half is the number of the holder, and its lower
-//! half changes each time the holder renews its lease. A worker that has seen the same word for the time of
-//! the lease takes the lock: the holder has died, or does no longer act as the holder. So the clocks of the
-//! hosts need not agree; they only have to run at about the same speed.
+//! The word is 0 while nobody holds the lock. Else its upper half is the number of the holder, and
+//! its lower half changes each time the holder renews its lease. A worker that has seen the same
+//! word for the time of the lease takes the lock: the holder has died, or does no longer act as the
+//! holder. So the clocks of the hosts need not agree; they only have to run at about the same
+//! speed.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,8 @@ impl<'a> Lock<'a> {
         let own = u64::from(self.id) << 32;
         let mut seen = (0, Instant::now());
         loop {
-            // The lease begins before the lock is taken, so that it ends here before it ends for others.
+            // The lease begins before the lock is taken, so that it ends here before it ends for
+            // others.
             let begun = Instant::now();
             let is_over = seen.1.elapsed() >= self.lease;
             let expected = if is_over { seen.0 } else { 0 };
@@ -61,8 +63,8 @@ impl<'a> Lock<'a> {
 }
 
 impl Held<'_, '_> {
-    /// Returns an error if half of the lease has passed: another worker may soon take the lock. A worker calls
-    /// this before each access to what the lock protects.
+    /// Returns an error if half of the lease has passed: another worker may soon take the lock. A
+    /// worker calls this before each access to what the lock protects.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let held = self.renewed.elapsed();
         anyhow::ensure!(

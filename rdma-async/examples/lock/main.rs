@@ -5,9 +5,9 @@
 //! lock work 127.0.0.1:7473 --id 1 --count 100
 //! ```
 //!
-//! The server only has the memory of the lock and of a counter. A worker takes the lock, reads the counter,
-//! and writes the next number. Without the lock, numbers would be lost. If a worker dies while it holds the
-//! lock, another one takes the lock after the time of the lease.
+//! The server only has the memory of the lock and of a counter. A worker takes the lock, reads the
+//! counter, and writes the next number. Without the lock, numbers would be lost. If a worker dies
+//! while it holds the lock, another one takes the lock after the time of the lease.
 
 mod lease;
 mod server;

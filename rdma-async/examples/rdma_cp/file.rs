@@ -86,7 +86,8 @@ pub(crate) async fn long(link: &mut Link) -> anyhow::Result<u64> {
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// Returns the CRC-32 of the first `len` bytes of a file, as a hasher that further bytes can be added to.
+/// Returns the CRC-32 of the first `len` bytes of a file, as a hasher that further bytes can be
+/// added to.
 pub(crate) fn checksum(path: &Path, len: u64) -> io::Result<crc32fast::Hasher> {
     let mut hasher = crc32fast::Hasher::new();
     let mut rest = File::open(path)?.take(len);

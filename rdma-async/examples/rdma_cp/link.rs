@@ -134,7 +134,8 @@ impl Link {
     /// Waits for the next bytes, at most `most`. Fails at the end of the connection.
     pub(crate) async fn receive_some(&mut self, most: usize) -> io::Result<Arrived> {
         match self {
-            // A chunk has no bytes behind the file: the sender waits for the checksum before it sends more.
+            // A chunk has no bytes behind the file: the sender waits for the checksum before it
+            // sends more.
             Self::Rdma(stream) => match stream.read_chunk().await? {
                 Some(chunk) => Ok(Arrived::Chunk(chunk)),
                 None => Err(io::ErrorKind::UnexpectedEof.into()),

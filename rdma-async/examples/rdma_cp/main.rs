@@ -5,9 +5,9 @@
 //! rdma_cp send FILE HOST:7471                            # on the other
 //! ```
 //!
-//! The receiver keeps what has arrived in `NAME.part`. If a copy is interrupted, the next one goes on
-//! behind the bytes that are there, after comparing their checksums. When all bytes have arrived and their
-//! checksum is right, the file gets its name.
+//! The receiver keeps what has arrived in `NAME.part`. If a copy is interrupted, the next one goes
+//! on behind the bytes that are there, after comparing their checksums. When all bytes have arrived
+//! and their checksum is right, the file gets its name.
 
 mod file;
 mod link;

@@ -88,8 +88,8 @@ pub(crate) async fn send(
     Ok(())
 }
 
-/// Returns the offset of the first byte to send, and the checksum of the bytes before: those that the
-/// receiver has if they are right, or else none.
+/// Returns the offset of the first byte to send, and the checksum of the bytes before: those that
+/// the receiver has if they are right, or else none.
 async fn first_to_send(
     path: &Path,
     size: u64,

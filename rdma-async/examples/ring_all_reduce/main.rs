@@ -4,10 +4,11 @@
 //! ring_all_reduce --rank 0 --ranks 4
 //! ```
 //!
-//! Each process prints the address at which it listens, and reads the address of the next rank from standard
-//! input. The vector of N ranks has N chunks. In N - 1 steps, each rank passes one chunk on and adds the chunk
-//! that it gets; after that each rank has one complete chunk. In N - 1 more steps, the complete chunks go
-//! around. A piece of a chunk is a message, which the receiver reads from the sender's memory.
+//! Each process prints the address at which it listens, and reads the address of the next rank from
+//! standard input. The vector of N ranks has N chunks. In N - 1 steps, each rank passes one chunk
+//! on and adds the chunk that it gets; after that each rank has one complete chunk. In N - 1 more
+//! steps, the complete chunks go around. A piece of a chunk is a message, which the receiver reads
+//! from the sender's memory.
 
 mod ring;
 mod vector;

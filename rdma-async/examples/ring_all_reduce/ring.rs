@@ -41,8 +41,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends the pieces of a chunk to the next rank, and hands each piece from the previous rank to `take`, with
-    /// the piece of the vector at its place.
+    /// Sends the pieces of a chunk to the next rank, and hands each piece from the previous rank to
+    /// `take`, with the piece of the vector at its place.
     async fn pass(
         &self,
         sent: &[LocalMr],

@@ -1,4 +1,5 @@
-//! Checks `axum::serve` with a listener of rdma-async, and clients of hyper-util with its connector.
+//! Checks `axum::serve` with a listener of rdma-async, and clients of hyper-util with its
+//! connector.
 
 use std::io;
 use std::net::SocketAddr;

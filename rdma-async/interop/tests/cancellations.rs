@@ -115,8 +115,8 @@ impl Ends {
     }
 }
 
-/// Runs `requests` for a number of connections at the same time, with a connector, the URI of the server,
-/// and a seed for each.
+/// Runs `requests` for a number of connections at the same time, with a connector, the URI of the
+/// server, and a seed for each.
 async fn connections<F: Future<Output = ()> + Send + 'static>(
     count: usize,
     address: SocketAddr,
@@ -233,8 +233,8 @@ async fn http1_round(count: usize) {
     in_time("the server's end", serving).await.unwrap();
 }
 
-/// Checks that a round leaves nothing, compared with a small round before it, which creates what is created
-/// once.
+/// Checks that a round leaves nothing, compared with a small round before it, which creates what is
+/// created once.
 async fn leaks_nothing(round: impl AsyncFn(usize)) {
     // One test at a time: both count the objects of the whole process.
     static TURN: Mutex<()> = Mutex::const_new(());

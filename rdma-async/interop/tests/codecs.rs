@@ -93,7 +93,8 @@ async fn a_line_that_is_too_long_is_refused<T: Transport>() {
         refused,
         Err(LinesCodecError::MaxLineLengthExceeded)
     ));
-    // `None` ends the use of a framed stream after an error; the codec then goes on behind the line.
+    // `None` ends the use of a framed stream after an error; the codec then goes on behind the
+    // line.
     let mut next = in_time("a line", server.next()).await;
     while next.is_none() {
         next = in_time("a line", server.next()).await;

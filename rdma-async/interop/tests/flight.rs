@@ -56,8 +56,8 @@ fn encoded(count: usize) -> impl futures_util::Stream<Item = Result<FlightData, 
     FlightDataEncoderBuilder::new().build(stream::iter((0..count).map(batch).map(Ok)))
 }
 
-/// Checks that a stream has `count` batches, and returns the number of their rows. The encoder splits
-/// long batches.
+/// Checks that a stream has `count` batches, and returns the number of their rows. The encoder
+/// splits long batches.
 async fn check(mut batches: FlightRecordBatchStream, count: usize) -> Result<usize, FlightError> {
     let mut rows = 0;
     while let Some(found) = in_time("a batch", batches.try_next()).await? {

@@ -8,7 +8,8 @@ use rdma_async_interop::data::{self, Check};
 use rdma_async_interop::{Rdma, Tcp, in_time, pair, run};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-/// Runs a test over RDMA, whose streams implement the traits themselves, and over TCP by an adapter.
+/// Runs a test over RDMA, whose streams implement the traits themselves, and over TCP by an
+/// adapter.
 macro_rules! over_each {
     ($($test:ident),+ $(,)?) => {
         mod rdma {

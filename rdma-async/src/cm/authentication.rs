@@ -1,14 +1,15 @@
 //! Authentication by messages of a new connection, before the application gets the connection.
 //!
-//! The accepting end sends its nonce. The connecting end answers with its own nonce, followed by its token.
-//! If the token is right, the accepting end sends its token. If that is right as well, the connecting end sends
-//! an empty message, after which the accepting end may use the connection.
+//! The accepting end sends its nonce. The connecting end answers with its own nonce, followed by
+//! its token. If the token is right, the accepting end sends its token. If that is right as well,
+//! the connecting end sends an empty message, after which the accepting end may use the connection.
 //!
-//! The tokens depend on both nonces, and on the [terms](Private), the IP addresses and the queue pairs of both
-//! ends, so that an attacker cannot pass them on between two connections of its own.
+//! The tokens depend on both nonces, and on the [terms](Private), the IP addresses and the queue
+//! pairs of both ends, so that an attacker cannot pass them on between two connections of its own.
 //!
-//! Each end accepts requests for memory and long messages from the moment at which the other end may send
-//! them: before the message by which the other end learns that the authentication has succeeded.
+//! Each end accepts requests for memory and long messages from the moment at which the other end
+//! may send them: before the message by which the other end learns that the authentication has
+//! succeeded.
 
 use std::alloc::Layout;
 use std::mem;
@@ -30,8 +31,8 @@ pub(super) struct Side {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates the two ends of a connection to each other, if they do so at all. `end` is the role of this
-/// end.
+/// Authenticates the two ends of a connection to each other, if they do so at all. `end` is the
+/// role of this end.
 pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
@@ -61,8 +62,9 @@ pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Re
     Ok(rdma)
 }
 
-/// Guard that ends a connection unless the authentication succeeds. A connection that is only dropped is kept
-/// for its last messages, so a peer that cannot prove itself could make this end keep any number of them.
+/// Guard that ends a connection unless the authentication succeeds. A connection that is only
+/// dropped is kept for its last messages, so a peer that cannot prove itself could make this end
+/// keep any number of them.
 struct EndUnlessProved<'c>(&'c Connection);
 
 impl Drop for EndUnlessProved<'_> {
@@ -73,8 +75,9 @@ impl Drop for EndUnlessProved<'_> {
 }
 
 impl Side {
-    /// Returns the private data, the IP address and the queue pair of this end, which both ends see alike.
-    /// An attacker between two connections has other ones, so a token that it passes on is wrong there.
+    /// Returns the private data, the IP address and the queue pair of this end, which both ends see
+    /// alike. An attacker between two connections has other ones, so a token that it passes on is
+    /// wrong there.
     fn description(&self, queue_pair: u32) -> Option<Vec<u8>> {
         let address = match self.address?.ip().to_canonical() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),

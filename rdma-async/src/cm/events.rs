@@ -11,7 +11,8 @@ use super::private;
 use crate::error::{Error, Result};
 use crate::handshake::refused;
 
-/// Channel of connection identifiers that is registered with the current runtime. A single task waits for its events.
+/// Channel of connection identifiers that is registered with the current runtime. A single task
+/// waits for its events.
 #[derive(Debug)]
 pub(crate) struct Events {
     channel: AsyncFd<EventChannel>,
@@ -20,8 +21,9 @@ pub(crate) struct Events {
 impl Events {
     pub(super) fn new() -> Result<Self> {
         let channel = EventChannel::new()?;
-        // The replacement of `new` is unsafe because a type may return a different descriptor each time,
-        // or one that it does not own. A channel always returns its own descriptor, open while it lives.
+        // The replacement of `new` is unsafe because a type may return a different descriptor each
+        // time, or one that it does not own. A channel always returns its own descriptor, open
+        // while it lives.
         #[expect(
             deprecated,
             reason = "the replacement is unsafe for types unlike this one"

@@ -1,8 +1,9 @@
-//! Connections by the connection manager (rdma_cm) of the system, which only devices of the kernel have.
+//! Connections by the connection manager (rdma_cm) of the system, which only devices of the kernel
+//! have.
 //!
-//! The connection manager exchanges the parameters of the queue pairs, and private data: the terms of each
-//! end, and one byte that says whether the end authenticates. Authentication then uses messages of the new
-//! connection, which grants no memory before.
+//! The connection manager exchanges the parameters of the queue pairs, and private data: the terms
+//! of each end, and one byte that says whether the end authenticates. Authentication then uses
+//! messages of the new connection, which grants no memory before.
 
 mod authentication;
 mod events;
@@ -42,9 +43,10 @@ use crate::rdma::Rdma;
 const BACKLOG: u32 = 1024;
 
 impl RdmaBuilder {
-    /// Creates a connector to the peer that listens at an IP address by the connection manager of the
-    /// system (rdma_cm), see [`CmListener`]. The connection manager chooses the device by the route to the
-    /// peer, and the path; [`Self::options`], [`Self::port`] and [`Self::gid_index`] have no effect.
+    /// Creates a connector to the peer that listens at an IP address by the connection manager of
+    /// the system (rdma_cm), see [`CmListener`]. The connection manager chooses the device by the
+    /// route to the peer, and the path; [`Self::options`], [`Self::port`] and [`Self::gid_index`]
+    /// have no effect.
     pub fn cm_connector(self, address: SocketAddr) -> CmConnector {
         CmConnector {
             devices: Devices::new(self),
@@ -52,12 +54,13 @@ impl RdmaBuilder {
         }
     }
 
-    /// Listens at an IP address of RDMA devices by the connection manager of the system (rdma_cm). The
-    /// unspecified address stands for those of all devices, and port 0 for a free port.
+    /// Listens at an IP address of RDMA devices by the connection manager of the system (rdma_cm).
+    /// The unspecified address stands for those of all devices, and port 0 for a free port.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the system has no connection manager, or the address cannot be listened at.
+    /// [`Error::Verbs`] if the system has no connection manager, or the address cannot be listened
+    /// at.
     #[doc(alias = "rdma_listen")]
     pub fn cm_bind(self, address: SocketAddr) -> Result<CmListener> {
         let events = Events::new()?;
@@ -174,8 +177,8 @@ fn sides(id: &ConnectionId, own: Private, theirs: Private) -> (Side, Side) {
     (own, side(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before the peer
-/// has proved itself, if the ends authenticate.
+/// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before
+/// the peer has proved itself, if the ends authenticate.
 fn attach(
     room: Room,
     pair: QueuePair,
@@ -197,7 +200,8 @@ fn attach(
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
-    /// Request of the peer whose handshake begins as soon as there is room. Dropped before the channel.
+    /// Request of the peer whose handshake begins as soon as there is room. Dropped before the
+    /// channel.
     waiting: Option<ConnectionRequest>,
     /// Dropped before its channel.
     id: ConnectionId,
@@ -225,19 +229,20 @@ impl CmListener {
         self.id.local_address()
     }
 
-    /// Waits until the next peer has connected, and returns its connection. Can be called again after an
-    /// error of one peer. Cancel-safe: dropping the future loses no connection.
+    /// Waits until the next peer has connected, and returns its connection. Can be called again
+    /// after an error of one peer. Cancel-safe: dropping the future loses no connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`] if the handshake of a peer failed or exceeded the time limit of connecting, and
-    /// [`Error::Verbs`] if the device cannot create a queue pair or the connection manager fails.
+    /// [`Error::Handshake`] if the handshake of a peer failed or exceeded the time limit of
+    /// connecting, and [`Error::Verbs`] if the device cannot create a queue pair or the connection
+    /// manager fails.
     pub async fn accept(&mut self) -> Result<Rdma> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when there is
-    /// one.
+    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when
+    /// there is one.
     ///
     /// # Errors
     ///

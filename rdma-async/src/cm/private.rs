@@ -59,8 +59,8 @@ pub(super) fn rejection(reason: &str) -> Vec<u8> {
     [&REJECTION[..], reason].concat()
 }
 
-/// Returns the reason in the private data of a rejection, which zeros follow, or `None` if the data is of
-/// another program.
+/// Returns the reason in the private data of a rejection, which zeros follow, or `None` if the data
+/// is of another program.
 pub(super) fn reason_of(bytes: &[u8]) -> Option<String> {
     let reason = bytes.strip_prefix(&REJECTION)?;
     let end = reason.iter().position(|&byte| byte == 0);

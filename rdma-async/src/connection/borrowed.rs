@@ -22,7 +22,8 @@ impl Borrowed {
         ended
     }
 
-    /// Sets the flag of a lease that the peer has ended. Has no effect if this end has returned it before.
+    /// Sets the flag of a lease that the peer has ended. Has no effect if this end has returned it
+    /// before.
     pub(super) fn end(&self, lease: u64) {
         if let Some(ended) = self.ends.lock().remove(&lease) {
             ended.store(true, Ordering::Release);

@@ -15,9 +15,9 @@ use super::link::Link;
 use crate::error::Error;
 use crate::observe::OpenConnection;
 
-/// Maximum time for which a dropped connection is kept until the peer has its last messages. Also the
-/// maximum time that operations in flight get after the peer has closed the connection, because the
-/// peer keeps its queue pair for as long.
+/// Maximum time for which a dropped connection is kept until the peer has its last messages. Also
+/// the maximum time that operations in flight get after the peer has closed the connection, because
+/// the peer keeps its queue pair for as long.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Time between two checks of the operations in flight, while a connection ends.
@@ -71,8 +71,9 @@ struct Lingering {
 }
 
 impl Lingering {
-    /// Keeps a stream while the peer takes its bytes: as after the close of a TCP socket, the bytes that
-    /// were written are delivered. A peer that takes none for [`RdmaBuilder::response_timeout`] loses them.
+    /// Keeps a stream while the peer takes its bytes: as after the close of a TCP socket, the bytes
+    /// that were written are delivered. A peer that takes none for
+    /// [`RdmaBuilder::response_timeout`] loses them.
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -99,8 +100,8 @@ struct PeerGone {
 }
 
 impl ControlTask {
-    /// Starts the control task of a connection on the current runtime. Returns the sender to which the
-    /// connection is passed when the application drops it.
+    /// Starts the control task of a connection on the current runtime. Returns the sender to which
+    /// the connection is passed when the application drops it.
     pub(crate) fn spawn(attached: Attached, link: Link) -> oneshot::Sender<Arc<Connection>> {
         let (sender, dropped) = oneshot::channel();
         let connection = Arc::clone(&attached.0);
@@ -179,8 +180,8 @@ impl ControlTask {
         }
     }
 
-    /// Sends a message to the peer if the link needs one now, and nothing else is in flight: a peer that is
-    /// gone does not acknowledge the message, which ends the connection.
+    /// Sends a message to the peer if the link needs one now, and nothing else is in flight: a peer
+    /// that is gone does not acknowledge the message, which ends the connection.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -200,12 +201,12 @@ impl ControlTask {
         });
     }
 
-    /// Returns whether a dropped connection can be freed: it has failed, for example because the peer
-    /// has closed its end, or [`LINGER`] has passed. Shuts down this side of the link once the peer has
-    /// everything.
+    /// Returns whether a dropped connection can be freed: it has failed, for example because the
+    /// peer has closed its end, or [`LINGER`] has passed. Shuts down this side of the link once the
+    /// peer has everything.
     ///
-    /// Until the peer closes its end, the queue pair is kept, to acknowledge the peer's last messages
-    /// again if the first acknowledgements were lost.
+    /// Until the peer closes its end, the queue pair is kept, to acknowledge the peer's last
+    /// messages again if the first acknowledgements were lost.
     async fn has_lingered(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;

@@ -1,6 +1,7 @@
 //! Credits: permissions to send one message each, which bound the messages in flight.
 //!
-//! The peer returns a credit, in the header of its own messages, when it can accept another message.
+//! The peer returns a credit, in the header of its own messages, when it can accept another
+//! message.
 
 use std::sync::atomic::Ordering;
 

@@ -48,7 +48,8 @@ impl Connection {
         self.settings.keep_alive / 2
     }
 
-    /// Sends a message without content, unless a request is in flight, which tests the peer as well.
+    /// Sends a message without content, unless a request is in flight, which tests the peer as
+    /// well.
     pub(super) fn probe(&self) {
         if self.is_settled() {
             self.send_control(Kind::Credit);

@@ -35,10 +35,11 @@ pub(crate) struct Credits {
 pub(crate) enum Kind {
     /// Message of the application, which follows the header.
     Data,
-    /// Message of the application that is too long for one piece. The receiver reads it from `memory`
-    /// and then sends [`Kind::RendezvousDone`].
+    /// Message of the application that is too long for one piece. The receiver reads it from
+    /// `memory` and then sends [`Kind::RendezvousDone`].
     Rendezvous { id: u64, memory: RemoteMemory },
-    /// End of the rendezvous `id`: `read` is set if the message was read, and clear if reading failed.
+    /// End of the rendezvous `id`: `read` is set if the message was read, and clear if reading
+    /// failed.
     RendezvousDone { id: u64, read: bool },
     /// Request for memory of this size and alignment.
     Request { id: u64, size: u64, align: u64 },
@@ -120,8 +121,8 @@ impl fmt::Display for Refusal {
 }
 
 impl Frame {
-    /// Writes the frame to the start of `room`, which must have at least [`MAX_FRAME_LEN`] bytes, and
-    /// returns its length.
+    /// Writes the frame to the start of `room`, which must have at least [`MAX_FRAME_LEN`] bytes,
+    /// and returns its length.
     pub(crate) fn encode(&self, room: &mut [u8]) -> usize {
         let (kind, id) = match self.kind {
             Kind::Data => (1, 0),
@@ -178,8 +179,8 @@ impl Frame {
         }
     }
 
-    /// Reads a frame from the start of a message, or returns `None` if it is invalid. The bytes after
-    /// a [`Kind::Data`] header are the payload.
+    /// Reads a frame from the start of a message, or returns `None` if it is invalid. The bytes
+    /// after a [`Kind::Data`] header are the payload.
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let (header, body) = message.split_at_checked(HEADER_LEN)?;
         let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

@@ -1,4 +1,5 @@
-//! The message handler: a function of the program that is called within the poll that finds a message.
+//! The message handler: a function of the program that is called within the poll that finds a
+//! message.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,14 +29,14 @@ pub struct Poster<'c> {
 }
 
 impl Poster<'_> {
-    /// Posts a message, but never waits. Returns `false`, and posts nothing, if the peer has no room
-    /// for a further message or the send queue is full. The device gets the message at the end of the
-    /// turn.
+    /// Posts a message, but never waits. Returns `false`, and posts nothing, if the peer has no
+    /// room for a further message or the send queue is full. The device gets the message at the end
+    /// of the turn.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
-    /// device refuses the request, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if
+    /// the device refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }

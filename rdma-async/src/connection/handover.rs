@@ -87,8 +87,8 @@ impl Connection {
         lent.map_err(|(_, error)| error.into())
     }
 
-    /// Lends memory with only those of the peer's access rights that are in `allowed`, without sending
-    /// anything to the peer. On an error, returns the region.
+    /// Lends memory with only those of the peer's access rights that are in `allowed`, without
+    /// sending anything to the peer. On an error, returns the region.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
@@ -131,8 +131,8 @@ impl Connection {
         let kind = Kind::Offer { lease, memory };
         let attempt = || {
             reservation.send_offer(|| {
-                // The reservation may have ended before it knew of the offer, or while the offer waited for
-                // room: the peer would learn of the end before the offer.
+                // The reservation may have ended before it knew of the offer, or while the offer
+                // waited for room: the peer would learn of the end before the offer.
                 if !self.leases.is_open(lease) {
                     return Err(NotAccepted::Refused(Box::new(Error::LeaseEnded)));
                 }
@@ -148,8 +148,8 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Ends the access of a lease at the device, and tells the peer if the memory was offered. Returns `None`
-    /// if the peer has ended the lease before.
+    /// Ends the access of a lease at the device, and tells the peer if the memory was offered.
+    /// Returns `None` if the peer has ended the lease before.
     pub(crate) fn end_lease(
         &self,
         lease: u64,
@@ -162,7 +162,8 @@ impl Connection {
         Some(ended)
     }
 
-    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    /// Returns the number of leases that this end has ended, and that the peer has not returned
+    /// since.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
@@ -173,7 +174,8 @@ impl Connection {
         self.leases.granted()
     }
 
-    /// Ends the leases of requested memory whose time limit has passed. The peer's operations on them then fail.
+    /// Ends the leases of requested memory whose time limit has passed. The peer's operations on
+    /// them then fail.
     pub(super) fn end_overdue_leases(&self) {
         while let Some(lease) = self.leases.next_overdue(Instant::now()) {
             // On an error the device may still access the memory, which is then not freed.

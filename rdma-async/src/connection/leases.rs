@@ -15,7 +15,8 @@ use crate::memory::{Charge, GrantedMemory, LocalMr, Parts, PieceLender};
 use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
-/// Leases of a connection. Each has a memory registration of its own, whose removal ends the access.
+/// Leases of a connection. Each has a memory registration of its own, whose removal ends the
+/// access.
 #[derive(Debug)]
 pub(super) struct Leases {
     open: Mutex<Open>,
@@ -26,15 +27,15 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
-    /// Leases that this end has ended, and that the peer has not returned or released since. Each with
-    /// whether the peer had requested the memory.
+    /// Leases that this end has ended, and that the peer has not returned or released since. Each
+    /// with whether the peer had requested the memory.
     revoked: HashMap<u64, bool>,
     /// Number of revoked leases whose memory the peer had requested.
     revoked_requests: usize,
     /// Bytes and regions that are lent because the peer requested them.
     requested: GrantedMemory,
-    /// Ends of the leases with a time limit, which is the same for all, in their order. Contains leases that
-    /// the peer has ended before.
+    /// Ends of the leases with a time limit, which is the same for all, in their order. Contains
+    /// leases that the peer has ended before.
     ends: VecDeque<(Instant, u64)>,
 }
 
@@ -105,14 +106,14 @@ impl Leases {
         self.open.lock().requested
     }
 
-    /// Returns the number of regions that the peer has requested and not returned since, whose access this end
-    /// has ended.
+    /// Returns the number of regions that the peer has requested and not returned since, whose
+    /// access this end has ended.
     pub(super) fn unreturned(&self) -> usize {
         self.open.lock().revoked_requests
     }
 
-    /// Returns the number of the first lease whose time limit has passed, after it was removed from the list of
-    /// limits.
+    /// Returns the number of the first lease whose time limit has passed, after it was removed from
+    /// the list of limits.
     pub(super) fn next_overdue(&self, now: Instant) -> Option<u64> {
         let mut open = self.open.lock();
         let &(end, id) = open.ends.front()?;
@@ -144,8 +145,9 @@ impl Leases {
         self.open.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region, which `charge` charges to the peer if it requested the region. Returns the id of the
-    /// lease, and the address, length and key for the peer. On an error, returns the region.
+    /// Lends a region, which `charge` charges to the peer if it requested the region. Returns the
+    /// id of the lease, and the address, length and key for the peer. On an error, returns the
+    /// region.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -199,7 +201,8 @@ impl Leases {
         }
     }
 
-    /// Ends a lease at the request of the peer. Returns `None` for an id that the peer was not told.
+    /// Ends a lease at the request of the peer. Returns `None` for an id that the peer was not
+    /// told.
     pub(super) fn end_by_peer(&self, id: u64) -> Option<Given> {
         let lease = {
             let mut open = self.open.lock();
@@ -231,14 +234,15 @@ impl Leases {
         self.open.lock().forget_revoked(id);
     }
 
-    /// Returns the number of leases that this end has ended, and that the peer has not returned since.
+    /// Returns the number of leases that this end has ended, and that the peer has not returned
+    /// since.
     #[cfg(test)]
     pub(super) fn revoked(&self) -> usize {
         self.open.lock().revoked.len()
     }
 
-    /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is set, the
-    /// peer will return or release the lease when it learns of its end.
+    /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is
+    /// set, the peer will return or release the lease when it learns of its end.
     pub(super) fn end(
         &self,
         id: u64,
@@ -280,8 +284,8 @@ impl Lease {
         } = self;
         match memory.revoke() {
             Ok(memory) => Ok(paste(lead, memory, tail, lender)),
-            // The device may still access the memory. Dropping it frees no memory that the device can
-            // access.
+            // The device may still access the memory. Dropping it frees no memory that the device
+            // can access.
             Err(refused) => Err(refused.error),
         }
     }

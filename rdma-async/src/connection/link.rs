@@ -1,5 +1,5 @@
-//! The link of a connection: the means, beside the queue pair, by which each end learns that the other has
-//! closed the connection.
+//! The link of a connection: the means, beside the queue pair, by which each end learns that the
+//! other has closed the connection.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -61,8 +61,8 @@ impl Link {
         }
     }
 
-    /// Tells the peer that this end sends nothing more, if closing the link does not. Returns whether a
-    /// message to the peer is on its way.
+    /// Tells the peer that this end sends nothing more, if closing the link does not. Returns
+    /// whether a message to the peer is on its way.
     pub(super) fn say_end(&self, connection: &Connection) -> bool {
         match self {
             Self::Tcp(_) | Self::Manager(_) => false,

@@ -57,8 +57,8 @@ impl Connection {
         }
     }
 
-    /// Submits a message of one piece, and returns its number, or `None` if it would have to wait for
-    /// a credit or for room.
+    /// Submits a message of one piece, and returns its number, or `None` if it would have to wait
+    /// for a credit or for room.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -97,7 +97,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Returns the bytes of a message if they can be copied into the request, or else a claim on them.
+    /// Returns the bytes of a message if they can be copied into the request, or else a claim on
+    /// them.
     pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
         if HEADER_LEN + message.length() <= self.inline {
             return Ok(Payload::Copied(message.try_as_slice()?));

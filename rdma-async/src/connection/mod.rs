@@ -251,7 +251,8 @@ impl Connection {
         waiters.wait_for(|| self.failure().cloned()).await
     }
 
-    /// Ends the connection with this error: requests in flight are flushed, and all waiters are woken.
+    /// Ends the connection with this error: requests in flight are flushed, and all waiters are
+    /// woken.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_err() {
             return;
@@ -315,8 +316,8 @@ impl Connection {
         self.outbox.is_empty() && !has_outgoing && self.sender.lock().is_settled()
     }
 
-    /// Waits until the peer has received everything that was sent, and has read the messages that are
-    /// too long for one piece.
+    /// Waits until the peer has received everything that was sent, and has read the messages that
+    /// are too long for one piece.
     pub(crate) async fn settle(&self) -> Result<()> {
         self.post_staged();
         let limit = self.settings.response_timeout;
@@ -460,8 +461,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the request with this number, and therefore all before it, has completed. Returns
-    /// at once for `None`.
+    /// Waits until the request with this number, and therefore all before it, has completed.
+    /// Returns at once for `None`.
     pub(crate) async fn finish(&self, last: Option<u64>) -> Result<()> {
         match last {
             Some(number) => self.operation(number, None).await.map(drop),
@@ -525,8 +526,8 @@ impl Connection {
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls for a short time until `attempt` returns a value, unless a future waits for a request of
-    /// this connection or other tasks would be delayed.
+    /// Polls for a short time until `attempt` returns a value, unless a future waits for a request
+    /// of this connection or other tasks would be delayed.
     #[inline(never)]
     fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {
@@ -535,8 +536,8 @@ impl Connection {
         self.post_and_poll_briefly(attempt)
     }
 
-    /// Posts the staged requests and polls for a short time, if nobody else polls: the driver, which posts
-    /// them at the end of the turn, does not run meanwhile.
+    /// Posts the staged requests and polls for a short time, if nobody else polls: the driver,
+    /// which posts them at the end of the turn, does not run meanwhile.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;

@@ -1,6 +1,6 @@
 //! Loom models of what futures share with the thread that polls: the requests of a connection, and
-//! the tasks that wait for credits, room and messages. They explore every interleaving of the threads,
-//! and every value that their loads may return.
+//! the tasks that wait for credits, room and messages. They explore every interleaving of the
+//! threads, and every value that their loads may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom_models" cargo test --release -p rdma-async --lib connection::models
@@ -22,8 +22,8 @@ use super::send_state::{AwaitedBy, Posted, SendState};
 use super::sender::Sender;
 use super::waiters::Waiters;
 
-/// Number of requests in flight, in place of the device's send queue. Changed only under the lock of
-/// the sender.
+/// Number of requests in flight, in place of the device's send queue. Changed only under the lock
+/// of the sender.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
 
@@ -58,7 +58,8 @@ impl Requests {
         Arc::new(Self { sender, device })
     }
 
-    /// Accepts a request that a future waits for. Returns its number, or `None` if there is no room.
+    /// Accepts a request that a future waits for. Returns its number, or `None` if there is no
+    /// room.
     fn begin(&self, place: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {
@@ -92,7 +93,8 @@ impl Requests {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls for the end of a request, as its future does. Resolves to `true` if the request succeeded.
+    /// Polls for the end of a request, as its future does. Resolves to `true` if the request
+    /// succeeded.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -213,8 +215,8 @@ fn a_dropped_future_leaves_the_next_request_in_its_slot_alone() {
     });
 }
 
-/// Checks that a dropped atomic, which completes afterwards, gives its place to the next atomic, and
-/// that the future of the latter gets the right result.
+/// Checks that a dropped atomic, which completes afterwards, gives its place to the next atomic,
+/// and that the future of the latter gets the right result.
 #[test]
 fn a_place_for_a_result_is_used_again_while_its_first_request_completes() {
     loom::model(|| {
@@ -326,8 +328,8 @@ fn a_message_that_arrives_is_taken_by_who_waits_for_it() {
     });
 }
 
-/// Checks that a task that stops waiting, after a change that both wait for, does not take the wake of
-/// the other task with it.
+/// Checks that a task that stops waiting, after a change that both wait for, does not take the wake
+/// of the other task with it.
 #[test]
 fn a_waiter_that_is_dropped_takes_no_wake_from_the_others() {
     loom::model(|| {

@@ -10,7 +10,8 @@ use super::Connection;
 use super::results::ResultSlot;
 use crate::error::Result;
 
-/// Future of an accepted operation. Resolves to the result of an atomic, or to 0 for other operations.
+/// Future of an accepted operation. Resolves to the result of an atomic, or to 0 for other
+/// operations.
 ///
 /// Dropping the future leaves the operation in flight: its memory stays claimed until it has
 /// completed.

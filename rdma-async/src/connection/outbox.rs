@@ -12,7 +12,8 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of answers that wait for credits. A peer that requests more violates the protocol.
+/// Maximum number of answers that wait for credits. A peer that requests more violates the
+/// protocol.
 const ANSWERS: usize = 4096;
 
 /// Control messages that wait for a credit or for room in the send queue.
@@ -25,8 +26,8 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
-    /// Number of answers to requests of the peer among the messages. The number of other messages is
-    /// bounded by the peer's credits.
+    /// Number of answers to requests of the peer among the messages. The number of other messages
+    /// is bounded by the peer's credits.
     answers: usize,
 }
 
@@ -43,8 +44,9 @@ impl Outbox {
         !self.waiting.load(Ordering::Acquire)
     }
 
-    /// Drops all waiting messages, because the connection has ended. While a thread hands messages to the
-    /// device, which may be this thread, the messages remain until the connection is dropped.
+    /// Drops all waiting messages, because the connection has ended. While a thread hands messages
+    /// to the device, which may be this thread, the messages remain until the connection is
+    /// dropped.
     pub(super) fn clear(&self) {
         let Some(mut queue) = self.queue.try_lock() else {
             return;
@@ -59,8 +61,8 @@ fn is_answer(kind: Kind) -> bool {
 }
 
 impl Connection {
-    /// Sends a control message as soon as a credit and room in the send queue are available. Returns
-    /// without waiting.
+    /// Sends a control message as soon as a credit and room in the send queue are available.
+    /// Returns without waiting.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;
@@ -89,7 +91,8 @@ impl Connection {
             {
                 let mut queue = self.outbox.queue.lock();
                 if queue.messages.front() != Some(&Kind::Credit) {
-                    // Queued first, since the other messages may be waiting for credits of the peer.
+                    // Queued first, since the other messages may be waiting for credits of the
+                    // peer.
                     queue.messages.push_front(Kind::Credit);
                     self.outbox.waiting.store(true, Ordering::Release);
                 }
@@ -104,13 +107,14 @@ impl Connection {
     /// released the lock of the queue.
     pub(super) fn flush_outbox(&self) {
         // Orders the caller's change before the check of the outbox. A thread that fills the outbox
-        // checks for credits and room afterwards, so at least one of the two sees the other's change.
+        // checks for credits and room afterwards, so at least one of the two sees the other's
+        // change.
         fence(Ordering::SeqCst);
         self.flush_outbox_into_room();
     }
 
-    /// Sends messages like [`Self::flush_outbox`], but without a fence: the caller made room under the
-    /// lock of the send queue, which orders the change before the check of the outbox.
+    /// Sends messages like [`Self::flush_outbox`], but without a fence: the caller made room under
+    /// the lock of the send queue, which orders the change before the check of the outbox.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
         if self.outbox.waiting.load(Ordering::Acquire)

@@ -1,9 +1,9 @@
 //! Outgoing bytes of a stream: pieces that wait for credits and for room in the send queue.
 //!
-//! A piece that is not longer than the peer's receives is sent as a message. A longer piece is sent by
-//! [rendezvous](super::rendezvous): the peer reads it from this end's memory. The pieces leave without
-//! any task of the application, as soon as credits and room are available. An empty message is the end
-//! of the stream.
+//! A piece that is not longer than the peer's receives is sent as a message. A longer piece is sent
+//! by [rendezvous](super::rendezvous): the peer reads it from this end's memory. The pieces leave
+//! without any task of the application, as soon as credits and room are available. An empty message
+//! is the end of the stream.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -38,7 +38,8 @@ pub(super) struct Outgoing {
     bytes: AtomicUsize,
     /// Set while a piece or the end of the stream waits.
     has_any: AtomicBool,
-    /// Set once pieces were dropped, because the connection ended before they were handed to the device.
+    /// Set once pieces were dropped, because the connection ended before they were handed to the
+    /// device.
     has_lost: AtomicBool,
     /// Number of bytes, accepted and not taken by the peer, from which writers wait.
     limit: usize,
@@ -87,8 +88,8 @@ impl Outgoing {
         &self.room
     }
 
-    /// Drops all pieces, because the connection has ended. While a thread hands pieces to the device, which
-    /// may be this thread, the pieces remain until the connection is dropped.
+    /// Drops all pieces, because the connection has ended. While a thread hands pieces to the
+    /// device, which may be this thread, the pieces remain until the connection is dropped.
     pub(super) fn clear(&self) {
         let Some(mut pieces) = self.pieces.try_lock() else {
             return;
@@ -118,7 +119,8 @@ impl Pieces {
 }
 
 impl Connection {
-    /// Makes this connection a stream, which accepts up to `limit` bytes that the peer has not taken.
+    /// Makes this connection a stream, which accepts up to `limit` bytes that the peer has not
+    /// taken.
     pub(crate) fn begin_stream(&self) {
         let limit = self.settings.stream_buffer;
         self.outgoing.get_or_init(|| Outgoing::new(limit));
@@ -158,7 +160,8 @@ impl Connection {
                 added => added.unwrap_or(0),
             };
             accepted += added;
-            // Room can come at any time. The bytes of the next slice must not follow a part of this one.
+            // Room can come at any time. The bytes of the next slice must not follow a part of this
+            // one.
             if added < slice.len() {
                 break;
             }
@@ -211,8 +214,8 @@ impl Connection {
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection if accepted bytes of the stream were not handed to the
-    /// device before.
+    /// Returns the error that ended the connection if accepted bytes of the stream were not handed
+    /// to the device before.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -229,8 +232,8 @@ impl Connection {
         self.outgoing().room.wait_for(attempt).await;
     }
 
-    /// Returns the number of bytes of a stream that the peer has not taken, as far as this end knows.
-    /// Returns 0 if the connection is no stream.
+    /// Returns the number of bytes of a stream that the peer has not taken, as far as this end
+    /// knows. Returns 0 if the connection is no stream.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.outgoing.get().map_or(0, |outgoing| {
             outgoing.bytes.load(Ordering::Relaxed) + self.replies.lent_bytes()
@@ -239,8 +242,8 @@ impl Connection {
 
     /// Hands the closed pieces to the device while credits and room are available.
     ///
-    /// Every function that makes a data credit or room available calls this afterwards, after it has
-    /// released the lock of the send queue.
+    /// Every function that makes a data credit or room available calls this afterwards, after it
+    /// has released the lock of the send queue.
     #[inline]
     pub(super) fn flush_outgoing(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -248,7 +251,8 @@ impl Connection {
         }
     }
 
-    /// Hands all pieces to the device, and the open piece too, while credits and room are available.
+    /// Hands all pieces to the device, and the open piece too, while credits and room are
+    /// available.
     #[inline]
     pub(super) fn flush_outgoing_and_open(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -290,8 +294,8 @@ impl Connection {
             .map(|number| number.is_some())
     }
 
-    /// Copies bytes into pieces, until all are copied, the limit is reached or memory is missing, and returns
-    /// the number of copied bytes. Fails only if none is copied.
+    /// Copies bytes into pieces, until all are copied, the limit is reached or memory is missing,
+    /// and returns the number of copied bytes. Fails only if none is copied.
     fn add_bytes(
         &self,
         outgoing: &Outgoing,
@@ -340,8 +344,8 @@ impl Connection {
     }
 
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
-        // Orders the caller's change before the check. A thread that adds a piece checks for credits
-        // and room afterwards, so at least one of the two sees the other's change.
+        // Orders the caller's change before the check. A thread that adds a piece checks for
+        // credits and room afterwards, so at least one of the two sees the other's change.
         fence(Ordering::SeqCst);
         if outgoing.is_empty() {
             return;
@@ -407,8 +411,8 @@ impl Connection {
         self.try_submit(credit, Kind::Data, Payload::Nothing)
     }
 
-    /// Submits a message, and spends its credit. Returns `false`, and returns the credit, if the send queue
-    /// is full.
+    /// Submits a message, and spends its credit. Returns `false`, and returns the credit, if the
+    /// send queue is full.
     fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
         match self.submit_frame(kind, &mut payload, None, HOW) {
             Ok(_) => {

@@ -1,8 +1,8 @@
 //! Long messages of the application, which are sent by rendezvous: the sender lends its memory, the
 //! receiver reads it, and then notifies the sender.
 //!
-//! A receiver also reads the long messages that have arrived behind the one that it takes. Otherwise
-//! each read would wait until the sender has acknowledged the notification before it.
+//! A receiver also reads the long messages that have arrived behind the one that it takes.
+//! Otherwise each read would wait until the sender has acknowledged the notification before it.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -80,8 +80,8 @@ impl Ahead {
 }
 
 impl Connection {
-    /// Sends a message that is too long for one piece: lends its memory, and waits until the peer has
-    /// read it.
+    /// Sends a message that is too long for one piece: lends its memory, and waits until the peer
+    /// has read it.
     pub(super) async fn send_by_rendezvous(
         &self,
         claim: ReadClaim,
@@ -132,8 +132,8 @@ impl Connection {
         }
     }
 
-    /// Reads a long message from the peer's memory, unless it was read ahead, and notifies the peer. If
-    /// the future is dropped, the next receive continues with the same message.
+    /// Reads a long message from the peer's memory, unless it was read ahead, and notifies the
+    /// peer. If the future is dropped, the next receive continues with the same message.
     async fn receive_long(&self, message: Incoming) -> Result<(LocalMr, Option<u32>)> {
         let mut taken = PutBack {
             connection: self,
@@ -176,8 +176,9 @@ impl Connection {
             id: *id,
             read: outcome.is_ok(),
         };
-        // The sender waits for this notification, which the device delivers once it is posted. If the
-        // connection has failed, the sender sees that, and the message that was read is still valid.
+        // The sender waits for this notification, which the device delivers once it is posted. If
+        // the connection has failed, the sender sees that, and the message that was read is still
+        // valid.
         if let Err(error) = self.post_control_frame(kind).await {
             self.fail(error);
         }
@@ -189,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// Begins to read a message from the peer's memory, after waiting for room for the request. Returns
-    /// the number of the request, and the memory that it reads into.
+    /// Begins to read a message from the peer's memory, after waiting for room for the request.
+    /// Returns the number of the request, and the memory that it reads into.
     async fn begin_read(&self, memory: RemoteMemory) -> Result<(u64, LocalMr)> {
         let mut region = self.memory_for(memory)?;
         let claim = claim_write(&mut region)?;
@@ -199,8 +200,8 @@ impl Connection {
         Ok((number, region))
     }
 
-    /// Begins to read the long messages at the front of the inbox, which the application takes next.
-    /// Stops at the first message that would have to wait or that exceeds a limit.
+    /// Begins to read the long messages at the front of the inbox, which the application takes
+    /// next. Stops at the first message that would have to wait or that exceeds a limit.
     fn read_ahead(&self) {
         let mut bytes = 0;
         let mut has_any = false;
@@ -243,8 +244,9 @@ impl Connection {
         }
     }
 
-    /// Begins to read a message from the peer's memory, like [`Self::begin_read`]. Returns `None` if that
-    /// would have to wait or is not possible: the receive of this message then reports the error.
+    /// Begins to read a message from the peer's memory, like [`Self::begin_read`]. Returns `None`
+    /// if that would have to wait or is not possible: the receive of this message then reports the
+    /// error.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;
@@ -298,8 +300,8 @@ impl Incoming {
     }
 }
 
-/// Guard of a long message that is being received: if it is dropped early, the next receive gets the
-/// message.
+/// Guard of a long message that is being received: if it is dropped early, the next receive gets
+/// the message.
 struct PutBack<'c> {
     connection: &'c Connection,
     message: Option<Incoming>,

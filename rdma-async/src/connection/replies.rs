@@ -51,7 +51,8 @@ pub(super) struct Question<'a> {
 }
 
 impl Replies {
-    /// Registers a question and returns it. `lent` is the memory that the peer uses until it answers.
+    /// Registers a question and returns it. `lent` is the memory that the peer uses until it
+    /// answers.
     pub(super) fn ask(&self, lent: Option<LentMemory>) -> Question<'_> {
         let (asker, answer) = oneshot::channel();
         let mut table = self.table.lock();

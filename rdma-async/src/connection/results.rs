@@ -61,7 +61,8 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic, which [`Self::value`] returns once the completion is visible.
+    /// Stores the result of an atomic, which [`Self::value`] returns once the completion is
+    /// visible.
     pub(super) fn set(&self, place: ResultSlot, value: u64) {
         self.values()[usize::from(place.0)].store(value, Ordering::Relaxed);
     }

@@ -2,8 +2,8 @@
 //!
 //! An accepted request gets a number. Requests of a reliable connection complete in order, so a
 //! request has ended if its number is below the count of ended requests. A request is handed to the
-//! device at once if no other is in flight. Otherwise it is staged, and handed over at the end of the
-//! turn (one round of the driver task), with the other staged requests and under one doorbell.
+//! device at once if no other is in flight. Otherwise it is staged, and handed over at the end of
+//! the turn (one round of the driver task), with the other staged requests and under one doorbell.
 
 use std::task::Waker;
 
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 
 /// Number of staged requests that are handed over without waiting for the end of the turn.
 const MAX_STAGED: usize = 32;
-/// Number of bytes from which a request is signaled, that is, has a completion of its own, so that its
-/// memory is released early.
+/// Number of bytes from which a request is signaled, that is, has a completion of its own, so that
+/// its memory is released early.
 const LARGE: usize = 16 << 10;
 
 /// Wait for an accepted request: by a future, or by nothing.
@@ -89,12 +89,13 @@ enum Staged {
     Held(Work, Memory),
 }
 
-/// Send queue and the state of its requests that have not ended. `Q` is another type only in models.
+/// Send queue and the state of its requests that have not ended. `Q` is another type only in
+/// models.
 #[derive(Debug)]
 pub(super) struct SendState<Q = SendQueue<Memory>> {
     queue: Q,
-    /// Maximum number of requests that have not ended. The queue may be longer than was requested, but the
-    /// completion queue has no entries for the difference.
+    /// Maximum number of requests that have not ended. The queue may be longer than was requested,
+    /// but the completion queue has no entries for the difference.
     limit: usize,
     /// State of each request: request `n` is at `n` modulo the length, which is a power of two.
     slots: Box<[Slot]>,
@@ -133,8 +134,8 @@ impl Posted for SendQueue<Memory> {
 }
 
 impl<Q: Posted> SendState<Q> {
-    /// Creates the state of a queue for `capacity` requests, with at most `limit` requests that have
-    /// not ended.
+    /// Creates the state of a queue for `capacity` requests, with at most `limit` requests that
+    /// have not ended.
     pub(super) fn new(queue: Q, capacity: usize, limit: usize) -> Self {
         let slots = capacity.next_power_of_two();
         Self {
@@ -211,15 +212,15 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
-    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed over
-    /// now.
+    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed
+    /// over now.
     #[inline]
     pub(super) fn is_batch_full(&self) -> bool {
         self.staged.len() >= MAX_STAGED
     }
 
-    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the wakers
-    /// of their futures to `wakes`, and returns the number of the first cancelled request.
+    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the
+    /// wakers of their futures to `wakes`, and returns the number of the first cancelled request.
     pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
         self.staged.clear();
         self.staged_bytes.clear();
@@ -264,8 +265,8 @@ impl<Q: Posted> SendState<Q> {
         self.awaited <= 1
     }
 
-    /// Registers `waker`, which is woken when the request ends, unless the request has ended. Returns the
-    /// waker that was replaced, which the caller drops outside of the lock.
+    /// Registers `waker`, which is woken when the request ends, unless the request has ended.
+    /// Returns the waker that was replaced, which the caller drops outside of the lock.
     #[must_use = "a waker is dropped outside of the lock"]
     pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
@@ -351,8 +352,8 @@ impl SendState {
         Ok(self.count(awaited_by, true, place))
     }
 
-    /// Returns whether the next request is to be handed to the device now. If so, the staged requests
-    /// have been handed over before it.
+    /// Returns whether the next request is to be handed to the device now. If so, the staged
+    /// requests have been handed over before it.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
         if self.is_settled() {
@@ -403,13 +404,14 @@ impl SendState {
         }
         drop(batch);
         self.staged_bytes.clear();
-        // A request that was accepted before the others are given up would take the number of one of them.
+        // A request that was accepted before the others are given up would take the number of one
+        // of them.
         self.is_closed |= outcome.is_err();
         outcome
     }
 
-    /// Ends the requests that a completion completes: stores the results of atomics, adds the wakers
-    /// of futures to `wakes`, and passes the memory of each request to `recycle`.
+    /// Ends the requests that a completion completes: stores the results of atomics, adds the
+    /// wakers of futures to `wakes`, and passes the memory of each request to `recycle`.
     #[inline]
     pub(super) fn complete(
         &mut self,

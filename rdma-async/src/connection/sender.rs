@@ -101,7 +101,8 @@ impl<Q: Posted> Sender<Q> {
         number >= self.given_up_from.load(Ordering::Acquire)
     }
 
-    /// Returns the error of this request, or `None` if the request did not fail or was only flushed.
+    /// Returns the error of this request, or `None` if the request did not fail or was only
+    /// flushed.
     pub(super) fn own_failure(&self, number: u64) -> Option<WorkError> {
         let (failed, error) = self.first_failure.get()?;
         (*failed == number).then_some(*error)
@@ -141,15 +142,15 @@ impl<Q: Posted> Sender<Q> {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` like [`Self::register`]. Returns `None`, and registers nothing, if no other
-    /// future waits for a request.
+    /// Registers `waker` like [`Self::register`]. Returns `None`, and registers nothing, if no
+    /// other future waits for a request.
     pub(super) fn register_unless_alone(&self, number: u64, waker: &Waker) -> Option<bool> {
         let state = self.lock();
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
     }
 
-    /// Registers `waker`, which is woken when the request ends. Returns whether the request has ended
-    /// or will never be announced, so that the future must not wait for `waker`.
+    /// Registers `waker`, which is woken when the request ends. Returns whether the request has
+    /// ended or will never be announced, so that the future must not wait for `waker`.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
         self.register_in(self.lock(), number, waker)
     }
@@ -179,8 +180,8 @@ impl<Q: Posted> Sender<Q> {
         }
     }
 
-    /// Ends requests by `end`, so that their futures see it. Unless `is_success` is set, the last of
-    /// them has failed. Returns `false` if none has ended.
+    /// Ends requests by `end`, so that their futures see it. Unless `is_success` is set, the last
+    /// of them has failed. Returns `false` if none has ended.
     #[inline]
     pub(super) fn end(
         &self,
@@ -196,7 +197,8 @@ impl<Q: Posted> Sender<Q> {
             self.failed_from
                 .fetch_min(ended.count - 1, Ordering::AcqRel);
         }
-        // Stored under the lock: a future that registers a waker later sees that its request has ended.
+        // Stored under the lock: a future that registers a waker later sees that its request has
+        // ended.
         self.ended.store(ended.count, Ordering::Release);
         true
     }
@@ -264,8 +266,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Ends the connection if the device refused requests that were staged before the one that was not
-    /// accepted: no completion ends them.
+    /// Ends the connection if the device refused requests that were staged before the one that was
+    /// not accepted: no completion ends them.
     #[cold]
     fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
         let is_closed = state.is_closed();
@@ -275,8 +277,8 @@ impl Connection {
         }
     }
 
-    /// Hands the staged requests to the device, or adds the connection to the turn, at whose end they
-    /// are handed over.
+    /// Hands the staged requests to the device, or adds the connection to the turn, at whose end
+    /// they are handed over.
     #[inline(never)]
     fn turn(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);

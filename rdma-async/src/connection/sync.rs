@@ -35,8 +35,8 @@ mod choice {
         }
     }
 
-    /// Notification with the interface of tokio's, which loom cannot model. Tokio's futures count as
-    /// waiting from their creation, and these only from `enable`.
+    /// Notification with the interface of tokio's, which loom cannot model. Tokio's futures count
+    /// as waiting from their creation, and these only from `enable`.
     #[derive(Debug, Default)]
     pub(in crate::connection) struct Notify(Mutex<State>);
 

@@ -23,8 +23,8 @@ impl Waiters {
         }
     }
 
-    /// Wakes all waiting tasks like [`Self::wake`], but without a fence: the caller must have made its
-    /// change under a lock that `attempt` of every waiter takes.
+    /// Wakes all waiting tasks like [`Self::wake`], but without a fence: the caller must have made
+    /// its change under a lock that `attempt` of every waiter takes.
     #[inline]
     pub(super) fn wake_in_order(&self) {
         // The lock orders both sides: a waiter counts itself before it takes the lock.

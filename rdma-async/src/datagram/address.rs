@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 
 /// The address of a [`DatagramSocket`](crate::DatagramSocket).
 ///
-/// `Display` and `FromStr` use the IP address of the GID, the LID, the number of the queue pair and the Q_Key, for example
-/// `::ffff:10.0.0.1/0/18/0x11111111`.
+/// `Display` and `FromStr` use the IP address of the GID, the LID, the number of the queue pair and
+/// the Q_Key, for example `::ffff:10.0.0.1/0/18/0x11111111`.
 ///
 /// ```
 /// use rdma_async::DatagramAddress;
@@ -36,7 +36,8 @@ impl DatagramAddress {
     /// Number of bytes of [`Self::to_bytes`].
     pub const ENCODED_LEN: usize = 26;
 
-    /// Returns the address as bytes: GID, LID, number of the queue pair and Q_Key, in network byte order.
+    /// Returns the address as bytes: GID, LID, number of the queue pair and Q_Key, in network byte
+    /// order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..16].copy_from_slice(&self.gid.0);

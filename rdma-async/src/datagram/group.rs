@@ -27,8 +27,8 @@ impl GroupMember {
 }
 
 impl DatagramSocket {
-    /// Joins a multicast group: the socket gets a copy of each datagram to the group. All members and
-    /// senders need the same [queue key](crate::RdmaBuilder::queue_key).
+    /// Joins a multicast group: the socket gets a copy of each datagram to the group. All members
+    /// and senders need the same [queue key](crate::RdmaBuilder::queue_key).
     ///
     /// For RoCE v2. The host joins the group too, on the interface of this socket's GID.
     ///
@@ -54,8 +54,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the address is of no group or the device cannot join it, [`Error::Tcp`] if the
-    /// host cannot join it.
+    /// [`Error::Verbs`] if the address is of no group or the device cannot join it, [`Error::Tcp`]
+    /// if the host cannot join it.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn join(&self, group: IpAddr) -> Result<GroupMember> {
         let membership = self.queue_pair.attach_to_group(multicast_gid(group)?, 0)?;

@@ -18,15 +18,15 @@ use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, PieceLender, claim_read};
 
-/// A socket for datagrams (unreliable datagram transport): one queue pair sends to any number of peers and
-/// multicast groups, and receives from all.
+/// A socket for datagrams (unreliable datagram transport): one queue pair sends to any number of
+/// peers and multicast groups, and receives from all.
 ///
-/// A datagram has at most [`Self::max_len`] bytes and arrives completely or not at all. The network may
-/// lose datagrams, and the receiver's device drops those for which there is no room:
+/// A datagram has at most [`Self::max_len`] bytes and arrives completely or not at all. The network
+/// may lose datagrams, and the receiver's device drops those for which there is no room:
 /// [`RdmaBuilder::receive_depth`] datagrams wait for [`Self::receive_from`].
 ///
-/// Every operation takes `&self`, so that any number of tasks can use the socket concurrently. It is
-/// driven by these tasks alone; there is no task in the background.
+/// Every operation takes `&self`, so that any number of tasks can use the socket concurrently. It
+/// is driven by these tasks alone; there is no task in the background.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -72,15 +72,15 @@ impl fmt::Debug for DatagramSocket {
 pub struct Datagram {
     /// The bytes.
     pub region: LocalMr,
-    /// Address of the sender, with the Q_Key of this socket: a datagram does not contain that of its
-    /// sender.
+    /// Address of the sender, with the Q_Key of this socket: a datagram does not contain that of
+    /// its sender.
     pub source: DatagramAddress,
     /// Number that was sent along, if any.
     pub immediate: Option<u32>,
 }
 
-/// A destination of datagrams, created by [`DatagramSocket::peer`] or [`DatagramSocket::group`]. Clones are
-/// cheap.
+/// A destination of datagrams, created by [`DatagramSocket::peer`] or [`DatagramSocket::group`].
+/// Clones are cheap.
 #[doc(alias = "ibv_ah")]
 #[derive(Debug, Clone)]
 pub struct DatagramPeer {
@@ -158,7 +158,8 @@ impl DatagramSocket {
         self.queue_pair.address().mtu.bytes()
     }
 
-    /// Prepares the path to a peer. A program keeps the result for as long as it sends to that peer.
+    /// Prepares the path to a peer. A program keeps the result for as long as it sends to that
+    /// peer.
     ///
     /// # Errors
     ///
@@ -176,12 +177,14 @@ impl DatagramSocket {
         })
     }
 
-    /// Sends a datagram, and waits until the device has sent it. That the peer gets it is not certain.
+    /// Sends a datagram, and waits until the device has sent it. That the peer gets it is not
+    /// certain.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`], [`Error::Verbs`] if an operation
-    /// is writing to the message, [`Error::Work`] if the device cannot send it, which ends the socket.
+    /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`], [`Error::Verbs`] if an
+    /// operation is writing to the message, [`Error::Work`] if the device cannot send it, which
+    /// ends the socket.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send_to(
         &self,
@@ -222,12 +225,13 @@ impl DatagramSocket {
         self.queues.send(claim, &peer.destination, immediate).await
     }
 
-    /// Waits for the next datagram, and returns it. Cancel-safe: dropping the future loses no datagram.
+    /// Waits for the next datagram, and returns it. Cancel-safe: dropping the future loses no
+    /// datagram.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if no memory can be registered for a further receive, [`Error::Work`] if the
-    /// device has ended the socket.
+    /// [`Error::Verbs`] if no memory can be registered for a further receive, [`Error::Work`] if
+    /// the device has ended the socket.
     pub async fn receive_from(&self) -> Result<Datagram> {
         let Arrived {
             region,

@@ -36,7 +36,8 @@ struct Inner {
     sends: SendQueue<ReadClaim>,
     receives: ReceiveQueue<WriteClaim>,
     lender: Arc<PieceLender>,
-    /// Numbers of datagrams that were handed to the device, and that it has sent. They are sent in order.
+    /// Numbers of datagrams that were handed to the device, and that it has sent. They are sent in
+    /// order.
     posted: u64,
     sent: u64,
     arrived: VecDeque<Arrived>,
@@ -52,7 +53,8 @@ pub(super) struct Arrived {
     pub(super) immediate: Option<u32>,
 }
 
-/// Creates a completion queue with `entries`, and its channel, which is registered with the current runtime.
+/// Creates a completion queue with `entries`, and its channel, which is registered with the current
+/// runtime.
 pub(super) fn completions(
     domain: &ProtectionDomain,
     entries: u32,
@@ -63,8 +65,9 @@ pub(super) fn completions(
         .completion_queue(entries)
         .channel(&channel)
         .build()?;
-    // The replacement of `new` is unsafe because a type may return a different descriptor each time,
-    // or one that it does not own. A channel always returns its own descriptor, open while it lives.
+    // The replacement of `new` is unsafe because a type may return a different descriptor each
+    // time, or one that it does not own. A channel always returns its own descriptor, open while it
+    // lives.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types unlike this one"
@@ -164,8 +167,8 @@ impl Queues {
                     let mut ready = ready.map_err(|source| {
                         Error::tcp("waiting for", "completions", source)
                     })?;
-                    // No await until the next poll: a task that is dropped here would keep a completion
-                    // from the others.
+                    // No await until the next poll: a task that is dropped here would keep a
+                    // completion from the others.
                     while self.channel.get_ref().next_event()?.is_some() {}
                     ready.clear_ready();
                 }
@@ -174,8 +177,8 @@ impl Queues {
         }
     }
 
-    /// Polls, and returns the result of `attempt`, or `None` if the task must wait: the next completion is
-    /// then announced.
+    /// Polls, and returns the result of `attempt`, or `None` if the task must wait: the next
+    /// completion is then announced.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,

@@ -1,8 +1,9 @@
 //! Authentication during the handshake, after the hello of the connecting end.
 //!
-//! The accepting end sends a challenge with a nonce. The connecting end answers with a nonce of its own
-//! and its token. If the token is right, the accepting end sends its hello, followed by its own token.
-//! Both tokens depend on both nonces, so that a recorded handshake is worthless, and on the hellos.
+//! The accepting end sends a challenge with a nonce. The connecting end answers with a nonce of its
+//! own and its token. If the token is right, the accepting end sends its hello, followed by its own
+//! token. Both tokens depend on both nonces, so that a recorded handshake is worthless, and on the
+//! hellos.
 //!
 //! ```text
 //! challenge: magic (8), nonce of the accepting end (32)
@@ -33,7 +34,8 @@ pub(super) struct Proved {
     connecting: Nonce,
 }
 
-/// Sends a challenge to a peer with this hello, and checks the proof. Sends a denial if it is wrong.
+/// Sends a challenge to a peer with this hello, and checks the proof. Sends a denial if it is
+/// wrong.
 pub(super) async fn challenge(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -75,8 +77,8 @@ pub(super) fn answer(
     bytes
 }
 
-/// Reads the answer to the hello `own` of the connecting end, and returns the hello of the peer. Answers a
-/// challenge, and checks the token of the peer.
+/// Reads the answer to the hello `own` of the connecting end, and returns the hello of the peer.
+/// Answers a challenge, and checks the token of the peer.
 pub(super) async fn read_answer(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -96,7 +98,8 @@ pub(super) async fn read_answer(
     }
 }
 
-/// Answers a challenge, whose magic was read, and returns the hello of the peer if its token is right.
+/// Answers a challenge, whose magic was read, and returns the hello of the peer if its token is
+/// right.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,

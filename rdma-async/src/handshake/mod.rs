@@ -2,11 +2,12 @@
 //!
 //! The connecting end sends a [`Hello`] first and the accepting end answers with one. Both then
 //! connect their queue pairs and send [`READY`], after which either may send messages. The TCP
-//! connection stays open without further data; its end means that the peer has closed the connection.
+//! connection stays open without further data; its end means that the peer has closed the
+//! connection.
 //!
 //! An accepting end with an [`Authenticator`](crate::Authenticator) answers the first hello with a
-//! challenge instead, and sends its hello only after the proof of the peer: see [`authentication`]. An
-//! end that refuses the peer sends a [denial](denial) with the reason.
+//! challenge instead, and sends its hello only after the proof of the peer: see [`authentication`].
+//! An end that refuses the peer sends a [denial](denial) with the reason.
 
 mod authentication;
 mod denial;
@@ -51,8 +52,9 @@ pub(crate) async fn connect(
     finish(local, stream, peer, remote).await
 }
 
-/// Performs the handshake of the accepting end. Creates no queue pair before the peer has sent a valid
-/// [`Hello`] and, if the settings have an authenticator, a valid proof; then sets `has_proved`.
+/// Performs the handshake of the accepting end. Creates no queue pair before the peer has sent a
+/// valid [`Hello`] and, if the settings have an authenticator, a valid proof; then sets
+/// `has_proved`.
 pub(crate) async fn accept(
     place: Template,
     mut stream: TcpStream,
@@ -160,8 +162,8 @@ async fn finish(
     Ok(Rdma::new(connection, task, address, peer))
 }
 
-/// Returns the error of a queue pair that cannot be connected. An error with an errno comes from the
-/// device: the peer's endpoint is unusable.
+/// Returns the error of a queue pair that cannot be connected. An error with an errno comes from
+/// the device: the peer's endpoint is unusable.
 pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error {
     match error.errno() {
         Some(_) => refused(peer, format!("its queue pair cannot be reached: {error}")),

@@ -29,8 +29,8 @@ impl Ledger {
         peers.get(&peer.to_canonical()).copied().unwrap_or_default()
     }
 
-    /// Charges a region to a peer until the returned value is dropped. Returns `None` if the peer would hold
-    /// more than `limit` bytes.
+    /// Charges a region to a peer until the returned value is dropped. Returns `None` if the peer
+    /// would hold more than `limit` bytes.
     pub(crate) fn charge(
         self: &Arc<Self>,
         peer: IpAddr,

@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 
 /// Registered memory of this process.
 ///
-/// Operations take the region, or a slice of it, by reference. The program cannot read the bytes while
-/// an operation is writing to them, and cannot write the bytes while any operation is using them.
-/// While the future lives, its borrow prevents such an access. If the future is dropped earlier, a
-/// claim prevents it until the operation has completed.
+/// Operations take the region, or a slice of it, by reference. The program cannot read the bytes
+/// while an operation is writing to them, and cannot write the bytes while any operation is using
+/// them. While the future lives, its borrow prevents such an access. If the future is dropped
+/// earlier, a claim prevents it until the operation has completed.
 #[derive(Debug)]
 pub struct LocalMr {
     /// `None` only within `drop` and `into_parts`.
@@ -108,8 +108,8 @@ impl LocalMr {
     ///
     /// # Errors
     ///
-    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using it,
-    /// or with [`Error::InvalidArgument`] if `at` is greater than the length.
+    /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
+    /// it, or with [`Error::InvalidArgument`] if `at` is greater than the length.
     pub fn split_at(self, at: usize) -> Result<(Self, Self), (Self, Error)> {
         if at > self.range.len() {
             let reason = format!("byte {at} is not one of its {}", self.range.len());
@@ -182,7 +182,8 @@ impl LocalMr {
         })
     }
 
-    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the region.
+    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the
+    /// region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<LocalMrSliceMut<'_>> {
         let range = inside(&self.range, &range)?;
         Some(LocalMrSliceMut {
@@ -296,8 +297,8 @@ pub trait LocalMrReadAccess: sealed::Memory {
     ///
     /// # Panics
     ///
-    /// If an operation whose future was dropped is still writing to the bytes. [`Self::try_as_slice`]
-    /// returns an error instead.
+    /// If an operation whose future was dropped is still writing to the bytes.
+    /// [`Self::try_as_slice`] returns an error instead.
     fn as_slice(&self) -> &[u8] {
         match self.try_as_slice() {
             Ok(bytes) => bytes,
@@ -323,8 +324,8 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
     ///
     /// # Panics
     ///
-    /// If an operation whose future was dropped is still using the bytes. [`Self::try_as_mut_slice`]
-    /// returns an error instead.
+    /// If an operation whose future was dropped is still using the bytes.
+    /// [`Self::try_as_mut_slice`] returns an error instead.
     fn as_mut_slice(&mut self) -> &mut [u8] {
         match self.try_as_mut_slice() {
             Ok(bytes) => bytes,
@@ -336,7 +337,8 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
     ///
     /// # Errors
     ///
-    /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still using the bytes.
+    /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still using the
+    /// bytes.
     fn try_as_mut_slice(&mut self) -> Result<&mut [u8]> {
         let (memory, range) = self.shared_mut();
         Ok(&mut memory.bytes_mut()?[range])

@@ -17,8 +17,8 @@ const SMALLEST: usize = UNIT;
 const LARGEST: usize = 64 << 20;
 /// Approximate number of bytes of small pieces that are registered together.
 const CHUNK: usize = 64 << 10;
-/// Approximate number of bytes of small pieces in huge pages that are registered together: a page of the
-/// usual size.
+/// Approximate number of bytes of small pieces in huge pages that are registered together: a page
+/// of the usual size.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Limit of the bytes that are kept of each size; 4 to 4096 pieces of a size are kept.
 const KEPT_BYTES: usize = 16 << 20;
@@ -112,7 +112,8 @@ impl Pool {
         }
     }
 
-    /// Returns the lender of memory with room for `layout`, and the size and alignment of its piece.
+    /// Returns the lender of memory with room for `layout`, and the size and alignment of its
+    /// piece.
     fn lender_of(&self, layout: Layout) -> Result<(&Arc<PieceLender>, Layout)> {
         let size = layout
             .size()
@@ -143,8 +144,8 @@ pub(crate) struct PieceLender {
     huge_pages: HugePages,
     /// Use of the pool of the pieces, if they belong to one.
     usage: Option<Arc<Usage>>,
-    /// Pieces without any other holder. The piece that was kept last is used next, because its memory
-    /// is still in the caches of the processor.
+    /// Pieces without any other holder. The piece that was kept last is used next, because its
+    /// memory is still in the caches of the processor.
     kept: Mutex<Vec<SharedBuffer>>,
     /// Pieces that were put back while an operation in flight was still using them.
     claimed: Mutex<Vec<SharedBuffer>>,
@@ -197,8 +198,8 @@ impl PieceLender {
         } else if !piece.is_unclaimed() {
             self.claimed.lock().push(piece);
         }
-        // Otherwise a thread is ending a claim and holds the memory a moment longer. The piece is freed
-        // instead of kept.
+        // Otherwise a thread is ending a claim and holds the memory a moment longer. The piece is
+        // freed instead of kept.
     }
 
     /// Keeps a piece for its next use. Frees a piece above the limit.

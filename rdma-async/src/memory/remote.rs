@@ -13,8 +13,9 @@ use crate::connection::Connection;
 /// Memory of the peer that this end may access.
 ///
 /// The memory was requested from the peer ([`Rdma::request_remote_mr`]) or lent by the peer
-/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] returns it to the peer's program; dropping
-/// it releases it, so that the peer can free it. After that the peer's device refuses its key.
+/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] returns it to the peer's program;
+/// dropping it releases it, so that the peer can free it. After that the peer's device refuses its
+/// key.
 ///
 /// [`Rdma::request_remote_mr`]: crate::Rdma::request_remote_mr
 /// [`Rdma::receive_remote_mr`]: crate::Rdma::receive_remote_mr
@@ -51,15 +52,15 @@ impl RemoteMr {
         self
     }
 
-    /// Returns whether the peer has ended the lease of this memory. Operations on the memory then fail
-    /// with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
+    /// Returns whether the peer has ended the lease of this memory. Operations on the memory then
+    /// fail with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
     pub fn has_ended(&self) -> bool {
         let ended = self.ended.as_ref();
         ended.is_some_and(|ended| ended.load(Ordering::Acquire))
     }
 
-    /// Creates a region from a token (address, length and key) that was received by means outside of
-    /// this crate. The peer is not notified when the region is dropped.
+    /// Creates a region from a token (address, length and key) that was received by means outside
+    /// of this crate. The peer is not notified when the region is dropped.
     pub fn from_token(memory: RemoteMemory) -> Self {
         Self {
             memory,
@@ -106,7 +107,8 @@ impl RemoteMr {
         })
     }
 
-    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the region.
+    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the
+    /// region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<RemoteMrSliceMut<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSliceMut {
@@ -136,8 +138,8 @@ fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
 
 /// Memory of the peer, or a part of it, that tasks share. Created by [`RemoteMr::share`].
 ///
-/// Clones refer to the same bytes. If several tasks write to the same bytes concurrently, the order of
-/// their writes is undefined.
+/// Clones refer to the same bytes. If several tasks write to the same bytes concurrently, the order
+/// of their writes is undefined.
 #[derive(Debug, Clone)]
 pub struct SharedRemoteMr {
     region: Arc<RemoteMr>,
@@ -153,7 +155,8 @@ impl SharedRemoteMr {
         })
     }
 
-    /// Returns the whole region, for example to give it back, if no other clone or part of it exists.
+    /// Returns the whole region, for example to give it back, if no other clone or part of it
+    /// exists.
     ///
     /// # Errors
     ///

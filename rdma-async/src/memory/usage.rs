@@ -11,7 +11,8 @@ use crate::observe::PoolBytes;
 /// Unit of the limit, in bytes: the size of the smallest piece. Every piece has a multiple of it.
 pub(super) const UNIT: usize = 64;
 
-/// Options of the registered memory of a device, see [`RdmaDevice::with_pool`](crate::RdmaDevice::with_pool).
+/// Options of the registered memory of a device, see
+/// [`RdmaDevice::with_pool`](crate::RdmaDevice::with_pool).
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct PoolOptions {
@@ -20,9 +21,9 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Sets the maximum number of bytes of local memory regions that exist at once. Each region counts with
-    /// the size of its piece, a power of two up to 64 MiB. Memory that is kept for its next use, and receives
-    /// of connections, do not count. By default there is no limit.
+    /// Sets the maximum number of bytes of local memory regions that exist at once. Each region
+    /// counts with the size of its piece, a power of two up to 64 MiB. Memory that is kept for its
+    /// next use, and receives of connections, do not count. By default there is no limit.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
@@ -97,8 +98,8 @@ impl Usage {
         Ok(())
     }
 
-    /// Counts a piece as used, after waiting until there is room. Tasks get room in the order in which they
-    /// began to wait.
+    /// Counts a piece as used, after waiting until there is room. Tasks get room in the order in
+    /// which they began to wait.
     pub(super) async fn take_when_free(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let units = units(bytes).filter(|_| bytes <= limit.bytes);

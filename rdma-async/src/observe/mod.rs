@@ -1,5 +1,6 @@
-//! Observation of connections and operations: a span for each connection and, as features of the crate,
-//! trace events and metrics of operations. Without these features an operation has no cost for it.
+//! Observation of connections and operations: a span for each connection and, as features of the
+//! crate, trace events and metrics of operations. Without these features an operation has no cost
+//! for it.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -11,8 +12,9 @@ pub(crate) use self::metrics::Metrics;
 #[cfg(any(feature = "metrics", feature = "trace"))]
 pub(crate) use self::operation::{Kind, Observed};
 
-/// Performs an operation of a connection, and observes it: `observed!(connection, Kind, bytes, { operation })`.
-/// The operation is a block of an `async` function, with a result.
+/// Performs an operation of a connection, and observes it:
+/// `observed!(connection, Kind, bytes, { operation })`. The operation is a block of an `async`
+/// function, with a result.
 #[cfg(any(feature = "metrics", feature = "trace"))]
 macro_rules! observed {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {{
@@ -23,7 +25,8 @@ macro_rules! observed {
     }};
 }
 
-/// Performs an operation like [`observed`], whose number of bytes the function `bytes` finds in its value.
+/// Performs an operation like [`observed`], whose number of bytes the function `bytes` finds in its
+/// value.
 #[cfg(any(feature = "metrics", feature = "trace"))]
 macro_rules! observed_arrival {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {{

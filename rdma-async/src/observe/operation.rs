@@ -54,7 +54,8 @@ pub(super) enum Outcome {
     Dropped,
 }
 
-/// An operation that has begun. Dropping the value means that the future of the operation was dropped.
+/// An operation that has begun. Dropping the value means that the future of the operation was
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Observed<'c> {
     connection: &'c Connection,
@@ -92,7 +93,8 @@ impl<'c> Observed<'c> {
         result
     }
 
-    /// Ends the observation like [`Self::end`], of an operation whose value has as many bytes as `bytes` says.
+    /// Ends the observation like [`Self::end`], of an operation whose value has as many bytes as
+    /// `bytes` says.
     pub(crate) fn end_with<T>(
         mut self,
         result: Result<T>,

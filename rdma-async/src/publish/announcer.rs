@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::memory::RemoteMr;
 use crate::rdma::Rdma;
 
-/// Tells a reader of each change of a [`Published`] value, by a write with immediate data. Created by
-/// [`Published::announcer`].
+/// Tells a reader of each change of a [`Published`] value, by a write with immediate data. Created
+/// by [`Published::announcer`].
 ///
 /// The reader waits by [`PublishedReader::announced`] instead of reading again and again.
 ///
@@ -53,12 +53,13 @@ impl Published {
 }
 
 impl Announcer {
-    /// Tells the peer of a connection of each change, until the value ends. `immediate` is the number that the
-    /// peer gets, for example to tell several values apart.
+    /// Tells the peer of a connection of each change, until the value ends. `immediate` is the
+    /// number that the peer gets, for example to tell several values apart.
     ///
-    /// An announcement needs a credit, as a message does. Changes while a slow reader has no room are announced
-    /// together: the number of announcements that wait is bounded, and the last change is always announced. A
-    /// first announcement is sent at once, for a change before the subscription.
+    /// An announcement needs a credit, as a message does. Changes while a slow reader has no room
+    /// are announced together: the number of announcements that wait is bounded, and the last
+    /// change is always announced. A first announcement is sent at once, for a change before the
+    /// subscription.
     ///
     /// # Errors
     ///
@@ -95,9 +96,10 @@ impl Announcer {
 }
 
 impl PublishedReader<'_> {
-    /// Waits until the owner [announces](Announcer::announce) a change on this connection, and reads the value.
-    /// The writes with immediate data of the connection belong to the announcements; a program that has others
-    /// takes them itself ([`Rdma::receive_write_immediate`]), and reads after each.
+    /// Waits until the owner [announces](Announcer::announce) a change on this connection, and
+    /// reads the value. The writes with immediate data of the connection belong to the
+    /// announcements; a program that has others takes them itself
+    /// ([`Rdma::receive_write_immediate`]), and reads after each.
     ///
     /// # Errors
     ///

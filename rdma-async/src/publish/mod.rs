@@ -1,12 +1,12 @@
 //! Published values: memory that one end updates and any number of peers read one-sided.
 //!
-//! The memory has four slots, which the owner fills in turn, so that readers find a complete value while
-//! the next ones are written. Each slot has a header with the version, the length and a checksum of the
-//! value. The owner writes the header after the value. A reader takes the header with the highest version
-//! and checks the value; if the value is not that of the header, because the owner has filled the slot
-//! again meanwhile, the reader reads again. The values of older headers are not used, even if they are
-//! complete: a newer one was complete when the read began. Readers take no lock, and the owner does not
-//! know of them.
+//! The memory has four slots, which the owner fills in turn, so that readers find a complete value
+//! while the next ones are written. Each slot has a header with the version, the length and a
+//! checksum of the value. The owner writes the header after the value. A reader takes the header
+//! with the highest version and checks the value; if the value is not that of the header, because
+//! the owner has filled the slot again meanwhile, the reader reads again. The values of older
+//! headers are not used, even if they are complete: a newer one was complete when the read began.
+//! Readers take no lock, and the owner does not know of them.
 //!
 //! ```text
 //! byte 0..32           32..64         ...  128..               128 + capacity..        ...
@@ -43,16 +43,17 @@ const SLOTS: usize = 4;
 const HEADER: usize = 32;
 /// Number of bytes of all headers.
 const HEADERS: usize = SLOTS * HEADER;
-/// Maximum number of bytes of all slots that a reader reads at once. Of larger values, a reader reads the
-/// headers first, and then one slot.
+/// Maximum number of bytes of all slots that a reader reads at once. Of larger values, a reader
+/// reads the headers first, and then one slot.
 const SMALL: usize = 2048;
 /// Maximum time in which a reader finds a complete value while the owner writes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A value that peers read one-sided, as often as they like, without this program.
 ///
-/// The owner updates the value; a [`PublishedReader`] on any connection of the device reads the value and
-/// never sees a part of an update. Dropping this value ends the access of all readers at the device.
+/// The owner updates the value; a [`PublishedReader`] on any connection of the device reads the
+/// value and never sees a part of an update. Dropping this value ends the access of all readers at
+/// the device.
 ///
 /// ```
 /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -93,13 +94,13 @@ impl fmt::Debug for Published {
 }
 
 impl RdmaDevice {
-    /// Allocates memory for a published value of at most `capacity` bytes. The first value is empty and
-    /// has the version 0.
+    /// Allocates memory for a published value of at most `capacity` bytes. The first value is empty
+    /// and has the version 0.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a capacity above a quarter of the address space, [`Error::Verbs`] if the
-    /// memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a capacity above a quarter of the address space,
+    /// [`Error::Verbs`] if the memory cannot be registered.
     pub fn publish(&self, capacity: usize) -> Result<Published> {
         let len = region_len(capacity)?;
         let memory = self.protection_domain().allocate(len)?;
@@ -165,8 +166,8 @@ impl Published {
         Ok(())
     }
 
-    /// Ends the access of all readers at the device. Their reads fail with a remote access error, which
-    /// ends their connections.
+    /// Ends the access of all readers at the device. Their reads fail with a remote access error,
+    /// which ends their connections.
     ///
     /// # Errors
     ///
@@ -207,8 +208,8 @@ impl<'c> PublishedReader<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the token is not one of a published value, [`Error::Verbs`] if memory
-    /// cannot be registered.
+    /// [`Error::InvalidArgument`] if the token is not one of a published value, [`Error::Verbs`] if
+    /// memory cannot be registered.
     pub fn new(rdma: &'c Rdma, token: RemoteMemory) -> Result<Self> {
         let wrong = || Error::invalid("token of a published value", "it has another length");
         let len = usize::try_from(token.len).map_err(|_| wrong())?;
@@ -236,8 +237,9 @@ impl<'c> PublishedReader<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if the owner writes without pause for 10 s and no complete value was found,
-    /// [`Error::Work`] if the owner has ended the access, and the error that ended the connection.
+    /// [`Error::Timeout`] if the owner writes without pause for 10 s and no complete value was
+    /// found, [`Error::Work`] if the owner has ended the access, and the error that ended the
+    /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
         if !self.try_read().await? {
             self.read_again().await?;
@@ -250,8 +252,8 @@ impl<'c> PublishedReader<'c> {
         &self.local.as_slice()[self.value.clone()]
     }
 
-    /// Waits until the value has another version than the one that was read last, and reads the value.
-    /// Looks for a change every `interval`.
+    /// Waits until the value has another version than the one that was read last, and reads the
+    /// value. Looks for a change every `interval`.
     ///
     /// # Errors
     ///

@@ -17,8 +17,9 @@ pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
 }
 
-/// The right of one reader to a [`Published`] value, with a key of its own. Dropping the right ends the
-/// reader's access at the device, and not that of other readers. The right also ends with the value.
+/// The right of one reader to a [`Published`] value, with a key of its own. Dropping the right ends
+/// the reader's access at the device, and not that of other readers. The right also ends with the
+/// value.
 pub struct ReaderRight {
     number: u64,
     token: RemoteMemory,
@@ -34,8 +35,8 @@ impl fmt::Debug for ReaderRight {
 }
 
 impl Published {
-    /// Grants one reader the right to read the value, by a registration of its own. An owner that gives
-    /// [`Self::token`] to nobody decides for each reader when its access ends.
+    /// Grants one reader the right to read the value, by a registration of its own. An owner that
+    /// gives [`Self::token`] to nobody decides for each reader when its access ends.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -83,8 +84,8 @@ impl ReaderRight {
         self.token
     }
 
-    /// Ends the reader's access at the device. The reader's next read fails with a remote access error, which ends its
-    /// connection.
+    /// Ends the reader's access at the device. The reader's next read fails with a remote access
+    /// error, which ends its connection.
     ///
     /// # Errors
     ///

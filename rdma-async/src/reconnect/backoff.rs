@@ -6,8 +6,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, Result};
 
-/// The pauses between attempts to connect: each is up to twice as long as the one before, and between half
-/// of its length and its length, at random, so that many clients of a server do not connect at once.
+/// The pauses between attempts to connect: each is up to twice as long as the one before, and
+/// between half of its length and its length, at random, so that many clients of a server do not
+/// connect at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Backoff {
@@ -39,8 +40,9 @@ impl Backoff {
         self
     }
 
-    /// Sets the time after which no further attempt begins, or `None` for no limit. The default is 60 s. An
-    /// attempt that has begun ends after [`RdmaBuilder::connect_timeout`](crate::RdmaBuilder::connect_timeout).
+    /// Sets the time after which no further attempt begins, or `None` for no limit. The default is
+    /// 60 s. An attempt that has begun ends after
+    /// [`RdmaBuilder::connect_timeout`](crate::RdmaBuilder::connect_timeout).
     pub fn limit(mut self, limit: Option<Duration>) -> Self {
         self.limit = limit;
         self

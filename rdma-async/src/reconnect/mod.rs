@@ -16,11 +16,12 @@ use crate::connector::Connector;
 use crate::error::{Error, Execution, Result};
 use crate::rdma::Rdma;
 
-/// Connections to one peer that are made again when they have ended: one, or several over different ports
-/// or networks, which are used in turn.
+/// Connections to one peer that are made again when they have ended: one, or several over different
+/// ports or networks, which are used in turn.
 ///
-/// A new connection shares nothing with the one before: remote memory, credits and messages that were on
-/// their way are gone with their connection. Between several connections there is no order of operations.
+/// A new connection shares nothing with the one before: remote memory, credits and messages that
+/// were on their way are gone with their connection. Between several connections there is no order
+/// of operations.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -70,11 +71,12 @@ impl<C: Connector> Reconnect<C> {
         Self::over([connector], backoff)
     }
 
-    /// Creates a value with one connection over each of several paths to the same peer: different devices,
-    /// ports or addresses. Uses the open connections in turn; an end of some does not disturb the others.
+    /// Creates a value with one connection over each of several paths to the same peer: different
+    /// devices, ports or addresses. Uses the open connections in turn; an end of some does not
+    /// disturb the others.
     ///
-    /// A path without a connection is used again only while [`Self::maintain`] runs, or once no other path
-    /// has a connection.
+    /// A path without a connection is used again only while [`Self::maintain`] runs, or once no
+    /// other path has a connection.
     ///
     /// # Panics
     ///
@@ -103,8 +105,8 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns an open connection, the next in turn. If none is open, connects, over each path until one
-    /// succeeds, with the pauses of the [`Backoff`].
+    /// Returns an open connection, the next in turn. If none is open, connects, over each path
+    /// until one succeeds, with the pauses of the [`Backoff`].
     ///
     /// # Errors
     ///
@@ -134,14 +136,16 @@ impl<C: Connector> Reconnect<C> {
     }
 
     /// Performs **one** operation on a connection. If the connection ends and the peer has
-    /// [executed nothing](Execution::NotExecuted) of the operation, performs it again on another connection.
+    /// [executed nothing](Execution::NotExecuted) of the operation, performs it again on another
+    /// connection.
     ///
-    /// `operation` must perform only one operation of the connection: of several, the peer may have executed
-    /// the first when a later one was not executed. Use [`Self::connection`] for several.
+    /// `operation` must perform only one operation of the connection: of several, the peer may have
+    /// executed the first when a later one was not executed. Use [`Self::connection`] for several.
     ///
     /// # Errors
     ///
-    /// The error of the operation. If the connection has ended, [`Error::execution`] of this error is
+    /// The error of the operation. If the connection has ended, [`Error::execution`] of this error
+    /// is
     /// [`Execution::Unknown`]: the peer may have executed the operation. The errors of [`Self::connection`].
     pub async fn perform<T, F>(&self, operation: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
@@ -153,8 +157,8 @@ impl<C: Connector> Reconnect<C> {
         .await
     }
 
-    /// Performs any number of operations that can be performed more than once, such as a read. If the
-    /// connection ends, performs all of them again on another connection.
+    /// Performs any number of operations that can be performed more than once, such as a read. If
+    /// the connection ends, performs all of them again on another connection.
     ///
     /// # Errors
     ///
@@ -183,7 +187,8 @@ impl<C: Connector> Reconnect<C> {
                 outcome => return outcome,
             };
             tracing::debug!(%error, "an operation is performed again on another connection");
-            // The first repetition begins at once, and pauses are for connections that end again and again.
+            // The first repetition begins at once, and pauses are for connections that end again
+            // and again.
             match &mut pauses {
                 None => pauses = Some(self.backoff.begin()),
                 Some(pauses) => pauses.wait(Some(error)).await?,
@@ -191,9 +196,9 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Keeps a connection open over every path: connects again as soon as one has ended, with the pauses of
-    /// the [`Backoff`], whose limit has no effect. Never returns. A program runs it beside its operations, for
-    /// example in a task.
+    /// Keeps a connection open over every path: connects again as soon as one has ended, with the
+    /// pauses of the [`Backoff`], whose limit has no effect. Never returns. A program runs it
+    /// beside its operations, for example in a task.
     pub async fn maintain(&self) {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }

@@ -77,8 +77,8 @@ impl Deadlines {
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    /// Adds a deadline that ends the connection after `limit`. Returns its handle, and whether it is
-    /// the earliest deadline on the wheel.
+    /// Adds a deadline that ends the connection after `limit`. Returns its handle, and whether it
+    /// is the earliest deadline on the wheel.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -107,7 +107,8 @@ impl Deadlines {
         };
         wheel.slots[(tick % SLOTS) as usize].push(place);
         wheel.count += 1;
-        // The wheel is checked at least once a round, which removes the places of cancelled deadlines.
+        // The wheel is checked at least once a round, which removes the places of cancelled
+        // deadlines.
         let check = tick.min(wheel.tick + SLOTS - 1);
         let is_next = check < self.next.load(Ordering::Relaxed);
         if is_next {
@@ -158,7 +159,8 @@ impl Wheel {
         Some(connection)
     }
 
-    /// Removes and returns the deadlines up to the tick `to`, and stores the tick of the next check.
+    /// Removes and returns the deadlines up to the tick `to`, and stores the tick of the next
+    /// check.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);

@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 
 /// Number of polls in one turn of the driver while no other task runs on its thread.
 const POLLS: u32 = 64;
-/// Time between two turns of the driver below which no other task is assumed to have run in between.
+/// Time between two turns of the driver below which no other task is assumed to have run in
+/// between.
 const ALONE: Duration = Duration::from_micros(1);
 
 /// State of the driver task of a shard.
@@ -72,7 +73,8 @@ impl Driver {
                     ready
                         .map_err(|source| Error::tcp("waiting for", "completions", source))?
                         .clear_ready();
-                    // softroce receives messages here, and wakes no sender only to acknowledge them.
+                    // softroce receives messages here, and wakes no sender only to acknowledge
+                    // them.
                     self.drain()?;
                 }
                 () = self.wake.notified() => {}
@@ -85,8 +87,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Polls once or more in each turn of the executor, until nothing has completed for the time that
-    /// the completion mode sets.
+    /// Polls once or more in each turn of the executor, until nothing has completed for the time
+    /// that the completion mode sets.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -127,13 +129,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Requests an announcement of the next completion. Returns whether completions were found after
-    /// the request, so that there may be more.
+    /// Requests an announcement of the next completion. Returns whether completions were found
+    /// after the request, so that there may be more.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // `Shard::post_at_turn_end` relies on this: a request that was staged before `is_asleep` was seen
-        // is handed over here.
+        // `Shard::post_at_turn_end` relies on this: a request that was staged before `is_asleep`
+        // was seen is handed over here.
         shard.turn.end(&mut self.spare);
         if self.is_armed {
             self.drain()?;
@@ -142,7 +144,8 @@ impl Driver {
         #[cfg(test)]
         shard.counts.armings.fetch_add(1, Ordering::Relaxed);
         shard.completions.request_notification()?;
-        // Completions that arrived before the request are not announced, so the queue is polled again.
+        // Completions that arrived before the request are not announced, so the queue is polled
+        // again.
         loop {
             match shard.poll() {
                 Polled::Found(0) => return Ok(false),
@@ -230,8 +233,8 @@ mod tests {
         tokio::join!(asking, answering);
     }
 
-    /// Checks that each arming is followed by a sleep or by completions, and that the driver sleeps at
-    /// most once for each completion.
+    /// Checks that each arming is followed by a sleep or by completions, and that the driver sleeps
+    /// at most once for each completion.
     async fn assert_frugal(shard: &Shard) {
         let Counts {
             armings,

@@ -1,7 +1,7 @@
 //! Shards: the queues and the task that the connections of one runtime share.
 //!
-//! A shard consists of one completion queue, one completion channel, one shared receive queue and one
-//! task, the [driver](self::driver), which polls while futures wait and otherwise sleeps on the
+//! A shard consists of one completion queue, one completion channel, one shared receive queue and
+//! one task, the [driver](self::driver), which polls while futures wait and otherwise sleeps on the
 //! channel. A future also polls the queue once before it waits. The thread that polls passes each
 //! completion to the connection of its queue pair: a receive brings a message, a completed request
 //! ends itself and the unsignaled requests before it.
@@ -37,12 +37,14 @@ use crate::memory::PieceLender;
 
 /// Maximum number of completions that are taken from the queue at once.
 const BATCH: usize = 32;
-/// Maximum number of batches in one poll, so that many completions do not occupy the thread for long.
+/// Maximum number of batches in one poll, so that many completions do not occupy the thread for
+/// long.
 const BATCHES: usize = 8;
-/// Maximum number of polls for the last completions of a connection, enough for a full completion queue.
+/// Maximum number of polls for the last completions of a connection, enough for a full completion
+/// queue.
 const DETACH_POLLS: usize = 1 << 10;
-/// Maximum time for which a future polls before it waits, on a runtime with one thread, where no other
-/// task can poll in the meantime.
+/// Maximum time for which a future polls before it waits, on a runtime with one thread, where no
+/// other task can poll in the meantime.
 const BRIEF_POLL: Duration = Duration::from_micros(2);
 /// Number of polls between two readings of the clock.
 const POLLS_PER_CLOCK: usize = 8;
@@ -74,8 +76,8 @@ pub(crate) struct Shard {
     deadlines: Deadlines,
     /// Part of the completion queue's capacity that is reserved for receives and connections.
     reserved: Mutex<usize>,
-    /// Number of futures that wait for a message, a credit, room in the send queue, or the end of all
-    /// requests of a connection.
+    /// Number of futures that wait for a message, a credit, room in the send queue, or the end of
+    /// all requests of a connection.
     waiting: AtomicU32,
     /// Set while the driver sleeps.
     is_asleep: AtomicBool,
@@ -170,7 +172,8 @@ impl Shard {
         self.receives.memory()
     }
 
-    /// Sets the completion queue and the shared receive queue of a queue pair to those of this shard.
+    /// Sets the completion queue and the shared receive queue of a queue pair to those of this
+    /// shard.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
@@ -210,10 +213,12 @@ impl Shard {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Hands the remaining completions to a connection, and none afterwards. Its receives return to the
-    /// shared queue: completions that are left when the queue pair is destroyed are lost, with their receives.
+    /// Hands the remaining completions to a connection, and none afterwards. Its receives return to
+    /// the shared queue: completions that are left when the queue pair is destroyed are lost, with
+    /// their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
-        // In the error state the queue pair takes no more receives, and completes those that it took.
+        // In the error state the queue pair takes no more receives, and completes those that it
+        // took.
         if let Err(error) = connection.queue_pair().fail() {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
         }
@@ -371,8 +376,8 @@ impl Shard {
         }
     }
 
-    /// Returns whether a future polls for a short time before it waits: on a runtime with one thread, if
-    /// no future waits for anything other than an operation.
+    /// Returns whether a future polls for a short time before it waits: on a runtime with one
+    /// thread, if no future waits for anything other than an operation.
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
@@ -406,8 +411,8 @@ impl Shard {
         Waiting(&self.waiting)
     }
 
-    /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the mode
-    /// [`CompletionMode::Event`].
+    /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the
+    /// mode [`CompletionMode::Event`].
     #[inline]
     pub(crate) fn wake_driver(&self) {
         if self.profile.completion != CompletionMode::Event
@@ -435,8 +440,8 @@ impl Shard {
         self.deadlines.cancel(place);
     }
 
-    /// Polls until the completions that were in the queue at the call are handed out. Waits while another
-    /// thread polls.
+    /// Polls until the completions that were in the queue at the call are handed out. Waits while
+    /// another thread polls.
     pub(crate) async fn catch_up(&self) {
         while !matches!(self.poll(), Polled::Found(found) if found < BATCH * BATCHES) {
             tokio::task::yield_now().await;
@@ -444,8 +449,8 @@ impl Shard {
     }
 
     /// Adds the connection to the turn, at whose end its staged requests are handed to the device.
-    /// Returns `false` if the driver sleeps or has ended: the caller must then hand them over itself,
-    /// which takes less time than waking the driver.
+    /// Returns `false` if the driver sleeps or has ended: the caller must then hand them over
+    /// itself, which takes less time than waking the driver.
     pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -459,8 +464,8 @@ impl Shard {
         !self.is_asleep.load(Ordering::Relaxed)
     }
 
-    /// Adds the connection to the turn, like [`Self::post_at_turn_end`], but wakes the driver if it sleeps.
-    /// Returns `false` if the driver has ended.
+    /// Adds the connection to the turn, like [`Self::post_at_turn_end`], but wakes the driver if it
+    /// sleeps. Returns `false` if the driver has ended.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
             return false;
@@ -533,8 +538,9 @@ fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
 /// Creates a completion channel that is registered with the current runtime.
 fn watched_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
-    // The replacement of `new` is unsafe because a type may return a different descriptor each time,
-    // or one that it does not own. A channel always returns its own descriptor, open while it lives.
+    // The replacement of `new` is unsafe because a type may return a different descriptor each
+    // time, or one that it does not own. A channel always returns its own descriptor, open while it
+    // lives.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types unlike this one"

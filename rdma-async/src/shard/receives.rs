@@ -11,9 +11,9 @@ use rdma_core::{ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkComp
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Receives for the messages of all connections of a shard. As many are posted as the peers may send
-/// messages, up to the capacity of the queue. If no receive is posted when a message arrives, the
-/// device makes the sender repeat it.
+/// Receives for the messages of all connections of a shard. As many are posted as the peers may
+/// send messages, up to the capacity of the queue. If no receive is posted when a message arrives,
+/// the device makes the sender repeat it.
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: SharedReceiveQueue<WriteClaim>,
@@ -53,7 +53,8 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Adds `messages` to the number of messages that the peers may send, and posts receives for them.
+    /// Adds `messages` to the number of messages that the peers may send, and posts receives for
+    /// them.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
             let mut wanted = self.wanted.lock();
@@ -102,8 +103,8 @@ impl Receives {
         tracing::warn!(%error, "a receive could not be posted");
     }
 
-    /// Records that `completed` receives have completed. If too few are posted, posts new ones in place
-    /// of receives whose memory the applications are holding.
+    /// Records that `completed` receives have completed. If too few are posted, posts new ones in
+    /// place of receives whose memory the applications are holding.
     #[inline]
     pub(super) fn replenish(&self, completed: usize) {
         let posted = self.posted.fetch_sub(completed, Ordering::Relaxed) - completed;

@@ -20,8 +20,8 @@ impl Turn {
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Hands the staged requests of all connections to the device. Swaps the list with `spare`, which
-    /// must be empty, so that the next turn reuses its allocation.
+    /// Hands the staged requests of all connections to the device. Swaps the list with `spare`,
+    /// which must be empty, so that the next turn reuses its allocation.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

@@ -76,8 +76,8 @@ mod connector {
     use crate::error::{Error, Result};
     use crate::stream::RdmaStream;
 
-    /// Connector for HTTP and gRPC clients: hyper's `Client` and tonic's `Endpoint`. Connects to the TCP
-    /// address that the host and port of the URI name; the default port is 80.
+    /// Connector for HTTP and gRPC clients: hyper's `Client` and tonic's `Endpoint`. Connects to
+    /// the TCP address that the host and port of the URI name; the default port is 80.
     ///
     /// ```
     /// use hyper_util::client::legacy::Client;

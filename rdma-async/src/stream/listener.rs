@@ -14,8 +14,8 @@ use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 
 impl RdmaListener {
-    /// Waits for the next peer, and returns its connection as a stream of bytes, with its TCP address. A
-    /// peer whose handshake fails is logged and ignored. Cancel-safe.
+    /// Waits for the next peer, and returns its connection as a stream of bytes, with its TCP
+    /// address. A peer whose handshake fails is logged and ignored. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -38,8 +38,8 @@ impl RdmaListener {
         }
     }
 
-    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for servers such as tonic's
-    /// `serve_with_incoming`.
+    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for servers such as
+    /// tonic's `serve_with_incoming`.
     pub fn incoming(self) -> Incoming {
         Incoming(self)
     }
@@ -53,8 +53,8 @@ impl Stream for RdmaListener {
     }
 }
 
-/// Listener that yields connections as [`RdmaStream`]s, created by [`RdmaListener::incoming`]. Never
-/// ends. A peer whose handshake fails is logged and ignored.
+/// Listener that yields connections as [`RdmaStream`]s, created by [`RdmaListener::incoming`].
+/// Never ends. A peer whose handshake fails is logged and ignored.
 #[derive(Debug)]
 pub struct Incoming(RdmaListener);
 

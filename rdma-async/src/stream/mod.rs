@@ -32,18 +32,18 @@ use crate::rdma::Rdma;
 /// [`TcpStream`](tokio::net::TcpStream) run on RDMA. Its halves for reading also implement
 /// [`AsyncBufRead`](tokio::io::AsyncBufRead).
 ///
-/// - **Writing** copies the bytes once, into registered memory. The first bytes leave immediately. Small
-///   writes of one turn of the scheduler are collected into one message, which leaves at the end of the
-///   turn or when the stream is flushed. [`Self::send_registered`] does not copy.
+/// - **Writing** copies the bytes once, into registered memory. The first bytes leave immediately.
+///   Small writes of one turn of the scheduler are collected into one message, which leaves at the
+///   end of the turn or when the stream is flushed. [`Self::send_registered`] does not copy.
 /// - **Reading** copies the bytes once, out of the memory in which the device has stored them.
 ///   `AsyncBufRead` and [`Self::read_chunk`] do not copy.
 /// - **Backpressure**: while the reader does not read, the writer waits once
-///   [`RdmaBuilder::stream_buffer`] bytes are on their way. The writer's memory is limited by this number,
-///   the reader's memory by [`RdmaBuilder::receive_depth`] messages of [`RdmaBuilder::message_length`]
-///   bytes and by 4 MiB of long pieces.
-/// - **Ending**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer reads
-///   the end of the stream behind the last byte. Dropping the stream ends it too: the runtime delivers the
-///   written bytes in the background, as long as the peer takes some within
+///   [`RdmaBuilder::stream_buffer`] bytes are on their way. The writer's memory is limited by this
+///   number, the reader's memory by [`RdmaBuilder::receive_depth`] messages of
+///   [`RdmaBuilder::message_length`] bytes and by 4 MiB of long pieces.
+/// - **Ending**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer
+///   reads the end of the stream behind the last byte. Dropping the stream ends it too: the runtime
+///   delivers the written bytes in the background, as long as the peer takes some within
 ///   [`RdmaBuilder::response_timeout`]. If the connection breaks, reads fail with
 ///   [`io::ErrorKind::ConnectionReset`] and writes with [`io::ErrorKind::BrokenPipe`].
 ///
@@ -93,8 +93,8 @@ impl Rdma {
 }
 
 impl RdmaStream {
-    /// Connects to the peer that listens at a TCP address, with default settings. To set others, use
-    /// [`RdmaBuilder::connect`] and [`Rdma::into_stream`].
+    /// Connects to the peer that listens at a TCP address, with default settings. To set others,
+    /// use [`RdmaBuilder::connect`] and [`Rdma::into_stream`].
     ///
     /// # Errors
     ///
@@ -114,14 +114,14 @@ impl RdmaStream {
         self.rdma().peer_address()
     }
 
-    /// Returns the connection, for example to allocate memory for [`Self::send_registered`]. Its messages
-    /// are those of the stream, so programs must neither send nor receive any.
+    /// Returns the connection, for example to allocate memory for [`Self::send_registered`]. Its
+    /// messages are those of the stream, so programs must neither send nor receive any.
     pub fn rdma(&self) -> &Rdma {
         self.reader.rdma()
     }
 
-    /// Waits for the next bytes of the stream, and returns them in the memory in which they arrived, or
-    /// `None` at the end of the stream. Cancel-safe.
+    /// Waits for the next bytes of the stream, and returns them in the memory in which they
+    /// arrived, or `None` at the end of the stream. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -130,9 +130,9 @@ impl RdmaStream {
         self.reader.read_chunk().await
     }
 
-    /// Writes a region of registered memory without copying. Resolves when the stream has accepted the
-    /// region; the memory returns to the pool of the device when the peer has it. If the future is dropped
-    /// while it waits, the region is dropped and nothing is written.
+    /// Writes a region of registered memory without copying. Resolves when the stream has accepted
+    /// the region; the memory returns to the pool of the device when the peer has it. If the future
+    /// is dropped while it waits, the region is dropped and nothing is written.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::memory::LocalMr;
 use crate::rdma::Rdma;
 
-/// The half of an [`RdmaStream`](crate::RdmaStream) that writes. Dropping this half ends its direction of
-/// the stream.
+/// The half of an [`RdmaStream`](crate::RdmaStream) that writes. Dropping this half ends its
+/// direction of the stream.
 pub struct OwnedWriteHalf {
     /// Future that waits for room, if one was begun.
     waiting: Option<ReusableBoxFuture<'static, ()>>,
@@ -73,7 +73,8 @@ impl OwnedWriteHalf {
         .await
     }
 
-    /// Repeats `attempt` until the stream accepts what it offers; `None` is a refusal for want of room.
+    /// Repeats `attempt` until the stream accepts what it offers; `None` is a refusal for want of
+    /// room.
     fn poll_accepted<T>(
         &mut self,
         cx: &mut Context<'_>,

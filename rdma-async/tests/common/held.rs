@@ -41,8 +41,8 @@ pub(crate) fn held() -> BTreeMap<String, u64> {
     held
 }
 
-/// Waits until no more resources are held than in `before`. Then sets `before` to the present numbers,
-/// which are lower if some resources were still being freed at that time.
+/// Waits until no more resources are held than in `before`. Then sets `before` to the present
+/// numbers, which are lower if some resources were still being freed at that time.
 pub(crate) async fn settle(before: &mut BTreeMap<String, u64>, after: &str) {
     let deadline = Instant::now() + SETTLING;
     loop {

@@ -1,4 +1,5 @@
-//! Helpers of the tests: connected pairs within one process, over loopback, and time limits of tests.
+//! Helpers of the tests: connected pairs within one process, over loopback, and time limits of
+//! tests.
 //!
 //! The device under test is the one that `RDMA_DEVICE` names, or else softroce.
 
@@ -190,8 +191,8 @@ pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
     }
 }
 
-/// Asserts that an operation in flight failed because the peer has closed the connection, or because
-/// the peer's device stopped answering, whichever is detected first.
+/// Asserts that an operation in flight failed because the peer has closed the connection, or
+/// because the peer's device stopped answering, whichever is detected first.
 #[track_caller]
 pub(crate) fn assert_gone(error: &Error) {
     let silence = |work: &WorkError| work.status == WorkStatus::RetryExceeded;

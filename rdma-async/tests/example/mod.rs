@@ -38,8 +38,8 @@ impl Example {
         }
     }
 
-    /// Starts the server of the example with this name. Returns the server, its standard output, which the
-    /// caller keeps, and its address.
+    /// Starts the server of the example with this name. Returns the server, its standard output,
+    /// which the caller keeps, and its address.
     pub(crate) fn serve(name: &str) -> (Self, BufReader<ChildStdout>, String) {
         let mut server = Self::start(name, &["serve", "--listen", "127.0.0.1:0"]);
         let mut output = server.output();

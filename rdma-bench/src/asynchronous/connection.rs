@@ -39,8 +39,8 @@ pub(super) struct Setup {
     pub(super) plan: Plan,
     /// Number of outstanding operations of a bandwidth test.
     pub(super) depth: usize,
-    /// The peer's memory that this process may access, as large as the largest message. `None` if the
-    /// test accesses no memory of the peer.
+    /// The peer's memory that this process may access, as large as the largest message. `None` if
+    /// the test accesses no memory of the peer.
     remote: Option<RemoteMr>,
     pub(super) progress: Progress,
 }
@@ -123,8 +123,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether this process measures until the peer has finished, as the server of a test with
-    /// a duration does.
+    /// Returns whether this process measures until the peer has finished, as the server of a test
+    /// with a duration does.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }

@@ -1,5 +1,5 @@
-//! Connects client and server through rdma-async, which uses a TCP port other than that of the control
-//! connection.
+//! Connects client and server through rdma-async, which uses a TCP port other than that of the
+//! control connection.
 
 use std::net::SocketAddr;
 

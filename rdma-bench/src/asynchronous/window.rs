@@ -86,8 +86,8 @@ impl Window {
         self.done.set(done);
         self.progress.increment();
         // Reading the clock takes a noticeable part of an operation's time. If the number of
-        // operations is known, the clock is read after every [`PERIOD`] operations, and after each of
-        // the last operations.
+        // operations is known, the clock is read after every [`PERIOD`] operations, and after each
+        // of the last operations.
         if self.limit.is_none() && self.left.get() > 0 && !done.is_multiple_of(PERIOD) && done > 1 {
             return;
         }

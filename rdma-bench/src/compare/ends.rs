@@ -188,8 +188,8 @@ pub(crate) fn free_port() -> Result<u16> {
 }
 
 /// Runs a server and a client until both have ended, and returns the client's output. The server's
-/// command line is `argv`, the client's is `argv` followed by `client_args`. `name` is the program's
-/// name in errors.
+/// command line is `argv`, the client's is `argv` followed by `client_args`. `name` is the
+/// program's name in errors.
 pub(super) fn run(
     argv: &[OsString],
     client_args: &[OsString],

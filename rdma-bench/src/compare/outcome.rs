@@ -20,8 +20,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the result of this program divided by the result of perftest; `None` if perftest did not
-    /// run.
+    /// Returns the result of this program divided by the result of perftest; `None` if perftest did
+    /// not run.
     pub fn ratio(&self) -> Option<f64> {
         self.perftest.map(|theirs| self.ours / theirs)
     }
@@ -53,8 +53,8 @@ impl Comparison {
         middle(self.pairs.iter().filter_map(|pair| pair.perftest))
     }
 
-    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` if perftest
-    /// did not run.
+    /// Returns the median, the minimum and the maximum of the ratios of all pairs; `None` if
+    /// perftest did not run.
     pub fn ratio(&self) -> Option<(f64, f64, f64)> {
         let ratios = || self.pairs.iter().filter_map(Pair::ratio);
         let least = ratios().fold(f64::INFINITY, f64::min);

@@ -34,7 +34,8 @@ pub enum Program {
 pub(crate) struct Reading {
     /// The measured value: microseconds, or messages per second.
     pub(crate) figure: f64,
-    /// The 99th percentile of the latency, in microseconds; `None` if the program did not report it.
+    /// The 99th percentile of the latency, in microseconds; `None` if the program did not report
+    /// it.
     pub(crate) percentile_99: Option<f64>,
     /// The JSON document of the program, if it writes one.
     pub(crate) document: Option<Value>,

@@ -8,20 +8,21 @@ use crate::statistics::Bandwidth;
 /// A message of the control connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// The parameters of the test with which the sender was started. Each process sends this message
-    /// first.
+    /// The parameters of the test with which the sender was started. Each process sends this
+    /// message first.
     Hello {
         /// The version of the sender's protocol.
         version: u32,
         /// The parameters of the test.
         plan: Plan,
     },
-    /// The data that the receiver of this message needs to connect, in a format that the layer under
-    /// test defines.
+    /// The data that the receiver of this message needs to connect, in a format that the layer
+    /// under test defines.
     Offer(serde_json::Value),
     /// The sender is ready to measure the next message size.
     Ready,
-    /// The sender has finished measuring a message size, and reports its bandwidth if it measured one.
+    /// The sender has finished measuring a message size, and reports its bandwidth if it measured
+    /// one.
     Finished(Option<Bandwidth>),
     /// The sender has failed, for the given reason.
     Failed(String),

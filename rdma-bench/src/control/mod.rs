@@ -1,7 +1,8 @@
 //! The control connection: the TCP connection on which server and client agree on a plan (the
 //! parameters of a test), wait for each other, and notice that the peer has exited.
 //!
-//! Every message is a length of four bytes in network byte order, followed by that many bytes of JSON.
+//! Every message is a length of four bytes in network byte order, followed by that many bytes of
+//! JSON.
 
 mod listen;
 mod message;
@@ -37,7 +38,8 @@ impl Control {
     /// failed first.
     const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 
-    /// Creates a control connection from a connected stream. `timeout` limits each wait for the peer.
+    /// Creates a control connection from a connected stream. `timeout` limits each wait for the
+    /// peer.
     ///
     /// # Errors
     ///
@@ -108,8 +110,8 @@ impl Control {
         self.receive_within(Some(self.timeout))
     }
 
-    /// Receives the next message from the peer within `limit`. Without a limit, waits until a message
-    /// arrives or the peer exits.
+    /// Receives the next message from the peer within `limit`. Without a limit, waits until a
+    /// message arrives or the peer exits.
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
         self.stream.set_read_timeout(limit).map_err(lost)?;
         let result = self.receive_body();
@@ -148,7 +150,8 @@ impl Control {
         }
     }
 
-    /// Reports to the peer that this process failed because of `error`, unless the peer failed first.
+    /// Reports to the peer that this process failed because of `error`, unless the peer failed
+    /// first.
     pub fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Peer(_) | Error::PeerGone) {
             // If sending fails, the peer notices the closed connection.
@@ -156,7 +159,8 @@ impl Control {
         }
     }
 
-    /// Sends `own`, the data that the peer needs to connect, and returns the data that the peer sent.
+    /// Sends `own`, the data that the peer needs to connect, and returns the data that the peer
+    /// sent.
     ///
     /// # Errors
     ///
@@ -183,8 +187,8 @@ impl Control {
         }
     }
 
-    /// Reports to the peer that this process has finished measuring, with the result `own`. Waits until
-    /// the peer has finished, too, and returns the peer's result.
+    /// Reports to the peer that this process has finished measuring, with the result `own`. Waits
+    /// until the peer has finished, too, and returns the peer's result.
     ///
     /// # Errors
     ///

@@ -33,7 +33,8 @@ impl Watch {
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
         let what = "watching the control connection";
         let stream = stream.try_clone().map_err(Error::control(what))?;
-        // Non-blocking mode applies to the connection, not only to this duplicate of its descriptor.
+        // Non-blocking mode applies to the connection, not only to this duplicate of its
+        // descriptor.
         stream.set_nonblocking(true).map_err(Error::control(what))?;
         Ok(Self {
             stream,

@@ -29,11 +29,11 @@ pub struct Connection {
     /// Memory of this process that the peers may access, as large as the largest messages; one
     /// region unless the plan has several.
     pub(super) exposed: Vec<ExposedMemory>,
-    /// The peers of this process, each with the queue pairs that are connected to it. A latency test
-    /// uses the first queue pair of the first peer.
+    /// The peers of this process, each with the queue pairs that are connected to it. A latency
+    /// test uses the first queue pair of the first peer.
     pub(super) peers: Vec<Peer>,
-    /// The second queue pair of a latency test, on which messages of another size are sent during the
-    /// test.
+    /// The second queue pair of a latency test, on which messages of another size are sent during
+    /// the test.
     second: Option<SecondQueuePair>,
     /// The control connections with all servers except the first.
     other_servers: Vec<Control>,

@@ -21,9 +21,9 @@ const NETWORK_MTU: usize = 1500;
 const PATH_MTU: &str = "1024";
 
 /// Measures `count` flows at the same time, each of which writes messages of `size` bytes from one
-/// process to another. Returns the value of `statistic`. The typical value is the sum of the rates in
-/// messages per second. The counter `fairness` is the rate of the slowest flow divided by that of the
-/// fastest.
+/// process to another. Returns the value of `statistic`. The typical value is the sum of the rates
+/// in messages per second. The counter `fairness` is the rate of the slowest flow divided by that
+/// of the fastest.
 pub(super) fn measure(
     network: &Network,
     count: usize,

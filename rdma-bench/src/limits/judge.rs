@@ -19,11 +19,12 @@ use crate::error::{Error, Result};
 /// duration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// The numbers of pairs after which the judge evaluates the goal, in rising order. The measurement
-    /// ends when an evaluation gives *met* or *missed*, at the latest after the last of these numbers.
+    /// The numbers of pairs after which the judge evaluates the goal, in rising order. The
+    /// measurement ends when an evaluation gives *met* or *missed*, at the latest after the last of
+    /// these numbers.
     pub checks: &'static [usize],
-    /// Maximum number of pairs that are measured again because a processor moved during the pair (see
-    /// [`Pair::has_moved`]).
+    /// Maximum number of pairs that are measured again because a processor moved during the pair
+    /// (see [`Pair::has_moved`]).
     pub repeats: usize,
     /// Approximate duration of one run of a program.
     pub time: Duration,

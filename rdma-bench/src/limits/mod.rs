@@ -9,9 +9,9 @@
 //! figure and yardstick, one after the other, with the two processes pinned to the same two
 //! processors.
 //!
-//! The [interval](Interval) of the pairs' median gives the [`Verdict`]: *met* when the whole interval
-//! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise *undecided*,
-//! after [more pairs](Effort::FULL).
+//! The [interval](Interval) of the pairs' median gives the [`Verdict`]: *met* when the whole
+//! interval is on the right side of the goal, *missed* when it is on the wrong side, and otherwise
+//! *undecided*, after [more pairs](Effort::FULL).
 //!
 //! Virtual processors may move to other cores while a program runs, which changes the time of
 //! communication between two of them. Therefore the [round trip of a cache line](Distance) is

@@ -18,8 +18,8 @@ pub struct Pair {
     pub figure: f64,
     /// The reference value in the same unit as `figure`, if the comparison has one.
     pub yardstick: Option<f64>,
-    /// The number that the goal bounds: the ratio, the difference in microseconds, or the value under
-    /// test.
+    /// The number that the goal bounds: the ratio, the difference in microseconds, or the value
+    /// under test.
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],

@@ -10,8 +10,8 @@ use super::statistic::Statistic;
 /// compared with (the yardstick), and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if the
-    /// goal has several rows.
+    /// The name of the row, such as `G8a`: a letter, the number of the goal, and a small letter if
+    /// the goal has several rows.
     pub id: &'static str,
     /// A description of what is compared, of the form "measured value / reference value".
     pub what: &'static str,
@@ -19,7 +19,8 @@ pub struct Row {
     pub unit: Unit,
     /// The measurement of the value under test.
     pub figure: Term,
-    /// The measurements whose sum is the reference value. Empty if the goal is about the figure alone.
+    /// The measurements whose sum is the reference value. Empty if the goal is about the figure
+    /// alone.
     pub yardstick: &'static [Term],
     /// The condition that the measured values must meet.
     pub goal: Goal,

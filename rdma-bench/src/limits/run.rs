@@ -172,7 +172,8 @@ impl Run {
         count.unwrap_or(1) * self.servers
     }
 
-    /// Runs the test with `program` and about `count` messages, and returns the value of `statistic`.
+    /// Runs the test with `program` and about `count` messages, and returns the value of
+    /// `statistic`.
     pub(super) fn measure(
         self,
         program: &Program,

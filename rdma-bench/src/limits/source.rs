@@ -43,16 +43,17 @@ pub enum Source {
     Streams(&'static [&'static str]),
     /// The program `web`, which measures a web server over RDMA or TCP, with these arguments.
     Web(&'static [&'static str]),
-    /// The example `rdma_cp` of rdma-async, which copies a cached file of 1 GiB, with these arguments.
+    /// The example `rdma_cp` of rdma-async, which copies a cached file of 1 GiB, with these
+    /// arguments.
     Copier(&'static [&'static str]),
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
-    /// A program that measures without softroce between two simulated hosts, with these arguments and
-    /// with this MTU of the network in bytes.
+    /// A program that measures without softroce between two simulated hosts, with these arguments
+    /// and with this MTU of the network in bytes.
     Hosts(Tool, &'static [&'static str], usize),
-    /// Several runs of `ib_write_bw` at the same time between two simulated hosts, each with a client
-    /// on one host and a server on the other.
+    /// Several runs of `ib_write_bw` at the same time between two simulated hosts, each with a
+    /// client on one host and a server on the other.
     Flows {
         /// The number of processes of each host.
         count: usize,
@@ -262,8 +263,8 @@ fn yardstick(
     read_json(&name, statistic, &printed)
 }
 
-/// Runs the server and the client of a program on two simulated hosts, without softroce, and returns
-/// the value of `statistic`.
+/// Runs the server and the client of a program on two simulated hosts, without softroce, and
+/// returns the value of `statistic`.
 fn on_hosts(
     (program, name): (&Path, &str),
     args: &[&str],

@@ -22,8 +22,8 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Returns the percentile of the latency that this statistic selects, as text: "50.0", "99.0" or
-    /// "99.9". Returns `None` for a statistic that is no percentile.
+    /// Returns the percentile of the latency that this statistic selects, as text: "50.0", "99.0"
+    /// or "99.9". Returns `None` for a statistic that is no percentile.
     pub(super) fn percentile(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),

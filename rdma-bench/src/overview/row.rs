@@ -16,7 +16,8 @@ pub enum Subject {
     /// The layer rdma-core, with memory that the device provides, and with immediate data in all
     /// writes.
     CoreImmediate,
-    /// The layer rdma-async, with immediate data in all writes, so that the receiver gets a completion.
+    /// The layer rdma-async, with immediate data in all writes, so that the receiver gets a
+    /// completion.
     Async,
     /// The layer rdma-rpc.
     Rpc,

@@ -59,8 +59,8 @@ pub struct Header {
     pub queue_pairs: usize,
     /// Set if messages consume receives of a shared receive queue.
     pub shared_receives: bool,
-    /// The size in bytes of the messages that are sent on a second queue pair during a latency test, if
-    /// there are any.
+    /// The size in bytes of the messages that are sent on a second queue pair during a latency
+    /// test, if there are any.
     pub beside: Option<usize>,
     /// The queue depths that this process uses, each with its name in the report.
     pub depths: Vec<(&'static str, usize)>,

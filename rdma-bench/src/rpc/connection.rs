@@ -64,8 +64,8 @@ impl Bench for EchoService {
     }
 }
 
-/// This process's side of the rdma-rpc connections that a test measures: the client makes calls, the
-/// server answers them.
+/// This process's side of the rdma-rpc connections that a test measures: the client makes calls,
+/// the server answers them.
 #[derive(Debug)]
 pub struct Connection {
     // The first field: dropped before the runtime on which its tasks run.
@@ -187,8 +187,9 @@ async fn bandwidth(
     window.run_all(loops.map(call)).await
 }
 
-/// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding. Each
-/// call lends memory to the server, and reads the result into memory. Later calls reuse both memories.
+/// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
+/// Each call lends memory to the server, and reads the result into memory. Later calls reuse both
+/// memories.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let call = async |client: &BenchClient| {
         let mut lent = Bulk::from(client.client().bulk_memory(size)?);

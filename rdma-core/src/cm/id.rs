@@ -217,8 +217,8 @@ impl ConnectionId {
     }
 
     /// Connects the queue pair to the peer whose response contained the parameters `peer`, but does
-    /// not confirm the connection. The peer sends nothing before [`Self::confirm`]. This is the first
-    /// half of [`Self::establish`].
+    /// not confirm the connection. The peer sends nothing before [`Self::confirm`]. This is the
+    /// first half of [`Self::establish`].
     ///
     /// # Errors
     ///

@@ -94,8 +94,8 @@ impl ConnectionRequest {
         Ok((id, pair))
     }
 
-    /// Connects the queue pair to the peer, but does not accept the connection. The peer sends nothing
-    /// before [`Self::accept_connected`]. This is the first half of [`Self::accept`].
+    /// Connects the queue pair to the peer, but does not accept the connection. The peer sends
+    /// nothing before [`Self::accept_connected`]. This is the first half of [`Self::accept`].
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ use crate::protection_domain::ProtectionDomain;
 #[derive(Debug, Clone)]
 pub struct Context {
     handle: Arc<ContextHandle>,
-    /// The port that the [device selector](crate::device::DeviceSelector) contained when it selected this
-    /// device; `None` if it contained none.
+    /// The port that the [device selector](crate::device::DeviceSelector) contained when it
+    /// selected this device; `None` if it contained none.
     preferred_port: Option<u8>,
 }
 

@@ -25,8 +25,8 @@ const MAX_MESSAGE: u64 = 1 << 31;
 #[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
 pub struct LocalKey {
     number: u32,
-    /// Address of the context's handle, as [`context_id`] returns it. The address is constant as long as
-    /// the registration exists.
+    /// Address of the context's handle, as [`context_id`] returns it. The address is constant as
+    /// long as the registration exists.
     context: usize,
 }
 

@@ -1,7 +1,8 @@
 //! The additional state of an extended completion queue, whose entries one thread reads one after
 //! the other.
 //!
-//! Only one thread at a time may iterate over the entries: [`IterationRight`] is that exclusive right.
+//! Only one thread at a time may iterate over the entries: [`IterationRight`] is that exclusive
+//! right.
 
 use std::marker::PhantomData;
 use std::mem;

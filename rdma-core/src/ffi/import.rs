@@ -36,8 +36,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the context has no command descriptor, the error of `fcntl(2)`, and
-    /// the error of `ibv_import_device`. Few drivers of network cards, and not the kernel's
+    /// [`Error::Unsupported`] if the context has no command descriptor, the error of `fcntl(2)`,
+    /// and the error of `ibv_import_device`. Few drivers of network cards, and not the kernel's
     /// Soft-RoCE, [support](Error::is_unsupported) the verb.
     ///
     /// # Examples
@@ -77,9 +77,9 @@ impl Context {
     /// # Errors
     ///
     /// The error of `ibv_import_device`: `EINVAL` for descriptors that belong to no device,
-    /// [unsupported](Error::is_unsupported) for drivers without the verb. libibverbs does not report
-    /// whether it has closed the descriptor, so the descriptor stays open after an error. softroce
-    /// supports only descriptors of the same process.
+    /// [unsupported](Error::is_unsupported) for drivers without the verb. libibverbs does not
+    /// report whether it has closed the descriptor, so the descriptor stays open after an error.
+    /// softroce supports only descriptors of the same process.
     ///
     /// # Safety
     ///
@@ -120,8 +120,8 @@ impl Context {
     }
 
     /// Imports `len` bytes of device memory by its [handle](DeviceMemory::object_handle). The
-    /// memory must belong to this context or to a context that shares the objects of this context. It
-    /// is freed when the original value is dropped.
+    /// memory must belong to this context or to a context that shares the objects of this context.
+    /// It is freed when the original value is dropped.
     ///
     /// # Errors
     ///
@@ -156,11 +156,11 @@ impl ProtectionDomain {
     }
 
     /// Imports a memory region by its [handle](Buffer::object_handle). The region must belong to
-    /// the context of this domain or to a context that shares the objects of that context. The result
-    /// has the length and the keys of the region. `first` is the address that requests use for the
-    /// first byte, and `access` the access flags of the region; the library reports neither. The
-    /// region is deregistered when the original value is dropped. `keep` is dropped after the
-    /// result.
+    /// the context of this domain or to a context that shares the objects of that context. The
+    /// result has the length and the keys of the region. `first` is the address that requests use
+    /// for the first byte, and `access` the access flags of the region; the library reports
+    /// neither. The region is deregistered when the original value is dropped. `keep` is dropped
+    /// after the result.
     ///
     /// # Errors
     ///
@@ -169,8 +169,8 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// Requests and peers access the memory through the result although its owner does not know
-    /// them. Until `keep` is dropped, no Rust reference to the memory of the region may exist in any
-    /// process, and no code may rely on its content.
+    /// them. Until `keep` is dropped, no Rust reference to the memory of the region may exist in
+    /// any process, and no code may rely on its content.
     #[doc(alias = "ibv_import_mr")]
     #[doc(alias = "ibv_unimport_mr")]
     pub unsafe fn import_region(

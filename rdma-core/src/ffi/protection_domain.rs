@@ -13,15 +13,15 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct ProtectionDomainHandle {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<ContextHandle>,
-    /// The domains from which this parent domain was created, which must outlive this domain. `None`
-    /// if this is not a parent domain.
+    /// The domains from which this parent domain was created, which must outlive this domain.
+    /// `None` if this is not a parent domain.
     parts: Option<Parts>,
     /// Set for an imported domain, which belongs to another object. That object frees the domain.
     is_imported: bool,
 }
 
-/// The domains from which a parent domain was created: a protection domain and, optionally, a thread
-/// domain.
+/// The domains from which a parent domain was created: a protection domain and, optionally, a
+/// thread domain.
 #[derive(Debug)]
 struct Parts {
     domain: Arc<ProtectionDomainHandle>,

@@ -250,8 +250,8 @@ impl QueuePairHandle {
         Ok(())
     }
 
-    /// Sets those attributes of the queue pair that `mask` selects to the values in `attributes`, by
-    /// `ibv_modify_qp`. Counts a move to RESET or RTS.
+    /// Sets those attributes of the queue pair that `mask` selects to the values in `attributes`,
+    /// by `ibv_modify_qp`. Counts a move to RESET or RTS.
     pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,

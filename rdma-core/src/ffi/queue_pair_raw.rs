@@ -36,7 +36,8 @@ impl QueuePairBuilder {
     ///
     /// A [`SendQueue`](crate::SendQueue) may be created from the result only if its send requests
     /// complete in the order of posting. Vendor-specific kinds may not guarantee that order; queues
-    /// [for any number of threads](crate::queue_pair::ConcurrentSendQueue) and scopes do not need it.
+    /// [for any number of threads](crate::queue_pair::ConcurrentSendQueue) and scopes do not need
+    /// it.
     ///
     /// # Panics
     ///

@@ -60,7 +60,8 @@ pub(super) fn describe_send<T: Gather>(
 pub(super) struct Limits {
     elements: usize,
     inline: u64,
-    /// Address of the context with which the memory of requests must be registered: see [`context_id`].
+    /// Address of the context with which the memory of requests must be registered: see
+    /// [`context_id`].
     context: usize,
     /// Address of the context with which the memory of reads and atomics must be registered. On
     /// queue pairs that do not support these operations the value is [`NOWHERE`], which matches no

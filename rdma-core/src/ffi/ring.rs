@@ -125,8 +125,8 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.has_unclaimed
     }
 
-    /// Opens the fast path if the queue pair supports it and no slot contains a request that was not
-    /// posted. Otherwise closes the fast path.
+    /// Opens the fast path if the queue pair supports it and no slot contains a request that was
+    /// not posted. Otherwise closes the fast path.
     fn update_fast_path(&mut self) {
         let is_clear = !self.has_unclaimed && self.staged() == 0;
         self.order.close(!self.is_fast_path || !is_clear);

@@ -65,8 +65,9 @@ impl Shared {
         self.span.into_inner()
     }
 
-    /// Returns whether `owner` is the only reference. No claim then exists, because each claim holds
-    /// a reference, and what the last claim's holder did to the memory is visible to the caller.
+    /// Returns whether `owner` is the only reference. No claim then exists, because each claim
+    /// holds a reference, and what the last claim's holder did to the memory is visible to the
+    /// caller.
     #[inline]
     pub(crate) fn is_sole(owner: &Arc<Self>) -> bool {
         let is_sole = Arc::strong_count(owner) == 1;

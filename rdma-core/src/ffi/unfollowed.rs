@@ -54,8 +54,8 @@ impl Unfollowed {
         }
     }
 
-    /// Begins posting a request that the program made unsignaled. The request becomes signaled if it follows
-    /// `limit` unsignaled requests in a row.
+    /// Begins posting a request that the program made unsignaled. The request becomes signaled if
+    /// it follows `limit` unsignaled requests in a row.
     pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);

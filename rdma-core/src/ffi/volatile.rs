@@ -56,7 +56,8 @@ impl Volatile {
         unsafe { copy_in(from, start) };
     }
 
-    /// Returns the eight bytes at `offset`, which must be aligned and inside the span, as an atomic.
+    /// Returns the eight bytes at `offset`, which must be aligned and inside the span, as an
+    /// atomic.
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         let start = self.aligned(offset, size_of::<u64>());

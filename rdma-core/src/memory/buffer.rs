@@ -120,8 +120,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::expose`], and [`Error::InvalidArgument`] for [`AccessFlags::ZERO_BASED`] with an
-    /// address other than 0.
+    /// The errors of [`Self::expose`], and [`Error::InvalidArgument`] for
+    /// [`AccessFlags::ZERO_BASED`] with an address other than 0.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn expose_at(
         self,

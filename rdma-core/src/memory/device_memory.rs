@@ -59,9 +59,9 @@ impl DeviceMemory {
         self.handle.write(offset, from)
     }
 
-    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. The offset and
-    /// the length should be multiples of [`Self::WORD`]: other copies fail on network cards and on
-    /// softroce.
+    /// Copies `to.len()` bytes of the device memory, beginning at `offset`, into `to`. The offset
+    /// and the length should be multiples of [`Self::WORD`]: other copies fail on network cards and
+    /// on softroce.
     ///
     /// # Errors
     ///

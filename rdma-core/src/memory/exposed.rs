@@ -178,8 +178,9 @@ impl ExposedMemory {
         self.volatile().store_u64(offset, value)
     }
 
-    /// Registers the memory again, and grants peers access by the key of this registration. Each peer
-    /// can therefore have its own key for the memory, which is revoked independently of the other keys.
+    /// Registers the memory again, and grants peers access by the key of this registration. Each
+    /// peer can therefore have its own key for the memory, which is revoked independently of the
+    /// other keys.
     ///
     /// ```
     /// # use rdma_core::{AccessFlags, Context};

@@ -18,9 +18,9 @@ use crate::ffi::Volatile;
 ///
 /// The methods `compare_and_swap_u64` and `fetch_and_add_u64` are atomic with regard to a peer's
 /// atomics only if the device supports
-/// [`AtomicCapability::Global`](crate::device::AtomicCapability::Global), or lists the operation and
-/// its size in [`pci_atomics`](crate::device::ExtendedDeviceAttributes::pci_atomics). Most devices
-/// guarantee atomicity only among atomics that they execute themselves.
+/// [`AtomicCapability::Global`](crate::device::AtomicCapability::Global), or lists the operation
+/// and its size in [`pci_atomics`](crate::device::ExtendedDeviceAttributes::pci_atomics). Most
+/// devices guarantee atomicity only among atomics that they execute themselves.
 #[derive(Debug, Clone)]
 pub struct VolatileSlice<'a> {
     memory: &'a Volatile,

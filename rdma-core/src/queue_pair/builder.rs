@@ -221,8 +221,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets optional properties that the queue pair gets at its creation. Few devices support any of
-    /// them.
+    /// Sets optional properties that the queue pair gets at its creation. Few devices support any
+    /// of them.
     #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
     pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
         self.create_flags = flags;

@@ -349,8 +349,8 @@ impl<T: Scatter> SendRequest<T> {
 
     /// Creates a request that atomically adds `add` to eight aligned bytes of the peer's memory,
     /// wrapping on overflow. The device stores the previous value in `memory`, which must have
-    /// eight bytes, in the byte order of this host. Use [`AtomicResult`](crate::memory::AtomicResult) as
-    /// `memory` to read the value.
+    /// eight bytes, in the byte order of this host. Use
+    /// [`AtomicResult`](crate::memory::AtomicResult) as `memory` to read the value.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {

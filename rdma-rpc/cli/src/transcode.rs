@@ -6,11 +6,12 @@ use anyhow::{Context, bail};
 use rdma_rpc::{Fields, Format, TypeFormat};
 use serde_json::{Map, Number, Value, json};
 
-/// Maximum depth of a value within others. The types are those of the server, which may contain themselves.
+/// Maximum depth of a value within others. The types are those of the server, which may contain
+/// themselves.
 const MAX_DEPTH: usize = 128;
 
-/// Number of values within a decoded value, besides four for each byte. Without a limit, few bytes could stand for any
-/// number of values without bytes.
+/// Number of values within a decoded value, besides four for each byte. Without a limit, few bytes
+/// could stand for any number of values without bytes.
 const SPARE_VALUES: usize = 1 << 16;
 
 type Types = BTreeMap<String, TypeFormat>;

@@ -1,4 +1,5 @@
-//! A client: for all messages of a server, the client sends only valid messages, and every call ends.
+//! A client: for all messages of a server, the client sends only valid messages, and every call
+//! ends.
 
 #![no_main]
 

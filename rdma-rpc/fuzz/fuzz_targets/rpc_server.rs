@@ -1,5 +1,5 @@
-//! A server: for all messages of a peer, the server serves its other clients, runs no more calls of the
-//! peer than it may, sends only valid messages, and keeps nothing of the peer.
+//! A server: for all messages of a peer, the server serves its other clients, runs no more calls of
+//! the peer than it may, sends only valid messages, and keeps nothing of the peer.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The generated code in the book is the generated code, with shorter paths and without some bodies.
+//! The generated code in the book is the generated code, with shorter paths and without some
+//! bodies.
 
 use std::path::Path;
 
@@ -57,8 +58,8 @@ impl VisitMut for Shortened {
     }
 }
 
-/// Returns the parts of code: items, and the items of each `impl` with its head. A function whose body
-/// is `{ .. }` in the book is compared without its body.
+/// Returns the parts of code: items, and the items of each `impl` with its head. A function whose
+/// body is `{ .. }` in the book is compared without its body.
 fn parts(mut file: File, omitted: &[String]) -> Vec<(String, String)> {
     Shortened.visit_file_mut(&mut file);
     let mut parts = Vec::new();

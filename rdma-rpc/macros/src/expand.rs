@@ -89,8 +89,8 @@ fn request(method: &Method) -> TokenStream {
     }
 }
 
-/// Returns the format of a method: the codecs of its request, response and error. Errors of the format
-/// are reported at the first argument.
+/// Returns the format of a method: the codecs of its request, response and error. Errors of the
+/// format are reported at the first argument.
 fn format(service: &Service, method: &Method) -> TokenStream {
     let codec = &service.codec;
     let place = method
@@ -230,8 +230,8 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Returns checks that report a type without an encoding where the type stands in the trait, and that
-/// describe the type for reflection.
+/// Returns checks that report a type without an encoding where the type stands in the trait, and
+/// that describe the type for reflection.
 fn checks(service: &Service, method: &Method) -> TokenStream {
     let (codec, constant) = (&service.codec, constant(method));
     let client = format_ident!("{}Client", service.name);
@@ -253,7 +253,8 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
         .into_iter()
         .map(|(role, name, ty)| {
             let (role, text) = (format_ident!("{role}"), text(ty));
-            // An unsuitable type is reported at its place in the trait, as a missing implementation of the codec.
+            // An unsuitable type is reported at its place in the trait, as a missing implementation
+            // of the codec.
             let codec = respanned(codec.to_token_stream(), ty.span());
             let part = quote! {
                 methods,

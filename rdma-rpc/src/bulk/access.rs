@@ -156,8 +156,8 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a value with `decode`, and gives this end access to the bulks of the peer that the value has.
-/// `is_result` is set for a result.
+/// Decodes a value with `decode`, and gives this end access to the bulks of the peer that the value
+/// has. `is_result` is set for a result.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
@@ -189,7 +189,8 @@ fn bind_all(
     Ok(accesses)
 }
 
-/// Tells the owner of bulks of a result that this end does not access those to which it has no access.
+/// Tells the owner of bulks of a result that this end does not access those to which it has no
+/// access.
 fn release_unbound(core: &Core, received: &[Bulk]) {
     for bulk in received {
         if let Kind::Peer(peer) = &*bulk.0
@@ -202,8 +203,8 @@ fn release_unbound(core: &Core, received: &[Bulk]) {
     }
 }
 
-/// Gives this end access to a bulk of the peer. A bulk that the value has several times shares one of the accesses
-/// `former`, so that the lease ends with the last of them.
+/// Gives this end access to a bulk of the peer. A bulk that the value has several times shares one
+/// of the accesses `former`, so that the lease ends with the last of them.
 fn bind(
     core: &Arc<Core>,
     is_result: bool,

@@ -19,11 +19,12 @@ use crate::error::{BulkError, Error, Result};
 use crate::outbox::Unplaced;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that a peer gets to stop an access in progress, before its lease ends at the device. An access after
-/// that ends the connection.
+/// Time that a peer gets to stop an access in progress, before its lease ends at the device. An
+/// access after that ends the connection.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Lease of one bulk to the peer of a connection. Dropping it ends the access at the device at once.
+/// Lease of one bulk to the peer of a connection. Dropping it ends the access at the device at
+/// once.
 struct Lease {
     core: Arc<Core>,
     id: LeaseId,
@@ -235,8 +236,8 @@ fn hold(core: &Core, memory: BulkMemory, is_writable: bool) -> Result<Held, (Bul
     }
 }
 
-/// Ends the access to memory at the device. Returns the memory of the bulk, unless the device could not end
-/// the access.
+/// Ends the access to memory at the device. Returns the memory of the bulk, unless the device could
+/// not end the access.
 fn release(held: Held, own: &Own) -> Option<BulkMemory> {
     match held {
         Held::Streamed(memory) => Some(memory),
@@ -265,8 +266,8 @@ fn release(held: Held, own: &Own) -> Option<BulkMemory> {
     }
 }
 
-/// Leases of one call. Dropping this value ends them, after the peer has stopped accessing the memory, in a
-/// task.
+/// Leases of one call. Dropping this value ends them, after the peer has stopped accessing the
+/// memory, in a task.
 #[derive(Default)]
 pub(crate) struct Leased(Vec<Lease>);
 
@@ -311,9 +312,9 @@ async fn close(leases: Vec<Lease>) {
     }
 }
 
-/// Places a frame whose body may contain bulks. `attempt` encodes the body: again if it has bulks, which were then lent
-/// to the peer. An attempt may end before it has found all of them. At most `most` bulks are lent, and no more than a
-/// value may have.
+/// Places a frame whose body may contain bulks. `attempt` encodes the body: again if it has bulks,
+/// which were then lent to the peer. An attempt may end before it has found all of them. At most
+/// `most` bulks are lent, and no more than a value may have.
 pub(crate) fn place<T>(
     core: &Arc<Core>,
     most: usize,

@@ -14,9 +14,9 @@ use crate::payload::Buffer;
 /// Memory that a [`Bulk`](super::Bulk) is made of, or that a bulk of the peer is read into.
 ///
 /// [`Client::bulk_memory`](crate::Client::bulk_memory) and
-/// [`Context::bulk_memory`](crate::Context::bulk_memory) allocate memory that is registered with the device of
-/// their connection. Any other memory, such as that of a vector, is copied if a connection transfers it by
-/// RDMA.
+/// [`Context::bulk_memory`](crate::Context::bulk_memory) allocate memory that is registered with
+/// the device of their connection. Any other memory, such as that of a vector, is copied if a
+/// connection transfers it by RDMA.
 pub struct BulkMemory {
     buffer: Buffer,
     /// Device of registered memory.
@@ -30,8 +30,8 @@ impl BulkMemory {
         Self::allocate(&link, len, false)
     }
 
-    /// Allocates memory for transfers over a link, which is zeroed or, if `is_stale` is set, may contain
-    /// bytes of earlier transfers.
+    /// Allocates memory for transfers over a link, which is zeroed or, if `is_stale` is set, may
+    /// contain bytes of earlier transfers.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
             return Ok(vec![0; len].into());

@@ -1,8 +1,9 @@
 //! [`Bulk`]: long data that never passes through a request or response.
 //!
-//! The *owner* of a bulk lends its memory for the time of a call, or, for a result, until the caller drops the
-//! bulk. The *borrower* reads or writes it in pieces: over RDMA by one-sided operations, over other transports by
-//! frames that carry the pieces. The lease ends at the owner's device.
+//! The *owner* of a bulk lends its memory for the time of a call, or, for a result, until the
+//! caller drops the bulk. The *borrower* reads or writes it in pieces: over RDMA by one-sided
+//! operations, over other transports by frames that carry the pieces. The lease ends at the owner's
+//! device.
 
 mod access;
 mod lease;
@@ -34,25 +35,26 @@ use self::token::Token;
 use self::transfer::Direction;
 use crate::error::{BulkError, Error, Result};
 
-/// Long data of a call, which never passes through a message: an argument, a result, or a part of either, at any
-/// depth.
+/// Long data of a call, which never passes through a message: an argument, a result, or a part of
+/// either, at any depth.
 ///
-/// The side that has the memory makes the bulk of it: [`Bulk::from`] lets the other side read it, and
-/// [`Bulk::writable`] also write it. The other side gets a bulk that it reads or writes, in whole or in
-/// part, with [`read`](Self::read), [`read_into`](Self::read_into), [`write`](Self::write) and
-/// [`write_from`](Self::write_from). Over RDMA these are one-sided operations on leased memory. Over TCP and
-/// memory the same functions exchange messages. Either way the data moves in pieces of 64 KiB, between which
-/// other calls of the connection find their place.
+/// The side that has the memory makes the bulk of it: [`Bulk::from`] lets the other side read it,
+/// and [`Bulk::writable`] also write it. The other side gets a bulk that it reads or writes, in
+/// whole or in part, with [`read`](Self::read), [`read_into`](Self::read_into),
+/// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA these are one-sided
+/// operations on leased memory. Over TCP and memory the same functions exchange messages. Either
+/// way the data moves in pieces of 64 KiB, between which other calls of the connection find their
+/// place.
 ///
 /// # Ownership
 ///
-/// Clones of a bulk are the same bulk. While a call lends its memory, the owner cannot access the memory.
-/// When the call has ended with an answer or an error, the lease has ended at the device, and
-/// [`into_memory`](Self::into_memory) of a clone that the caller has kept returns the memory. A peer that
-/// still accesses the memory gets a remote access error, which ends its connection.
+/// Clones of a bulk are the same bulk. While a call lends its memory, the owner cannot access the
+/// memory. When the call has ended with an answer or an error, the lease has ended at the device,
+/// and [`into_memory`](Self::into_memory) of a clone that the caller has kept returns the memory. A
+/// peer that still accesses the memory gets a remote access error, which ends its connection.
 ///
-/// A bulk of a result is lent until the caller has dropped all clones of it, at most for the time that
-/// [`Server::bulk_lease`](crate::Server::bulk_lease) sets.
+/// A bulk of a result is lent until the caller has dropped all clones of it, at most for the time
+/// that [`Server::bulk_lease`](crate::Server::bulk_lease) sets.
 ///
 /// ```
 /// use rdma_rpc::{Address, Bulk, Server};
@@ -194,8 +196,8 @@ impl Bulk {
     ///
     /// # Errors
     ///
-    /// This bulk, if a call is lending its memory, if another clone has returned the memory, or if the peer
-    /// has made the bulk.
+    /// This bulk, if a call is lending its memory, if another clone has returned the memory, or if
+    /// the peer has made the bulk.
     pub fn into_memory(self) -> Result<BulkMemory, Self> {
         if let Kind::Own(own) = &*self.0
             && let Some(memory) = own.take(Place::Gone)
@@ -228,15 +230,15 @@ impl Bulk {
         memory.pop().ok_or_else(|| BulkError::Lost.into())
     }
 
-    /// Reads parts of a bulk of the peer: fills each memory with the bytes that begin at the offset before it.
-    /// Returns the memories, in their order, with the outcome. If the future is dropped, the transfer stops
-    /// behind the piece that is being transferred.
+    /// Reads parts of a bulk of the peer: fills each memory with the bytes that begin at the offset
+    /// before it. Returns the memories, in their order, with the outcome. If the future is dropped,
+    /// the transfer stops behind the piece that is being transferred.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if a part exceeds the bulk, if the lease has ended, which ends with the call, or if this
-    /// end has made the bulk and is lending it. The error that ended the connection. Some parts may then be
-    /// filled.
+    /// [`Error::Bulk`] if a part exceeds the bulk, if the lease has ended, which ends with the
+    /// call, or if this end has made the bulk and is lending it. The error that ended the
+    /// connection. Some parts may then be filled.
     pub async fn read_into(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -244,8 +246,8 @@ impl Bulk {
         self.transfer(Direction::Read, parts).await
     }
 
-    /// Writes memory to a writable bulk of the peer, from the offset `at` on. Returns the memory with the
-    /// outcome.
+    /// Writes memory to a writable bulk of the peer, from the offset `at` on. Returns the memory
+    /// with the outcome.
     ///
     /// # Errors
     ///
@@ -255,14 +257,14 @@ impl Bulk {
         (outcome, memory.pop().unwrap_or_default())
     }
 
-    /// Writes parts of a writable bulk of the peer: copies each memory to the offset before it. Returns the
-    /// memories, in their order, with the outcome. If the future is dropped, the transfer stops behind the
-    /// piece that is being transferred.
+    /// Writes parts of a writable bulk of the peer: copies each memory to the offset before it.
+    /// Returns the memories, in their order, with the outcome. If the future is dropped, the
+    /// transfer stops behind the piece that is being transferred.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if the bulk is not writable, and the errors of [`Self::read_into`]. Some parts may then
-    /// be written.
+    /// [`Error::Bulk`] if the bulk is not writable, and the errors of [`Self::read_into`]. Some
+    /// parts may then be written.
     pub async fn write_from(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -270,8 +272,8 @@ impl Bulk {
         self.transfer(Direction::Write, parts).await
     }
 
-    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, for the
-    /// progress of a transfer that runs.
+    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, for
+    /// the progress of a transfer that runs.
     pub fn transferred(&self) -> u64 {
         match &*self.0 {
             Kind::Own(_) => 0,
@@ -348,7 +350,8 @@ impl Own {
         *self.place.lock() = memory.map_or(Place::Gone, Place::Here);
     }
 
-    /// Copies parts of the bulk within this process, for a service that is called without a connection.
+    /// Copies parts of the bulk within this process, for a service that is called without a
+    /// connection.
     fn copy(
         &self,
         direction: Direction,

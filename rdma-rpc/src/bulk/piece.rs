@@ -18,8 +18,8 @@ use crate::link::Link;
 use crate::outbox::{Leaves, Placed, Unplaced, send_long};
 use crate::wire::Header;
 
-/// Maximum length of a piece in bytes. A call waits for the pieces before it, so a piece must be short; and a
-/// piece must be so long that its cost is that of its bytes.
+/// Maximum length of a piece in bytes. A call waits for the pieces before it, so a piece must be
+/// short; and a piece must be so long that its cost is that of its bytes.
 pub(super) const PIECE: usize = 64 << 10;
 
 /// Number of pieces of a connection that are transferred at a time.

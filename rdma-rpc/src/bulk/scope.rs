@@ -1,7 +1,7 @@
 //! The bulks within a value that is being encoded or decoded on this thread.
 //!
-//! A codec encodes a whole value, without a parameter for the connection. A bulk therefore leaves its mark in
-//! a thread-local scope, which lasts as long as the encoding or decoding of one value.
+//! A codec encodes a whole value, without a parameter for the connection. A bulk therefore leaves
+//! its mark in a thread-local scope, which lasts as long as the encoding or decoding of one value.
 
 use std::cell::RefCell;
 
@@ -29,8 +29,8 @@ pub(super) const MAX_BULKS: usize = 1 << 10;
 const OUTSIDE: &str =
     "a bulk is sent only within an argument or result of a method without streams";
 
-/// Encodes a value with `encode`, in which the bulks `lent` may occur. Returns the bulks that the value has
-/// besides: if there are any, the value was not encoded.
+/// Encodes a value with `encode`, in which the bulks `lent` may occur. Returns the bulks that the
+/// value has besides: if there are any, the value was not encoded.
 pub(super) fn encoding<T>(lent: Vec<(Bulk, Token)>, encode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
     let scope = Encoding {
         lent,

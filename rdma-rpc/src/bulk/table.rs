@@ -16,12 +16,12 @@ use crate::outbox::{BATCH, Leaves, Placed, Unplaced, send_long};
 use crate::payload::{Body, Message, Payload};
 use crate::wire::{BulkHead, Header, LeaseId, Violation};
 
-/// Maximum number of pieces that a peer may have requested and not received yet. A peer that keeps the rules has
-/// [`IN_FLIGHT`] of them, besides some whose end this end has not noticed yet.
+/// Maximum number of pieces that a peer may have requested and not received yet. A peer that keeps
+/// the rules has [`IN_FLIGHT`] of them, besides some whose end this end has not noticed yet.
 const MAX_SERVED: usize = 8 * IN_FLIGHT;
 
-/// Maximum number of bytes that wait to be sent while further frames of the peer are answered. A server stops reading
-/// long before, and a client that keeps the rules has far fewer.
+/// Maximum number of bytes that wait to be sent while further frames of the peer are answered. A
+/// server stops reading long before, and a client that keeps the rules has far fewer.
 const MAX_UNSENT: usize = 4 << 20;
 
 /// Maximum number of results that a peer may keep at a time. Each needs resources of the device.

@@ -14,7 +14,7 @@ pub(super) struct Token {
     /// Length in bytes.
     pub(super) len: u64,
     pub(super) is_writable: bool,
-    /// Address, length and key of the memory, as rdma-async encodes them; `None` over other transports than
-    /// RDMA, and for 0 bytes.
+    /// Address, length and key of the memory, as rdma-async encodes them; `None` over other
+    /// transports than RDMA, and for 0 bytes.
     pub(super) memory: Option<[u8; REMOTE]>,
 }

@@ -18,8 +18,8 @@ pub(super) enum Direction {
 }
 
 impl Peer {
-    /// Reads or writes parts of the bulk, in a task: if this future is dropped, the task finishes its piece
-    /// and keeps the memory until then.
+    /// Reads or writes parts of the bulk, in a task: if this future is dropped, the task finishes
+    /// its piece and keeps the memory until then.
     pub(super) async fn transfer(
         &self,
         direction: Direction,

@@ -59,15 +59,15 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets how to connect by RDMA: device, completion mode, queue depths. The message limit is this
-    /// builder's. Default: rdma-async's defaults, but the peer can request no memory.
+    /// Sets how to connect by RDMA: device, completion mode, queue depths. The message limit is
+    /// this builder's. Default: rdma-async's defaults, but the peer can request no memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// Sets the time within which a unary call must have its answer; waiting and sending count. Default
-    /// 10 s. Streaming calls have no deadline unless [`Client::with_deadline`] sets one.
+    /// Sets the time within which a unary call must have its answer; waiting and sending count.
+    /// Default 10 s. Streaming calls have no deadline unless [`Client::with_deadline`] sets one.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
         self
@@ -93,8 +93,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Encrypts connections to addresses with `tcp://` by TLS. The name of the host in the address must be one of
-    /// the server's certificate. Default: no encryption.
+    /// Encrypts connections to addresses with `tcp://` by TLS. The name of the host in the address
+    /// must be one of the server's certificate. Default: no encryption.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
         self.encryption.client = Some(config);
@@ -110,8 +110,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sends with each request the trace that the call belongs to, see [`TraceContext`](crate::TraceContext).
-    /// Default: no traces.
+    /// Sends with each request the trace that the call belongs to, see
+    /// [`TraceContext`](crate::TraceContext). Default: no traces.
     #[cfg(feature = "trace")]
     pub fn traces(mut self) -> Self {
         self.observed.has_traces = true;
@@ -125,9 +125,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a function that is called before each call, with the name of the method and the metadata of the
-    /// request. The request carries the metadata that the function returns, for example with a token that is
-    /// renewed from time to time. An error fails the call, which is not sent.
+    /// Sets a function that is called before each call, with the name of the method and the
+    /// metadata of the request. The request carries the metadata that the function returns, for
+    /// example with a token that is renewed from time to time. An error fails the call, which is
+    /// not sent.
     pub fn intercept(
         mut self,
         interceptor: impl Fn(&str, Metadata) -> Result<Metadata> + Send + Sync + 'static,
@@ -140,9 +141,9 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address, [`Error::Transport`] or [`Error::Tcp`] if nothing
-    /// listens at the address or the device cannot be used, and [`Error::Disconnected`] if the server
-    /// does not answer in time.
+    /// [`Error::Address`] if the text is no address, [`Error::Transport`] or [`Error::Tcp`] if
+    /// nothing listens at the address or the device cannot be used, and [`Error::Disconnected`] if
+    /// the server does not answer in time.
     pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.message_limit);
@@ -156,18 +157,19 @@ impl ClientBuilder {
         Ok(self.client(Route::One(handle)))
     }
 
-    /// Connects to several servers of the same services, and again whenever a connection has ended. Waits until
-    /// one of them is connected.
+    /// Connects to several servers of the same services, and again whenever a connection has ended.
+    /// Waits until one of them is connected.
     ///
-    /// Each call uses one connection, which [`Self::balance`] chooses. A call that its server has certainly not
-    /// started, because it is shutting down or overloaded or the connection ended before, is sent to another
-    /// server, as often as its deadline allows. A streaming call is sent to another server only if nothing of its request
-    /// was sent, and a one-way call is sent once. A call that a server may have started is never repeated, except
-    /// one of a method with [`#[rpc(once)]`](macro@crate::service#at-most-once). A call
-    /// waits while no server is connected, and then fails with [`Error::Unavailable`].
+    /// Each call uses one connection, which [`Self::balance`] chooses. A call that its server has
+    /// certainly not started, because it is shutting down or overloaded or the connection ended
+    /// before, is sent to another server, as often as its deadline allows. A streaming call is sent
+    /// to another server only if nothing of its request was sent, and a one-way call is sent once.
+    /// A call that a server may have started is never repeated, except one of a method with
+    /// [`#[rpc(once)]`](macro@crate::service#at-most-once). A call waits while no server is
+    /// connected, and then fails with [`Error::Unavailable`].
     ///
-    /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with a second choice. With one address the client connects
-    /// again to the same server.
+    /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with a second choice. With
+    /// one address the client connects again to the same server.
     ///
     /// ```
     /// # use rdma_rpc::{Address, Balance, Client, Server};
@@ -195,8 +197,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if a text is no address, and the error of an endpoint if none can be connected to at
-    /// first.
+    /// [`Error::Address`] if a text is no address, and the error of an endpoint if none can be
+    /// connected to at first.
     pub async fn connect_any(
         self,
         endpoints: impl IntoIterator<Item: ToEndpoint>,
@@ -214,9 +216,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the pauses of [`Self::connect_any`] before it connects again: `first` after the end of a
-    /// connection, then twice as long after each failure, at most `longest`. Each pause is shortened by up to a
-    /// half at random. Default 50 ms and 5 s.
+    /// Sets the pauses of [`Self::connect_any`] before it connects again: `first` after the end of
+    /// a connection, then twice as long after each failure, at most `longest`. Each pause is
+    /// shortened by up to a half at random. Default 50 ms and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.upkeep.first_pause = first;
         self.upkeep.longest_pause = longest;
@@ -224,18 +226,18 @@ impl ClientBuilder {
     }
 
     /// Lets [`Self::connect_any`] check each server in this interval, by the [health
-    /// service](crate::Health): a server that says that it does not serve gets no calls, and a connection without
-    /// an answer within the interval is ended. A connection on which no further call can begin at once is not checked:
-    /// the deadlines of its calls find a dead server. A server without the health service is healthy if it answers.
-    /// Default: no checks.
+    /// service](crate::Health): a server that says that it does not serve gets no calls, and a
+    /// connection without an answer within the interval is ended. A connection on which no further
+    /// call can begin at once is not checked: the deadlines of its calls find a dead server. A
+    /// server without the health service is healthy if it answers. Default: no checks.
     pub fn health_check(mut self, interval: Duration) -> Self {
         self.upkeep.health_check = Some(interval);
         self
     }
 
-    /// Creates a client that uses an existing RDMA connection. The client receives all messages of the
-    /// connection from now on. Calls wait until the server has sent its settings; if it does not within
-    /// 20 s, the connection ends.
+    /// Creates a client that uses an existing RDMA connection. The client receives all messages of
+    /// the connection from now on. Calls wait until the server has sent its settings; if it does
+    /// not within 20 s, the connection ends.
     ///
     /// # Panics
     ///

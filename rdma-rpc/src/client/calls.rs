@@ -63,7 +63,8 @@ pub(crate) enum Answer {
 }
 
 impl Calls {
-    /// Creates slots for at most `capacity` concurrent calls. None can be used before [`Self::open`].
+    /// Creates slots for at most `capacity` concurrent calls. None can be used before
+    /// [`Self::open`].
     pub(crate) fn new(capacity: u32) -> Self {
         let slot = || {
             Mutex::new(Slot {
@@ -140,7 +141,8 @@ impl Calls {
             id,
             is_sent: false,
         };
-        // Checked after the slot is occupied: either this check sees the end, or `fail` sees the slot.
+        // Checked after the slot is occupied: either this check sees the end, or `fail` sees the
+        // slot.
         match pending.core.end() {
             Some(end) => Err(end.clone()),
             None if pending.calls().is_closing() => Err(Error::ShuttingDown),

@@ -16,8 +16,8 @@ use crate::address::{Address, ToAddress};
 use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
-/// Server of a client of several servers: an address, and other addresses of the same server, which are used
-/// if the first one cannot be connected to.
+/// Server of a client of several servers: an address, and other addresses of the same server, which
+/// are used if the first one cannot be connected to.
 ///
 /// ```
 /// use rdma_rpc::Endpoint;
@@ -45,8 +45,8 @@ impl Endpoint {
         })
     }
 
-    /// Adds an address that is used if none of the earlier ones can be connected to, such as one of TCP for
-    /// hosts without an RDMA device. Using it is logged once.
+    /// Adds an address that is used if none of the earlier ones can be connected to, such as one of
+    /// TCP for hosts without an RDMA device. Using it is logged once.
     ///
     /// # Errors
     ///
@@ -84,7 +84,8 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
 pub(super) struct Upkeep {
     pub(super) first_pause: Duration,
     pub(super) longest_pause: Duration,
-    /// Time between two health checks, which is also the time within which a check must be answered.
+    /// Time between two health checks, which is also the time within which a check must be
+    /// answered.
     pub(super) health_check: Option<Duration>,
 }
 
@@ -207,7 +208,8 @@ impl Place {
                 () = sleep(interval) => {}
             }
             if !core.outbox.has_room() || !calls(core).has_free() {
-                // The check would wait for the calls in progress, whose deadlines find a dead server.
+                // The check would wait for the calls in progress, whose deadlines find a dead
+                // server.
                 continue;
             }
             let is_healthy = match timeout(interval, client.check(String::new())).await {
@@ -232,8 +234,8 @@ impl Place {
     }
 }
 
-/// Returns a random time between the half of a pause and all of it, so that many clients do not connect at the
-/// same moment.
+/// Returns a random time between the half of a pause and all of it, so that many clients do not
+/// connect at the same moment.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as u32;
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))

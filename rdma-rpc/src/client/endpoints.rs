@@ -104,7 +104,8 @@ impl Endpoints {
         self.places.iter().filter_map(|place| place.connection())
     }
 
-    /// Chooses a connection, except those to the endpoints `excluded`, or that to the endpoint `pinned`.
+    /// Chooses a connection, except those to the endpoints `excluded`, or that to the endpoint
+    /// `pinned`.
     fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<Chosen> {
         let count = self.places.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +208,8 @@ impl Search<'_> {
 
     /// Takes over the error of a call that the server of a connection has not started.
     pub(super) fn failed(&mut self, chosen: &Chosen, error: Error) {
-        // A connection that has ended or is closing is not chosen again, but the next one to its server is.
+        // A connection that has ended or is closing is not chosen again, but the next one to its
+        // server is.
         let core = chosen.core();
         if core.end().is_none() && !calls(core).is_closing() {
             self.excluded.push(chosen.index);

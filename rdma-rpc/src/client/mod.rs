@@ -32,8 +32,9 @@ use crate::observe::{self, Observed};
 use crate::once::Session;
 use crate::outbox::Sent;
 
-/// A connection to a server, or [connections to several servers](ClientBuilder::connect_any), on which the
-/// clients of services make calls: `StoreClient::new(client)`. Any number of calls can be in progress at once.
+/// A connection to a server, or [connections to several servers](ClientBuilder::connect_any), on
+/// which the clients of services make calls: `StoreClient::new(client)`. Any number of calls can be
+/// in progress at once.
 ///
 /// Clones share the connection, which ends when the last clone is dropped. A clone can have its own
 /// deadline and metadata.
@@ -113,8 +114,8 @@ impl Client {
         Self::builder().connect(address).await
     }
 
-    /// Returns a client of the same connection whose calls must be answered within `limit`. Streaming
-    /// calls have a deadline only if this function has set one.
+    /// Returns a client of the same connection whose calls must be answered within `limit`.
+    /// Streaming calls have a deadline only if this function has set one.
     ///
     /// With a zero `limit` nothing is sent, and calls fail with [`Error::DeadlineExceeded`].
     #[must_use]
@@ -140,16 +141,16 @@ impl Client {
         self.deadline
     }
 
-    /// Returns the server's end of the connection. A client of several servers returns that of any connection;
-    /// `None` while it has none.
+    /// Returns the server's end of the connection. A client of several servers returns that of any
+    /// connection; `None` while it has none.
     pub fn peer(&self) -> Option<Peer> {
         let handle = self.any()?;
         Some(handle.core.peer.clone())
     }
 
     /// Returns the numbers of frames and messages that this end of the connection has sent. Several
-    /// requests of one turn of the scheduler share a message. A client of several servers counts those of its
-    /// current connections.
+    /// requests of one turn of the scheduler share a message. A client of several servers counts
+    /// those of its current connections.
     pub fn sent(&self) -> Sent {
         let handles: Vec<_> = match &self.route {
             Route::One(handle) => return handle.core.outbox.counts(),
@@ -163,13 +164,14 @@ impl Client {
         })
     }
 
-    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that this connection can transfer without a copy. A
-    /// client of several servers allocates it for one of them; the connections of one
-    /// [`RdmaDevice`](rdma_async::RdmaDevice) share it.
+    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that this connection can transfer
+    /// without a copy. A client of several servers allocates it for one of them; the connections of
+    /// one [`RdmaDevice`](rdma_async::RdmaDevice) share it.
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] if memory cannot be registered, and the error that ended the connection.
+    /// [`Error::Transport`] if memory cannot be registered, and the error that ended the
+    /// connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         match self.any() {
             Some(handle) => BulkMemory::for_peer(&handle.core, len),
@@ -178,8 +180,8 @@ impl Client {
         }
     }
 
-    /// Returns the error that ended the connection; `None` while the connection is open. A client of several
-    /// servers returns the reason why none is connected; `None` while one is connected.
+    /// Returns the error that ended the connection; `None` while the connection is open. A client
+    /// of several servers returns the reason why none is connected; `None` while one is connected.
     pub fn failure(&self) -> Option<Error> {
         match &self.route {
             Route::One(handle) => handle.core.end().cloned(),
@@ -190,8 +192,8 @@ impl Client {
         }
     }
 
-    /// Waits until the connection has ended, and returns the error that ended it. A client of several servers
-    /// connects again, and waits forever.
+    /// Waits until the connection has ended, and returns the error that ended it. A client of
+    /// several servers connects again, and waits forever.
     pub async fn ended(&self) -> Error {
         match &self.route {
             Route::One(handle) => handle.core.ended().await,

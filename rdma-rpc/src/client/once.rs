@@ -14,7 +14,8 @@ use crate::error::{CallError, Error};
 use crate::once;
 use crate::payload::Stored;
 
-/// Pause before a call is sent again to a server that has refused it, for example because of its load.
+/// Pause before a call is sent again to a server that has refused it, for example because of its
+/// load.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {

@@ -83,8 +83,8 @@ impl Client {
             .await
     }
 
-    /// Makes a unary call like [`Self::unary_anywhere`], or like [`Self::unary_once`] if `is_once` is set, and
-    /// counts it.
+    /// Makes a unary call like [`Self::unary_anywhere`], or like [`Self::unary_once`] if `is_once`
+    /// is set, and counts it.
     pub(super) async fn unary_of<Q: ?Sized, T, E>(
         &self,
         (method, is_once): (u32, bool),
@@ -104,8 +104,8 @@ impl Client {
         outcome
     }
 
-    /// Makes a unary call whose answer `decode` decodes. A client of several servers sends a call that its
-    /// server has not started to another one.
+    /// Makes a unary call whose answer `decode` decodes. A client of several servers sends a call
+    /// that its server has not started to another one.
     async fn unary_anywhere<Q: ?Sized, T, E>(
         &self,
         method: u32,
@@ -286,8 +286,8 @@ impl Client {
         }
     }
 
-    /// Begins a call with streams. A client of several servers sends a call whose request was not sent to another
-    /// one.
+    /// Begins a call with streams. A client of several servers sends a call whose request was not
+    /// sent to another one.
     async fn stream_anywhere<F: Format, Q>(
         &self,
         method: &'static MethodInfo,
@@ -389,8 +389,8 @@ enum Failed {
 }
 
 impl Failed {
-    /// Returns the error of a call of whose request nothing was sent. Another connection may do better if the
-    /// connection is the reason.
+    /// Returns the error of a call of whose request nothing was sent. Another connection may do
+    /// better if the connection is the reason.
     fn unsent(error: Error) -> Self {
         match error {
             Error::Transport(_)
@@ -521,7 +521,8 @@ async fn begin<C: Deref<Target = Core>>(
 }
 
 /// Sends the request of a call: at once if no other call is in progress, or else with the other
-/// requests of this turn of the scheduler. The request can have bulks if there is a place for their leases.
+/// requests of this turn of the scheduler. The request can have bulks if there is a place for their
+/// leases.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
     mut pending: Pending<P>,
     method: u32,

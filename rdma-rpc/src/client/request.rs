@@ -14,8 +14,8 @@ use crate::metadata::Metadata;
 use crate::method::number_of;
 use crate::payload::{Payload, Stored};
 
-/// Request of a unary call without a generated client, for middleware and tools: the name of the method and the
-/// encoded arguments.
+/// Request of a unary call without a generated client, for middleware and tools: the name of the
+/// method and the encoded arguments.
 ///
 /// ```
 /// use rdma_rpc::{Address, Client, Postcard, Request, Server};
@@ -51,8 +51,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request of a method, such as `"Store.get"`, with its argument: the value of the only argument, a
-    /// tuple of several, or `()`.
+    /// Creates a request of a method, such as `"Store.get"`, with its argument: the value of the
+    /// only argument, a tuple of several, or `()`.
     ///
     /// # Errors
     ///

@@ -84,8 +84,8 @@ impl<T, E> fmt::Debug for Response<T, E> {
     }
 }
 
-/// Items of a call whose handler sends a stream, and the handler's result. Also a [`Stream`]. Dropping
-/// it cancels the call.
+/// Items of a call whose handler sends a stream, and the handler's result. Also a [`Stream`].
+/// Dropping it cancels the call.
 ///
 /// The handler waits while 4096 items or 256 KiB were sent and not yet taken.
 #[must_use = "dropping the stream cancels the call"]
@@ -112,12 +112,13 @@ impl<O, T, E> Streaming<O, T, E> {
         }
     }
 
-    /// Waits for the next item; `None` after the last one. [`Self::finish`] then returns the handler's
-    /// result. Cancel-safe.
+    /// Waits for the next item; `None` after the last one. [`Self::finish`] then returns the
+    /// handler's result. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the item is of another type. The error of the call, which is the last item.
+    /// [`Error::Decode`] if the item is of another type. The error of the call, which is the last
+    /// item.
     pub async fn next(&mut self) -> Option<Result<O, CallError<E>>> {
         poll_fn(|cx| self.poll_item(cx)).await
     }

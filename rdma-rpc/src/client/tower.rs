@@ -8,11 +8,13 @@ use tower_service::Service;
 use super::{Client, Reply, Request, Route};
 use crate::error::Error;
 
-/// A client is a service of [tower](https://docs.rs/tower), whose layers limit, repeat and distribute calls.
+/// A client is a service of [tower](https://docs.rs/tower), whose layers limit, repeat and
+/// distribute calls.
 ///
-/// The service is always ready while the connection of the client is open: calls beyond the [concurrency] of the connection wait in their
-/// futures. After the end of the connection the service is never ready again and returns the reason, so that `tower::balance`
-/// removes the service.
+/// The service is always ready while the connection of the client is open: calls beyond the
+/// [concurrency] of the connection wait in their futures. After the end of the connection the
+/// service is never ready again and returns the reason, so that `tower::balance` removes the
+/// service.
 ///
 /// [concurrency]: crate::ClientBuilder::concurrency
 ///

@@ -12,9 +12,10 @@ use super::{Codec, CodecError, Decode, Encode};
 ///
 /// # Changes of types
 ///
-/// Fields have names. A struct may gain a field with `#[serde(default)]` or of type `Option`, and may
-/// lose a field unless the other end requires it; fields may be reordered. A method with one struct as
-/// its argument can therefore gain optional arguments; a method with several arguments cannot.
+/// Fields have names. A struct may gain a field with `#[serde(default)]` or of type `Option`, and
+/// may lose a field unless the other end requires it; fields may be reordered. A method with one
+/// struct as its argument can therefore gain optional arguments; a method with several arguments
+/// cannot.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Json;
 

@@ -24,8 +24,8 @@ use crate::payload::Payload;
 /// `#[rdma_rpc::service(codec = rdma_rpc::Postcard)]`, which is the default.
 ///
 /// Every request, response and item names its codec, so that a mismatch between the two ends is
-/// detected at the first call. A codec implements [`Encode`] and [`Decode`] for the types that it can
-/// represent.
+/// detected at the first call. A codec implements [`Encode`] and [`Decode`] for the types that it
+/// can represent.
 ///
 /// ```
 /// use rdma_rpc::{Codec, CodecError, Decode, Encode};
@@ -64,8 +64,8 @@ pub trait Codec: 'static {
 
 /// A codec that can encode values of type `T`.
 pub trait Encode<T: ?Sized>: Codec {
-    /// Encodes a value into the start of `room` and returns its encoded length in bytes; `None` if the
-    /// value does not fit.
+    /// Encodes a value into the start of `room` and returns its encoded length in bytes; `None` if
+    /// the value does not fit.
     ///
     /// # Errors
     ///
@@ -82,15 +82,16 @@ pub trait Encode<T: ?Sized>: Codec {
 
 /// A codec that can decode values of type `T`.
 pub trait Decode<T>: Codec {
-    /// Decodes a value from `bytes`, which must hold that value and nothing else. `bytes` come from the
-    /// peer and may hold anything.
+    /// Decodes a value from `bytes`, which must hold that value and nothing else. `bytes` come from
+    /// the peer and may hold anything.
     ///
     /// # Errors
     ///
     /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
 
-    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if it is not known.
+    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if it is not
+    /// known.
     #[cfg(feature = "reflection")]
     fn schema() -> Option<crate::Schema> {
         None

@@ -5,7 +5,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Decode, Encode};
 
-/// The [Postcard](https://docs.rs/postcard) format of serde values, which is compact and the default.
+/// The [Postcard](https://docs.rs/postcard) format of serde values, which is compact and the
+/// default.
 ///
 /// For byte strings, use `bytes::Bytes` or `serde_bytes::ByteBuf`, which are copied as a whole: a
 /// `Vec<u8>` is encoded and decoded byte by byte. Or let the method take a
@@ -14,15 +15,15 @@ use super::{Codec, CodecError, Decode, Encode};
 /// # Types that a peer can misuse
 ///
 /// Do not let a type contain itself, as a tree does, if peers are not trusted: values are decoded
-/// recursively without a limit, and a long request can exhaust the stack, which ends the program. Do not
-/// use sequences of values without bytes, such as `Vec<()>`: their length is not limited by that of the
-/// request.
+/// recursively without a limit, and a long request can exhaust the stack, which ends the program.
+/// Do not use sequences of values without bytes, such as `Vec<()>`: their length is not limited by
+/// that of the request.
 ///
 /// # Changes of types
 ///
-/// Values have neither names nor lengths of their own, so both ends must agree on every type. Only an
-/// enum may grow: a new variant at the end, which an older end cannot decode but does not confuse with
-/// another. Any other change needs a new method, or a type with explicit versions:
+/// Values have neither names nor lengths of their own, so both ends must agree on every type. Only
+/// an enum may grow: a new variant at the end, which an older end cannot decode but does not
+/// confuse with another. Any other change needs a new method, or a type with explicit versions:
 /// `enum Order { V1(OrderV1), V2(OrderV2) }`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Postcard;

@@ -6,12 +6,13 @@ use super::{Codec, CodecError, Decode, Encode};
 
 /// [Protocol Buffers](https://protobuf.dev): values are [`prost::Message`]s.
 ///
-/// A method has one argument, which is a message, or none. Its result and its error are messages too.
+/// A method has one argument, which is a message, or none. Its result and its error are messages
+/// too.
 ///
 /// # Changes of types
 ///
-/// The rules of Protocol Buffers: fields have numbers, which are never used again for another field.
-/// Fields may be added and removed; an end that does not know a field ignores it.
+/// The rules of Protocol Buffers: fields have numbers, which are never used again for another
+/// field. Fields may be added and removed; an end that does not know a field ignores it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prost;
 

@@ -15,7 +15,8 @@ use crate::error::Error;
 use crate::outbox::BATCH;
 use crate::wire::{Header, MESSAGE_HEADER, Settings, write_message_header};
 
-/// Feeds a client the messages of a server. The client sends only valid messages, and no call hangs.
+/// Feeds a client the messages of a server. The client sends only valid messages, and no call
+/// hangs.
 pub fn client(bytes: &[u8]) {
     super::run(connect(bytes));
 }

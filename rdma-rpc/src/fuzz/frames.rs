@@ -122,7 +122,8 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the header and the body of a frame of bulk memory. `part` returns a range of the message.
+/// Returns the header and the body of a frame of bulk memory. `part` returns a range of the
+/// message.
 fn bulk_header<'m>(
     head: &BulkHead,
     part: impl Fn(&Range<usize>) -> &'m [u8],

@@ -1,7 +1,8 @@
 //! Fuzz targets of the code that reads the bytes of a peer.
 //!
-//! Each function takes the bytes of one input, and panics if an invariant is violated. The targets in
-//! `fuzz/` call the functions with inputs of libFuzzer, and the tests here with a few fixed inputs.
+//! Each function takes the bytes of one input, and panics if an invariant is violated. The targets
+//! in `fuzz/` call the functions with inputs of libFuzzer, and the tests here with a few fixed
+//! inputs.
 
 mod calls;
 mod client;
@@ -36,8 +37,8 @@ async fn settle() {
 
 #[cfg(test)]
 mod tests {
-    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes, pseudo-random
-    /// bytes, and the messages of a client and a server.
+    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes,
+    /// pseudo-random bytes, and the messages of a client and a server.
     fn inputs() -> impl Iterator<Item = Vec<u8>> {
         let same = [0, 1, 0x55, 0xff].map(|byte| vec![byte; 300]);
         let counting = (0..=255).cycle().take(600).collect();

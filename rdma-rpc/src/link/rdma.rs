@@ -52,7 +52,8 @@ impl RdmaLink {
         let weak = Arc::downgrade(core);
         let set = self.rdma.handle_messages(move |message, _| {
             let core = weak.upgrade()?;
-            // The peer's settings come first: a message behind them must not be handled before them.
+            // The peer's settings come first: a message behind them must not be handled before
+            // them.
             if core.others().is_none() || !core.has_room() {
                 return Some(message);
             }

@@ -34,8 +34,8 @@ impl TcpLink {
         Ok(Self { stream })
     }
 
-    /// Writes as much of a batch as the socket accepts. Bytes for a peer that is gone are dropped: the
-    /// task that receives reports the end, after the messages that have arrived before.
+    /// Writes as much of a batch as the socket accepts. Bytes for a peer that is gone are dropped:
+    /// the task that receives reports the end, after the messages that have arrived before.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         while !batch.rest().is_empty() {
             match self.stream.try_write(batch.rest()) {
@@ -136,8 +136,8 @@ impl<S: Source + Send> Messages<S> {
         }
     }
 
-    /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived, not
-    /// with the length that the peer told. Returns `None` if the peer closes the connection.
+    /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived,
+    /// not with the length that the peer told. Returns `None` if the peer closes the connection.
     async fn read_long(&mut self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
         let (mut whole, mut at) = (begun.to_vec(), begun.len());
         while at < len {

@@ -1,4 +1,5 @@
-//! TLS over TCP, behind the feature `tls`: the messages of [`tcp`](super::tcp) on an encrypted stream.
+//! TLS over TCP, behind the feature `tls`: the messages of [`tcp`](super::tcp) on an encrypted
+//! stream.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -76,8 +77,8 @@ impl TlsLink {
         self.certificate.clone()
     }
 
-    /// Writes as much of a batch as the stream accepts. Returns `false` if bytes are left, in the batch or in
-    /// the stream. Bytes for a peer that is gone are dropped.
+    /// Writes as much of a batch as the stream accepts. Returns `false` if bytes are left, in the
+    /// batch or in the stream. Bytes for a peer that is gone are dropped.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
         written.is_ready()

@@ -1,5 +1,6 @@
-//! Observation of calls: metrics per method (feature `metrics`), and traces across processes (feature `trace`).
-//! A server or client whose program has not asked for them has none, whatever the features are.
+//! Observation of calls: metrics per method (feature `metrics`), and traces across processes
+//! (feature `trace`). A server or client whose program has not asked for them has none, whatever
+//! the features are.
 
 #[cfg(feature = "reflection")]
 mod counts;
@@ -128,7 +129,8 @@ impl Made {
     }
 }
 
-/// Returns a future that belongs to the call whose handler this thread is polling, for a task of the handler.
+/// Returns a future that belongs to the call whose handler this thread is polling, for a task of
+/// the handler.
 pub(crate) fn continued<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]

@@ -19,9 +19,10 @@ thread_local! {
 
 /// Place of a call in a trace: the trace, and the span within it.
 ///
-/// A [server with traces](crate::Server::traces) runs each handler in a span of the crate `tracing`, with the fields `method`, `peer`, `trace_id`,
-/// `span_id` and `parent_id`. Calls that the handler makes by a [client with
-/// traces](crate::ClientBuilder::traces) belong to its trace. A call outside of a handler begins a trace, unless its metadata has a `traceparent`.
+/// A [server with traces](crate::Server::traces) runs each handler in a span of the crate
+/// `tracing`, with the fields `method`, `peer`, `trace_id`, `span_id` and `parent_id`. Calls that
+/// the handler makes by a [client with traces](crate::ClientBuilder::traces) belong to its trace. A
+/// call outside of a handler begins a trace, unless its metadata has a `traceparent`.
 ///
 /// ```
 /// use rdma_rpc::TraceContext;
@@ -97,7 +98,8 @@ fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// Returns a future that runs in the span of the handler that this thread is polling, if there is one.
+/// Returns a future that runs in the span of the handler that this thread is polling, if there is
+/// one.
 pub(super) async fn continued<F: Future>(future: F, context: Option<TraceContext>) -> F::Output {
     match context {
         Some(context) => context.scope(future).await,

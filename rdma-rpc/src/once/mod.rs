@@ -1,8 +1,8 @@
 //! Calls that are executed at most once, even if their client sends them again after a reconnect.
 //!
-//! The client numbers such calls. The server keeps the answers of a window of numbers, and its incarnation: a
-//! random number that it tells its clients. A request names the incarnation that it was first sent to, and another
-//! one refuses it.
+//! The client numbers such calls. The server keeps the answers of a window of numbers, and its
+//! incarnation: a random number that it tells its clients. A request names the incarnation that it
+//! was first sent to, and another one refuses it.
 
 mod session;
 mod windows;

@@ -54,12 +54,14 @@ pub(crate) struct Numbered<'s> {
 }
 
 impl Numbered<'_> {
-    /// Returns whether a server of this incarnation may get the request: one that no other may have.
+    /// Returns whether a server of this incarnation may get the request: one that no other may
+    /// have.
     pub(crate) fn suits(&self, incarnation: u64) -> bool {
         self.sent_to.is_none_or(|first| first == incarnation)
     }
 
-    /// Returns the metadata of the request to a server of this incarnation; `None` if it is too long.
+    /// Returns the metadata of the request to a server of this incarnation; `None` if it is too
+    /// long.
     pub(crate) fn metadata(&self, metadata: &Metadata, incarnation: u64) -> Option<Metadata> {
         let floor = self.session.calls.lock().in_progress.first().copied();
         let number = Number {

@@ -24,8 +24,8 @@ const SESSIONS: usize = 1024;
 /// Maximum number of answers that are kept for a client.
 const ANSWERS: usize = 256;
 
-/// Number of bytes of the answers of all clients above which those of the clients that have been silent for longest are
-/// dropped.
+/// Number of bytes of the answers of all clients above which those of the clients that have been
+/// silent for longest are dropped.
 const KEPT: usize = 256 << 20;
 
 /// Maximum number of calls of a client that are remembered without their answers.
@@ -93,8 +93,8 @@ impl Windows {
         self.incarnation
     }
 
-    /// Checks that a request can be executed, or answered as before. `session` is that of the connection, which its
-    /// first such request sets. At most `running` calls of a client run.
+    /// Checks that a request can be executed, or answered as before. `session` is that of the
+    /// connection, which its first such request sets. At most `running` calls of a client run.
     pub(crate) fn check(
         &self,
         metadata: &Metadata,
@@ -122,8 +122,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Returns the entry of a call, and whether it is a new one, whose handler must be run. Returns `None` if the
-    /// call may have been executed before, and its answer is gone.
+    /// Returns the entry of a call, and whether it is a new one, whose handler must be run. Returns
+    /// `None` if the call may have been executed before, and its answer is gone.
     fn enter(&self, number: Number) -> Option<(Arc<Entry>, bool)> {
         let mut state = self.state.lock();
         if !state.admits(&number) {
@@ -172,7 +172,8 @@ impl State {
             return !number.is_repeated || !self.has_evicted;
         };
         let call = number.call;
-        // A first request may be late, too: its repetition on another connection may have overtaken it.
+        // A first request may be late, too: its repetition on another connection may have overtaken
+        // it.
         let is_new = call >= window.floor && !window.dropped.contains(&call);
         window.calls.contains_key(&call) || (is_new && (!number.is_repeated || window.is_whole))
     }
@@ -206,8 +207,8 @@ impl State {
         }
     }
 
-    /// Drops answers if they have more than `limit` bytes together: those of the clients that have been silent for
-    /// longest, until the half is left.
+    /// Drops answers if they have more than `limit` bytes together: those of the clients that have
+    /// been silent for longest, until the half is left.
     fn shed(&mut self, limit: usize) {
         if self.kept <= limit {
             return;
@@ -229,8 +230,8 @@ impl Window {
         self.calls.values().all(|entry| entry.is_done())
     }
 
-    /// Drops the answers that the client has, and the oldest ones, so that there is room for another. Returns the
-    /// number of their bytes.
+    /// Drops the answers that the client has, and the oldest ones, so that there is room for
+    /// another. Returns the number of their bytes.
     fn forget(&mut self, floor: u64) -> usize {
         self.floor = self.floor.max(floor);
         let (floor, mut freed) = (self.floor, 0);
@@ -273,8 +274,8 @@ impl Entry {
     }
 }
 
-/// Runs the handler of a call at most once, as a task that does not end with its connection. Returns its result to
-/// the call and to its repetitions.
+/// Runs the handler of a call at most once, as a task that does not end with its connection.
+/// Returns its result to the call and to its repetitions.
 #[doc(hidden)]
 pub async fn once<F, Q, T, E, Fut>(
     mut call: Call<Q>,

@@ -53,8 +53,8 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items that follow their lengths, of which this is the
-    /// first.
+    /// Returns the header of a frame with `count` items that follow their lengths, of which this is
+    /// the first.
     fn of_several(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
@@ -131,8 +131,8 @@ impl Batch {
         }
     }
 
-    /// Encodes a frame behind the others. Returns the length of its body, or `None` if the frame does
-    /// not fit.
+    /// Encodes a frame behind the others. Returns the length of its body, or `None` if the frame
+    /// does not fit.
     pub(super) fn push(
         &mut self,
         header: &Header<'_>,

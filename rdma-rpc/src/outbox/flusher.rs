@@ -1,5 +1,5 @@
-//! The flusher: the task that sends the batches of a connection at the end of a turn of the scheduler,
-//! and waits for a transport that accepts no more.
+//! The flusher: the task that sends the batches of a connection at the end of a turn of the
+//! scheduler, and waits for a transport that accepts no more.
 
 use std::sync::Arc;
 use std::time::Duration;

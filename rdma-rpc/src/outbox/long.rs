@@ -6,8 +6,8 @@ use super::{Batch, CROWDED, Outbox, ended, flusher};
 use crate::core::Core;
 use crate::error::Error;
 
-/// Returns the future that sends a message of one long frame. The frame counts as waiting from now on,
-/// not only from the first poll, because a turn of the scheduler may produce many.
+/// Returns the future that sends a message of one long frame. The frame counts as waiting from now
+/// on, not only from the first poll, because a turn of the scheduler may produce many.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
     batch: Batch,

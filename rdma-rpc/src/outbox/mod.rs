@@ -1,7 +1,8 @@
 //! [`Outbox`]: the frames of a connection that wait to be sent.
 //!
-//! Frames are encoded into the open batch, which becomes one message. A batch is sent when it is full,
-//! at once if its caller asks for that, or by the flusher at the end of a turn of the scheduler.
+//! Frames are encoded into the open batch, which becomes one message. A batch is sent when it is
+//! full, at once if its caller asks for that, or by the flusher at the end of a turn of the
+//! scheduler.
 
 mod batch;
 mod flusher;
@@ -23,15 +24,15 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames with which a batch is sent before the end of the turn. The other end then handles them
-/// while this end makes further ones. Otherwise the two ends would take turns.
+/// Number of frames with which a batch is sent before the end of the turn. The other end then
+/// handles them while this end makes further ones. Otherwise the two ends would take turns.
 const ENOUGH: u16 = 32;
 
 /// Number of bytes in full batches above which an end takes no more work that adds frames.
 const CROWDED: usize = 256 << 10;
 
-/// Number of bytes of long frames, each sent by itself, above which an end takes no more work that adds
-/// frames.
+/// Number of bytes of long frames, each sent by itself, above which an end takes no more work that
+/// adds frames.
 const LONG_CROWDED: usize = 16 << 20;
 
 /// Frames that wait to be sent, and the transport that sends them.
@@ -323,8 +324,9 @@ pub(crate) struct Appending<'o> {
 }
 
 impl Appending<'_> {
-    /// Appends an item of a stream, to be sent at the end of the turn. Consecutive items of a stream
-    /// share a frame. Returns the length of the item, or `None` if a batch has no room for it.
+    /// Appends an item of a stream, to be sent at the end of the turn. Consecutive items of a
+    /// stream share a frame. Returns the length of the item, or `None` if a batch has no room for
+    /// it.
     pub(crate) fn place_item(
         &mut self,
         header: &ItemHeader,
@@ -333,8 +335,8 @@ impl Appending<'_> {
         self.place(|batch| batch.push_item(header, body), Leaves::AtTurnEnd)
     }
 
-    /// Encodes a frame into the open batch with `push`, or into a new batch if it does not fit. Returns
-    /// the length of its body, or `None` if a batch has no room for it.
+    /// Encodes a frame into the open batch with `push`, or into a new batch if it does not fit.
+    /// Returns the length of its body, or `None` if a batch has no room for it.
     fn place(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,

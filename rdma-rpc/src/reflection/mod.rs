@@ -32,7 +32,8 @@ pub struct MethodDescription {
     pub name: String,
     /// Number in requests.
     pub number: u32,
-    /// Number of the codec of requests: 0 for bytes, 1 for Postcard, 2 for JSON, 3 for Protocol Buffers.
+    /// Number of the codec of requests: 0 for bytes, 1 for Postcard, 2 for JSON, 3 for Protocol
+    /// Buffers.
     pub codec: u8,
     /// Set if the method has no response.
     pub is_one_way: bool,
@@ -62,7 +63,8 @@ pub struct CallCounts {
     pub ended: u64,
 }
 
-/// The reflection service, which describes the services of a server: [`Server::reflection`] adds it.
+/// The reflection service, which describes the services of a server: [`Server::reflection`] adds
+/// it.
 ///
 /// [`Server::reflection`]: crate::Server::reflection
 ///

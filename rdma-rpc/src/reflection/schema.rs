@@ -64,8 +64,8 @@ pub enum Format {
 pub enum TypeFormat {
     /// A struct, or a struct-like thing.
     Struct(Fields),
-    /// An enum: its variants, in their order. The fields of a variant are `None` if no value of it could be
-    /// decoded.
+    /// An enum: its variants, in their order. The fields of a variant are `None` if no value of it
+    /// could be decoded.
     Enum(Vec<(String, Option<Fields>)>),
 }
 

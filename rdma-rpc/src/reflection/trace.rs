@@ -1,7 +1,7 @@
 //! The structure of a type, found by letting the type decode made-up values.
 //!
-//! A pass decodes one value, in which each enum has a variant that no earlier value had. Passes end when all
-//! variants were seen.
+//! A pass decodes one value, in which each enum has a variant that no earlier value had. Passes end
+//! when all variants were seen.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,8 +21,8 @@ const PASSES: usize = 500;
 /// Maximum depth of a value.
 const DEPTH: usize = 64;
 
-/// Returns the structure of a type; `None` for a type that decodes no made-up value, or that decodes itself by
-/// looking at the input.
+/// Returns the structure of a type; `None` for a type that decodes no made-up value, or that
+/// decodes itself by looking at the input.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
@@ -53,12 +53,14 @@ struct Tracer {
     types: BTreeMap<String, TypeFormat>,
     /// Types that are being decoded, from the outermost on.
     stack: Vec<&'static str>,
-    /// Number of variants that were chosen of enums without unseen ones, which may lead to enums that have some.
+    /// Number of variants that were chosen of enums without unseen ones, which may lead to enums
+    /// that have some.
     turn: usize,
 }
 
 impl Tracer {
-    /// Returns whether a type is being decoded within itself, so that sequences and options must end.
+    /// Returns whether a type is being decoded within itself, so that sequences and options must
+    /// end.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
         self.stack.len() > DEPTH || self.stack.iter().enumerate().any(is_repeated)

@@ -22,8 +22,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Pause after a failed accept: the cause may be a temporary lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A handle to a running server. Dropping the handle shuts the server down as [`Self::shutdown`] does,
-/// but does not wait.
+/// A handle to a running server. Dropping the handle shuts the server down as [`Self::shutdown`]
+/// does, but does not wait.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the server"]
 pub struct ServerHandle {
@@ -38,9 +38,9 @@ impl ServerHandle {
         &self.address
     }
 
-    /// Shuts the server down: accepts no more clients, refuses new calls with [`Error::ShuttingDown`],
-    /// and waits for running calls for at most the [grace period](Server::grace). Calls that are still
-    /// running then are dropped.
+    /// Shuts the server down: accepts no more clients, refuses new calls with
+    /// [`Error::ShuttingDown`], and waits for running calls for at most the [grace
+    /// period](Server::grace). Calls that are still running then are dropped.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
         if let Err(stopped) = (&mut self.acceptor).await {
@@ -113,8 +113,8 @@ impl Drop for Served {
     }
 }
 
-/// Serves a client until it disconnects or violates the protocol, or the server shuts down. Returns the
-/// reason.
+/// Serves a client until it disconnects or violates the protocol, or the server shuts down. Returns
+/// the reason.
 async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
     let begun = tokio::select! {
         begun = timeout(limits::CONNECT, client.begin(&shared.encryption)) => begun,
@@ -153,7 +153,8 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         end = core.ended() => return end,
     }
     serving.stop(core);
-    // A response may still be on its way to the outbox. If it takes too long, the client repeats nothing.
+    // A response may still be on its way to the outbox. If it takes too long, the client repeats
+    // nothing.
     if timeout(LAST_ANSWERS, serving.idle()).await.is_ok() {
         serving.part(core);
     }

@@ -28,7 +28,8 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Lets the limits count the call as long as this value, or that of [`Self::take_gates`], lasts.
+    /// Lets the limits count the call as long as this value, or that of [`Self::take_gates`],
+    /// lasts.
     pub(super) fn set_gates(&mut self, gates: [Option<Entered>; 3]) {
         self.gates = gates;
     }

@@ -15,8 +15,8 @@ use crate::wire::{CallId, ONE_WAY};
 
 /// Context of a call: its deadline, its metadata, the peer, and whether the caller still waits.
 ///
-/// A handler whose call is cancelled, or whose deadline has passed, is dropped at its next `await`. A
-/// task that the handler has started is not: it can watch a clone of the context
+/// A handler whose call is cancelled, or whose deadline has passed, is dropped at its next `await`.
+/// A task that the handler has started is not: it can watch a clone of the context
 /// ([`Self::cancelled`]).
 #[derive(Clone)]
 pub struct Context {
@@ -50,8 +50,8 @@ impl Context {
         &self.core.peer
     }
 
-    /// Returns the identity of the client that [authentication](crate::Server::authenticate) has found, which is
-    /// empty without authentication.
+    /// Returns the identity of the client that [authentication](crate::Server::authenticate) has
+    /// found, which is empty without authentication.
     pub fn identity(&self) -> &Metadata {
         Serving::of(&self.core).identity()
     }
@@ -61,12 +61,13 @@ impl Context {
         &self.metadata
     }
 
-    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that the connection can transfer without a copy.
+    /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that the connection can transfer without
+    /// a copy.
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`](crate::Error::Transport) if memory cannot be registered, and the error that ended
-    /// the connection.
+    /// [`Error::Transport`](crate::Error::Transport) if memory cannot be registered, and the error
+    /// that ended the connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         BulkMemory::for_peer(&self.core, len)
     }

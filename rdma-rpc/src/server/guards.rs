@@ -14,7 +14,8 @@ pub struct CallInfo<'c> {
     pub method: &'static str,
     /// The caller's end of the connection.
     pub peer: &'c Peer,
-    /// Identity that [authentication](crate::Server::authenticate) has found; empty without authentication.
+    /// Identity that [authentication](crate::Server::authenticate) has found; empty without
+    /// authentication.
     pub identity: &'c Metadata,
     /// Metadata of the request.
     pub metadata: &'c Metadata,

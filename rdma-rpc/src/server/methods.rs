@@ -11,7 +11,8 @@ use super::handler::{Handler, Typed};
 use crate::codec::{Decode, Encode, Format};
 use crate::method::MethodInfo;
 
-/// A service that a server offers: the `…Server` type that [`service`](macro@crate::service) generates.
+/// A service that a server offers: the `…Server` type that [`service`](macro@crate::service)
+/// generates.
 pub trait Service {
     /// Adds the methods of the service. Generated code implements this function.
     #[doc(hidden)]
@@ -128,8 +129,8 @@ impl Methods {
         let _ = (method, role, texts);
     }
 
-    /// Returns the methods, each with the number of the codec of its requests and the counts of its calls, and the
-    /// types within them.
+    /// Returns the methods, each with the number of the codec of its requests and the counts of its
+    /// calls, and the types within them.
     #[cfg(feature = "reflection")]
     pub(super) fn described(&self) -> (Vec<Method>, Vec<Part>) {
         let handlers = self.handlers.values();

@@ -38,10 +38,10 @@ use crate::once::Windows;
 ///
 /// # Limits
 ///
-/// A connection can have [`concurrency`](Self::concurrency) calls in progress; further calls wait at the
-/// client. Calls above [`load_limit`](Self::load_limit), or above the
-/// [limit of their method](Self::method_limit), fail at once with [`Error::Overloaded`]. A client that
-/// takes no answers is not read from, and is disconnected after 30 s.
+/// A connection can have [`concurrency`](Self::concurrency) calls in progress; further calls wait
+/// at the client. Calls above [`load_limit`](Self::load_limit), or above the [limit of their
+/// method](Self::method_limit), fail at once with [`Error::Overloaded`]. A client that takes no
+/// answers is not read from, and is disconnected after 30 s.
 #[derive(Debug)]
 #[must_use = "a server does nothing until it listens"]
 pub struct Server {
@@ -102,7 +102,8 @@ impl Server {
         self
     }
 
-    /// Adds the [reflection service](crate::Reflection), which describes all services that were added before it.
+    /// Adds the [reflection service](crate::Reflection), which describes all services that were
+    /// added before it.
     #[cfg(feature = "reflection")]
     pub fn reflection(self) -> Self {
         let (methods, parts) = self.shared.methods.described();
@@ -110,22 +111,22 @@ impl Server {
         self.service(crate::ReflectionServer::new(described))
     }
 
-    /// Sets the maximum number of calls of one connection that are in progress; further calls wait at
-    /// the client. Default 256, minimum 1.
+    /// Sets the maximum number of calls of one connection that are in progress; further calls wait
+    /// at the client. Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.shared.concurrency = usize::from(calls.max(1));
         self
     }
 
-    /// Sets the maximum number of calls of all connections that run at once; further calls are refused.
-    /// Default: unlimited.
+    /// Sets the maximum number of calls of all connections that run at once; further calls are
+    /// refused. Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
         self.shared.load = Some(Arc::new(Gate::new(calls)));
         self
     }
 
-    /// Sets the maximum number of calls of a method, such as `"Store.get"`, that run at once; further
-    /// calls are refused. Default: unlimited.
+    /// Sets the maximum number of calls of a method, such as `"Store.get"`, that run at once;
+    /// further calls are refused. Default: unlimited.
     ///
     /// # Panics
     ///
@@ -138,8 +139,8 @@ impl Server {
         self
     }
 
-    /// Sets the maximum number of clients served at once; further clients wait to be accepted. Default
-    /// 1024, minimum 1.
+    /// Sets the maximum number of clients served at once; further clients wait to be accepted.
+    /// Default 1024, minimum 1.
     pub fn connections(mut self, clients: usize) -> Self {
         self.connections = clients.max(1);
         self
@@ -152,22 +153,22 @@ impl Server {
         self
     }
 
-    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a request in bytes. A request with a longer one is
-    /// refused with [`Error::BadRequest`]. Default 1 GiB.
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a request in bytes. A request with a
+    /// longer one is refused with [`Error::BadRequest`]. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.shared.bulk_limit = bytes;
         self
     }
 
-    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. The memory is
-    /// freed as soon as the caller has dropped the bulk. Default 60 s.
+    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. The
+    /// memory is freed as soon as the caller has dropped the bulk. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
         self
     }
 
-    /// Encrypts connections at an address with `tcp://` by TLS. Clients without TLS are disconnected. Default: no
-    /// encryption.
+    /// Encrypts connections at an address with `tcp://` by TLS. Clients without TLS are
+    /// disconnected. Default: no encryption.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
         self.shared.encryption.server = Some(config);
@@ -183,7 +184,8 @@ impl Server {
         self
     }
 
-    /// Runs each handler in a span of its trace, see [`TraceContext`](crate::TraceContext). Default: no spans.
+    /// Runs each handler in a span of its trace, see [`TraceContext`](crate::TraceContext).
+    /// Default: no spans.
     #[cfg(feature = "trace")]
     pub fn traces(mut self) -> Self {
         self.shared.observed.has_traces = true;
@@ -191,10 +193,11 @@ impl Server {
     }
 
     /// Sets a function that decides about each connection, from the peer and the
-    /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the identity of the client,
-    /// which handlers get from [`Context::identity`], or the reason for a refusal, with which connecting fails:
-    /// [`Error::Denied`]. The function runs in the poll that finds the first message of the client, so it must
-    /// not block. Default: every client is accepted.
+    /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the
+    /// identity of the client, which handlers get from [`Context::identity`], or the reason for a
+    /// refusal, with which connecting fails: [`Error::Denied`]. The function runs in the poll that
+    /// finds the first message of the client, so it must not block. Default: every client is
+    /// accepted.
     ///
     /// ```
     /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};
@@ -239,9 +242,10 @@ impl Server {
         self
     }
 
-    /// Adds a function that decides about each call before the call is started. The function returns the reason for a refusal,
-    /// with which the call fails: [`Error::Denied`]. Several functions are called in the order in which they were
-    /// added. They run in the poll that finds the request, so they must not block.
+    /// Adds a function that decides about each call before the call is started. The function
+    /// returns the reason for a refusal, with which the call fails: [`Error::Denied`]. Several
+    /// functions are called in the order in which they were added. They run in the poll that finds
+    /// the request, so they must not block.
     ///
     /// ```
     /// # use rdma_rpc::Server;
@@ -261,15 +265,16 @@ impl Server {
         self
     }
 
-    /// Sets the grace period: the time that running calls may take to finish after the server began to
-    /// shut down. Default 10 s.
+    /// Sets the grace period: the time that running calls may take to finish after the server began
+    /// to shut down. Default 10 s.
     pub fn grace(mut self, limit: Duration) -> Self {
         self.shared.grace = limit;
         self
     }
 
-    /// Sets how [`Self::listen`] listens by RDMA: device, completion mode, queue depths. The message
-    /// limit is this server's. Default: rdma-async's defaults, but clients can request no memory.
+    /// Sets how [`Self::listen`] listens by RDMA: device, completion mode, queue depths. The
+    /// message limit is this server's. Default: rdma-async's defaults, but clients can request no
+    /// memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
@@ -304,8 +309,8 @@ impl Server {
         accept::start(self, Listener::Rdma(listener))
     }
 
-    /// Serves one client until it disconnects or violates the protocol, and returns the reason. Dropping
-    /// the future ends the connection.
+    /// Serves one client until it disconnects or violates the protocol, and returns the reason.
+    /// Dropping the future ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
         let link = Accepted::Link(Link::over_rdma(rdma));
         accept::serve_one(Arc::new(self.shared), link).await

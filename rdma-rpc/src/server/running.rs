@@ -58,8 +58,8 @@ where
     F::Error: Encode<E>,
     Fut: Future<Output = Result<T, E>>,
 {
-    /// Runs the handler to its end and sends its response. The handler of a one-way call, which has no
-    /// slot, is dropped at `deadline` and at the end of the connection.
+    /// Runs the handler to its end and sends its response. The handler of a one-way call, which has
+    /// no slot, is dropped at `deadline` and at the end of the connection.
     pub(super) async fn run(mut self, deadline: u64) {
         let Some(mut cell) = self.cell.take() else {
             return;

@@ -140,7 +140,8 @@ impl Serving {
         }
     }
 
-    /// Authenticates the client, whose settings have this metadata, and sends it the settings of the server.
+    /// Authenticates the client, whose settings have this metadata, and sends it the settings of
+    /// the server.
     fn admit(&self, core: &Arc<Core>, hello: &Metadata) -> Result<()> {
         let Some(authenticate) = &self.shared.guards.authenticate else {
             return Ok(());
@@ -162,7 +163,8 @@ impl Serving {
         }
         let handler = self.shared.methods.get(method);
         if !self.shared.guards.admit(self.identity.get()) {
-            // Before the method is looked at: only authenticated clients learn which methods there are.
+            // Before the method is looked at: only authenticated clients learn which methods there
+            // are.
             if let Some(handler) = handler {
                 observe::refused(self.shared.observed, handler.info().name);
             }
@@ -221,8 +223,8 @@ impl Serving {
         drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that run, because the server shuts down. The status is not that of a call that was not
-    /// started.
+    /// Ends the calls that run, because the server shuts down. The status is not that of a call
+    /// that was not started.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
@@ -230,16 +232,17 @@ impl Serving {
         core.outbox.schedule();
     }
 
-    /// Tells the client that each call that was started has its answer, so that the client can repeat the others.
-    /// No handler may run any more.
+    /// Tells the client that each call that was started has its answer, so that the client can
+    /// repeat the others. No handler may run any more.
     pub(super) fn part(&self, core: &Core) {
         drop(core.outbox.append_bare(&Header::Goodbye { status: 2 }));
     }
 
-    /// Counts a handler that runs, until [`Self::ended`]. Returns `false`, without counting, if the server accepts no
-    /// more calls.
+    /// Counts a handler that runs, until [`Self::ended`]. Returns `false`, without counting, if the
+    /// server accepts no more calls.
     pub(super) fn begin(&self) -> bool {
-        // Counted first: either this function sees the end, or those who wait for the last handler see this one.
+        // Counted first: either this function sees the end, or those who wait for the last handler
+        // see this one.
         self.running.fetch_add(1, Ordering::SeqCst);
         let may_run = !self.is_closing();
         if !may_run {

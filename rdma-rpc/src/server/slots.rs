@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Slots of running calls, at the indices that the client chose. Their number limits the calls of the
-/// connection.
+/// Slots of running calls, at the indices that the client chose. Their number limits the calls of
+/// the connection.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
@@ -23,8 +23,8 @@ struct Slot {
     running: Option<Running>,
     /// Newest generation of a request or of a cancellation. Requests of older ones are stale.
     newest: Option<u32>,
-    /// Generation of a call that was cancelled before its request arrived: a short message may overtake
-    /// a long one.
+    /// Generation of a call that was cancelled before its request arrived: a short message may
+    /// overtake a long one.
     cancelled: Option<u32>,
     /// Generation and number of items of an input that ended before its request arrived.
     ended: Option<(u32, u32)>,
@@ -73,8 +73,9 @@ impl Slots {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Begins a call. Ends the former call of the slot, which the client has given up. Returns `false`
-    /// if the call was cancelled before it began, or if the client has used the slot again since.
+    /// Begins a call. Ends the former call of the slot, which the client has given up. Returns
+    /// `false` if the call was cancelled before it began, or if the client has used the slot again
+    /// since.
     pub(super) fn begin(
         &self,
         id: CallId,
@@ -187,7 +188,8 @@ impl Slots {
         }
     }
 
-    /// Sets the leases of the result of a call that has ended. If its caller has given it up, they end.
+    /// Sets the leases of the result of a call that has ended. If its caller has given it up, they
+    /// end.
     pub(super) fn set_results(&self, id: CallId, results: Results) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();

@@ -31,7 +31,8 @@ struct State {
     next: u32,
     /// Sequence number from which on the peer may not send yet.
     limit: u32,
-    /// Number of bytes that the peer may still send. Negative after an item that exceeds the window.
+    /// Number of bytes that the peer may still send. Negative after an item that exceeds the
+    /// window.
     bytes: i64,
     taken: Window,
     window: Window,
@@ -70,9 +71,9 @@ impl Inlet {
         }
     }
 
-    /// Adds the items of a frame, which has `count` as its argument. Items behind the end are ignored.
-    /// `slack` is the number of bytes by which all items together may exceed the window: the maximum
-    /// length of the last one.
+    /// Adds the items of a frame, which has `count` as its argument. Items behind the end are
+    /// ignored. `slack` is the number of bytes by which all items together may exceed the window:
+    /// the maximum length of the last one.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -174,8 +175,8 @@ impl Inlet {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken. Returns a window for the peer once half of the window was
-    /// taken.
+    /// Counts the items of a run as taken. Returns a window for the peer once half of the window
+    /// was taken.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());

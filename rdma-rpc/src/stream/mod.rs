@@ -1,7 +1,8 @@
 //! Streams of items within a call, in both directions.
 //!
-//! Items have sequence numbers, because a long message may overtake a short one. The receiver grants a
-//! window, a number of items and of bytes, and extends it when its program has taken half of it.
+//! Items have sequence numbers, because a long message may overtake a short one. The receiver
+//! grants a window, a number of items and of bytes, and extends it when its program has taken half
+//! of it.
 
 mod inlet;
 mod outlet;
@@ -26,8 +27,8 @@ pub(crate) const WINDOW_ITEMS: u32 = 4096;
 /// Number of bytes in the window of a stream. The last item of the window may exceed it.
 pub(crate) const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Streams of a call, and its bulks of the peer, which end with the call. The slot of the call holds them for
-/// the frames that arrive.
+/// Streams of a call, and its bulks of the peer, which end with the call. The slot of the call
+/// holds them for the frames that arrive.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     pub(crate) inlet: Option<Arc<Inlet>>,

@@ -86,10 +86,12 @@ impl Outlet {
         Ok(())
     }
 
-    /// Waits until an item may be sent, and sends items with `place`, which counts them in the window.
+    /// Waits until an item may be sent, and sends items with `place`, which counts them in the
+    /// window.
     ///
-    /// Sending and counting are one step for [`Self::sent`]: the response of a handler, which another
-    /// task may send at this moment, counts an item if the item is sent before the response.
+    /// Sending and counting are one step for [`Self::sent`]: the response of a handler, which
+    /// another task may send at this moment, counts an item if the item is sent before the
+    /// response.
     pub(crate) fn poll_place<P>(
         &self,
         cx: &mut Context<'_>,

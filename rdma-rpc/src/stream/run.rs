@@ -79,8 +79,8 @@ impl Run {
         self.taken >= self.count
     }
 
-    /// Takes the next item, decoded by `decode`. The run must not be empty. The item is taken even if
-    /// `decode` panics.
+    /// Takes the next item, decoded by `decode`. The run must not be empty. The item is taken even
+    /// if `decode` panics.
     pub(super) fn take<T>(
         &mut self,
         decode: impl FnOnce(u8, Encoded<'_>) -> Result<T, CodecError>,
@@ -112,8 +112,8 @@ fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Returns the number of bytes of `count` items, without their lengths, if `bytes` are exactly these
-/// items.
+/// Returns the number of bytes of `count` items, without their lengths, if `bytes` are exactly
+/// these items.
 fn len_of_items(count: u16, bytes: &[u8]) -> Result<usize, Violation> {
     let mut rest = bytes;
     for _ in 0..count {

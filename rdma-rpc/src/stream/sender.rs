@@ -26,8 +26,8 @@ pub struct Sender<T> {
     place_alone: PlaceAlone<T>,
 }
 
-/// Encodes an item into a batch. Returns the encoded length, or `None` if a batch has no room for the
-/// item.
+/// Encodes an item into a batch. Returns the encoded length, or `None` if a batch has no room for
+/// the item.
 type Place<T> = fn(&mut Appending<'_>, CallId, u32, &T) -> Result<Option<usize>, Unplaced>;
 
 /// Encodes an item into a message of its own.
@@ -87,17 +87,17 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Encode`] and [`Error::TooLarge`] for an item that cannot be sent, and the error that
-    /// ended the call: [`Error::Cancelled`] if the other end has finished the call, or the error that
-    /// ended the connection.
+    /// [`Error::Encode`] and [`Error::TooLarge`] for an item that cannot be sent, and the error
+    /// that ended the call: [`Error::Cancelled`] if the other end has finished the call, or the
+    /// error that ended the connection.
     pub async fn send(&mut self, item: impl Borrow<T>) -> Result<(), Error> {
         self.send_some(std::slice::from_ref(&item)).await?;
         Ok(())
     }
 
     /// Sends the items of an iterator, at less cost per item than [`Self::send`]. Waits while the
-    /// receiver's window is full. The items before an error were sent, and up to 64 items behind were
-    /// taken from the iterator.
+    /// receiver's window is full. The items before an error were sent, and up to 64 items behind
+    /// were taken from the iterator.
     ///
     /// # Errors
     ///
@@ -140,7 +140,8 @@ impl<T> Sender<T> {
         match placed.await.map_err(|unplaced| self.error(unplaced))? {
             Placed::Batched(count) => Ok(count),
             Placed::Alone(batch) => {
-                // A task of its own: an item with a number must arrive even if this future is dropped.
+                // A task of its own: an item with a number must arrive even if this future is
+                // dropped.
                 let core = Arc::clone(&self.core);
                 let sending = send_long(Arc::clone(&core), batch);
                 let sent = self.core.runtime.spawn(async move {

@@ -186,7 +186,8 @@ impl Header<'_> {
     }
 }
 
-/// Returns a time limit in microseconds: 0 means no limit, and `u32::MAX` a limit of 71 minutes or more.
+/// Returns a time limit in microseconds: 0 means no limit, and `u32::MAX` a limit of 71 minutes or
+/// more.
 fn micros(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| {
         u32::try_from(limit.as_micros()).unwrap_or(u32::MAX).max(1)

@@ -42,8 +42,8 @@ impl CallId {
     };
 }
 
-/// Number of a lease of bulk memory, which its owner chooses. It takes the place of the call number in
-/// the frames of bulk memory.
+/// Number of a lease of bulk memory, which its owner chooses. It takes the place of the call number
+/// in the frames of bulk memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
@@ -84,8 +84,8 @@ mod kind {
 /// Number of bytes of the length of an item that shares its frame with others.
 pub(crate) const ITEM_LENGTH: usize = 2;
 
-/// Maximum length of a message with several frames in bytes: the length up to which rdma-async sends
-/// a message in one piece by default.
+/// Maximum length of a message with several frames in bytes: the length up to which rdma-async
+/// sends a message in one piece by default.
 pub(crate) const BATCH: usize = 4096;
 
 /// A violation of the format or of the protocol by the peer.

@@ -7,8 +7,8 @@ pub(crate) struct Settings {
     pub(crate) message_limit: u32,
     /// Number of call slots: the indices that the peer may use. 0 from a client.
     pub(crate) slots: u32,
-    /// Number of items that a stream to this end may begin with. 0 from a server, which sends a window
-    /// for each stream.
+    /// Number of items that a stream to this end may begin with. 0 from a server, which sends a
+    /// window for each stream.
     pub(crate) window_items: u32,
     /// Number of bytes that a stream to this end may begin with.
     pub(crate) window_bytes: u32,

@@ -33,9 +33,9 @@ pub(crate) fn settings() -> Vec<u8> {
     frame(8, 0, 0, (0, 0), &[[1; 4], [0; 4], [0; 4], [0; 4]].concat())
 }
 
-/// Returns messages that end a connection, with a part of the reason that the server gives. The server
-/// has the methods `Held.echo` and `Held.wait`, which never returns, of a text, `Fed.feed`, which takes
-/// a stream, and `Fed.pour`, which returns one.
+/// Returns messages that end a connection, with a part of the reason that the server gives. The
+/// server has the methods `Held.echo` and `Held.wait`, which never returns, of a text, `Fed.feed`,
+/// which takes a stream, and `Fed.pour`, which returns one.
 pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
     let id = (3, 9);
     let wait = || request("Held.wait", id, b"\x05hello");

@@ -1,5 +1,5 @@
-//! Common parts of the tests of this directory. The RDMA device is the one that `RDMA_DEVICE` selects,
-//! otherwise softroce.
+//! Common parts of the tests of this directory. The RDMA device is the one that `RDMA_DEVICE`
+//! selects, otherwise softroce.
 
 #![allow(
     dead_code,
@@ -52,8 +52,8 @@ pub(crate) fn memory() -> Address {
     Address::memory()
 }
 
-/// Defines each test function for the three transports, or only for RDMA and TCP: no peer without the
-/// protocol can use memory.
+/// Defines each test function for the three transports, or only for RDMA and TCP: no peer without
+/// the protocol can use memory.
 macro_rules! over_every_transport {
     (@rdma_and_tcp $($name:ident;)*) => {
         over_every_transport!(@module rdma $($name)*);

@@ -31,8 +31,8 @@ impl Raw {
         raw
     }
 
-    /// Sends a message. Returns `false` if the server does not receive it: over RDMA it may refuse one,
-    /// and it may end the connection.
+    /// Sends a message. Returns `false` if the server does not receive it: over RDMA it may refuse
+    /// one, and it may end the connection.
     pub(crate) async fn say(&mut self, message: &[u8]) -> bool {
         match self {
             Self::Rdma(rdma) => {

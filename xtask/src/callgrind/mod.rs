@@ -54,8 +54,8 @@ const NEGLIGIBLE: f64 = 0.05;
 /// Number of requests in the shorter of two runs. The longer run has twice as many.
 const COUNT: u64 = 2000;
 
-/// Maximum average number of empty polls (polls that find no completion) per request. A run with more
-/// empty polls is repeated.
+/// Maximum average number of empty polls (polls that find no completion) per request. A run with
+/// more empty polls is repeated.
 const MAX_EMPTY_POLLS: f64 = 0.02;
 
 /// Maximum number of runs to get one with at most [`MAX_EMPTY_POLLS`] empty polls per request.

@@ -23,8 +23,8 @@ pub(super) struct Profile {
     pub(super) device: u64,
     /// Instructions of other libraries.
     pub(super) libraries: u64,
-    /// Number of times that the program calls each function of the device's library, by the last part
-    /// of the function's name.
+    /// Number of times that the program calls each function of the device's library, by the last
+    /// part of the function's name.
     pub(super) verbs: BTreeMap<String, u64>,
     /// Number of times that the program calls each function of other libraries.
     pub(super) calls: BTreeMap<String, u64>,

@@ -1,5 +1,5 @@
-//! Measures the frequency of this machine's time-stamp counter, which is also the counter of emulated
-//! processors.
+//! Measures the frequency of this machine's time-stamp counter, which is also the counter of
+//! emulated processors.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 pub(crate) enum GuestDevices {
     /// No Soft-RoCE devices. Soft-RoCE's kernel modules are not loaded either.
     None,
-    /// A single Soft-RoCE device, `rxe_0`, on the network device `dummy0` with the address 10.77.0.1.
+    /// A single Soft-RoCE device, `rxe_0`, on the network device `dummy0` with the address
+    /// 10.77.0.1.
     Dummy,
-    /// Two Soft-RoCE devices, `rxe_0` and `rxe_1`, on the two sides of a veth pair with the addresses
-    /// 10.77.0.1 and 10.77.0.2.
+    /// Two Soft-RoCE devices, `rxe_0` and `rxe_1`, on the two sides of a veth pair with the
+    /// addresses 10.77.0.1 and 10.77.0.2.
     Veth,
 }
 

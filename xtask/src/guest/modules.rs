@@ -33,8 +33,8 @@ pub(crate) const SOFT_ROCE: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Table {
     root: PathBuf,
-    /// For each module name, the path below `root`, and the paths of the modules that it depends on, in
-    /// the order in which they can be unloaded.
+    /// For each module name, the path below `root`, and the paths of the modules that it depends
+    /// on, in the order in which they can be unloaded.
     modules: HashMap<String, (String, Vec<String>)>,
     builtin: Vec<String>,
 }

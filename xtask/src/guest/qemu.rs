@@ -140,8 +140,8 @@ impl Qemu {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {PROGRAM}"))?;
-        // The closure owns this process's copies of the guest's descriptors. They must be closed here,
-        // so that the connections end together with the emulator.
+        // The closure owns this process's copies of the guest's descriptors. They must be closed
+        // here, so that the connections end together with the emulator.
         drop(command);
         let errors = child
             .stderr

@@ -164,8 +164,8 @@ impl Guest {
     }
 }
 
-/// Returns a text that the guest prints to mark the end of an output. The text is random, so that no
-/// command prints it by chance.
+/// Returns a text that the guest prints to mark the end of an output. The text is random, so that
+/// no command prints it by chance.
 fn mark() -> String {
     let now = SystemTime::UNIX_EPOCH
         .elapsed()

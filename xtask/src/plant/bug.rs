@@ -69,8 +69,8 @@ impl Bug {
         if only_check {
             command.arg("--check");
         }
-        // The directory is inside a git repository. Without a ceiling, git would resolve the patch's
-        // paths from the root of that repository.
+        // The directory is inside a git repository. Without a ceiling, git would resolve the
+        // patch's paths from the root of that repository.
         let ceiling = directory.parent().unwrap_or(&directory);
         let output = command
             .arg(&self.path)

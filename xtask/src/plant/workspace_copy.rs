@@ -29,7 +29,8 @@ const RUSTFLAGS: &str = "RUSTFLAGS";
 
 /// The outcome of a test while a bug is applied.
 pub(super) enum Verdict {
-    /// The test failed and so detected the bug. The text is the test's message, or the way it ended.
+    /// The test failed and so detected the bug. The text is the test's message, or the way it
+    /// ended.
     Caught(String),
     /// The test passed and so missed the bug.
     Missed,

@@ -19,11 +19,11 @@ const GID_LIMIT: Duration = Duration::from_secs(10);
 /// The Soft-RoCE device that the caller requests.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    /// The network device that the Soft-RoCE device uses; `None` for the network device of the default
-    /// route, or else a new dummy device.
+    /// The network device that the Soft-RoCE device uses; `None` for the network device of the
+    /// default route, or else a new dummy device.
     pub(crate) netdev: Option<String>,
-    /// The device's name; `None` for any existing device, else the first free name of `rxe_0`, `rxe_1`
-    /// and so on.
+    /// The device's name; `None` for any existing device, else the first free name of `rxe_0`,
+    /// `rxe_1` and so on.
     pub(crate) name: Option<String>,
 }
 

@@ -25,7 +25,8 @@ impl Installed {
         self.tried.extend(groups);
     }
 
-    /// Returns the reason why `group` could not be installed; `None` if it was installed or not tried.
+    /// Returns the reason why `group` could not be installed; `None` if it was installed or not
+    /// tried.
     pub(crate) fn problem(&self, group: &Group) -> Option<&str> {
         let absent = self.absent.iter().find(|(absent, _)| *absent == group);
         absent.map(|(_, problem)| problem.as_str())

@@ -68,8 +68,8 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
 
     let is_on_softroce = |(place, _): &(Place, _)| *place == Place::Device(Target::Softroce);
     if places.iter().any(is_on_softroce) {
-        // Some tests build this library if it is missing. Without this line, the build would count as
-        // time of the first such test.
+        // Some tests build this library if it is missing. Without this line, the build would count
+        // as time of the first such test.
         softroce::library(shell)?;
     }
 
@@ -121,8 +121,8 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
 fn build(selection: &Selection, installed: &Installed) -> anyhow::Result<Vec<Executable>> {
     let built = cargo::build(&["test", "--workspace", "--no-run"]);
     let mut built = match installed.problem(packages::BUILD) {
-        // The build may succeed without these packages, because the headers may be installed in another
-        // way.
+        // The build may succeed without these packages, because the headers may be installed in
+        // another way.
         Some(problem) => built.with_context(|| problem.to_owned())?,
         None => built?,
     };

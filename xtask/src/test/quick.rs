@@ -41,8 +41,8 @@ const TESTS: &[(&str, &str, &str, &str)] = &[(
     "queue pairs destroyed under a storm of writes between processes",
 )];
 
-/// Environment variables that reduce the repetitions of tests: name, value, and a description of what
-/// is left out.
+/// Environment variables that reduce the repetitions of tests: name, value, and a description of
+/// what is left out.
 const REPETITIONS: &[(&str, &str, &str)] = &[
     (
         "SOFTROCE_SIM_SCHEDULES",

@@ -28,7 +28,8 @@ pub(crate) enum Target {
 /// The name of softroce's package.
 const SOFTROCE: &str = "softroce";
 
-/// The name of the package with softroce's library for other programs. It has no interface for Rust.
+/// The name of the package with softroce's library for other programs. It has no interface for
+/// Rust.
 pub(crate) const SOFTROCE_PRELOAD: &str = "softroce-preload";
 
 /// The name of xtask's package, whose integration tests need no device.
@@ -48,8 +49,8 @@ const ON_ALL_PATHS: [(&str, &str); 4] = [
 /// both.
 const INTEROP: &str = "interop";
 
-/// The package that runs programs of other projects over the streams of rdma-async. The package is in
-/// a workspace of its own.
+/// The package that runs programs of other projects over the streams of rdma-async. The package is
+/// in a workspace of its own.
 pub(crate) const PROGRAMS_OVER_STREAMS: &str = "rdma-async-interop";
 
 /// The test program, in several packages, that checks errors of the compiler. Its result does not

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// Interval between two checks of a process.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Variables that cargo or its caller sets for this test and that a reader of the documentation does
-/// not have.
+/// Variables that cargo or its caller sets for this test and that a reader of the documentation
+/// does not have.
 const CARGOS: &[&str] = &["CARGO", "CARGO_TARGET_DIR", "CARGO_MANIFEST_DIR", "OUT_DIR"];
 
 /// A process and what it started: a process group that is killed when this value is dropped, unless

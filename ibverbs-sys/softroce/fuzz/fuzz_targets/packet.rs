@@ -37,6 +37,11 @@ fn check_transport(bytes: &[u8]) {
     if header.deth.is_some() {
         expected[16] = 0;
     }
+    if header.feth.is_some() {
+        let feth = if header.xrc_srq.is_some() { 16 } else { 12 };
+        expected[feth..feth + 3].fill(0);
+        expected[feth + 3] &= 0x3f;
+    }
     expected[header.len() + packet.payload.len()..].fill(0);
     assert_eq!(again, expected);
     assert_eq!(Packet::parse(&again), Ok(packet));

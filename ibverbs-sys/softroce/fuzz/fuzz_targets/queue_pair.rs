@@ -1,4 +1,5 @@
-//! Queue pairs in arbitrary states: transitions, requests, timeouts and packets in any order, with the rules of the simulation.
+//! Queue pairs in arbitrary states: transitions, requests, timeouts and packets in any order, with
+//! the rules of the simulation.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! A peer's tables of queue pairs and memory: for all their contents, this process copies only inside of mappings.
+//! A peer's tables of queue pairs and memory: for all their contents, this process copies only
+//! inside of mappings.
 
 #![no_main]
 

@@ -15,7 +15,8 @@ pub(crate) unsafe extern "C" fn getxattr(
     value: *mut c_void,
     size: size_t,
 ) -> ssize_t {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(getxattr(path, name, value, size))
@@ -31,7 +32,8 @@ pub(crate) unsafe extern "C" fn lgetxattr(
     value: *mut c_void,
     size: size_t,
 ) -> ssize_t {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(lgetxattr(path, name, value, size))
@@ -46,7 +48,8 @@ pub(crate) unsafe extern "C" fn listxattr(
     list: *mut c_char,
     size: size_t,
 ) -> ssize_t {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(listxattr(path, list, size))) }
 }
 
@@ -57,6 +60,7 @@ pub(crate) unsafe extern "C" fn llistxattr(
     list: *mut c_char,
     size: size_t,
 ) -> ssize_t {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(llistxattr(path, list, size))) }
 }

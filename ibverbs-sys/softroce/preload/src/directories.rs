@@ -10,7 +10,8 @@ use crate::question::answer;
 /// Opens a directory (`opendir(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(opendir(path))) }
 }
 
@@ -22,7 +23,8 @@ pub(crate) unsafe extern "C" fn scandir(
     filter: *const c_void,
     order: *const c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(scandir(path, entries, filter, order))
@@ -30,7 +32,8 @@ pub(crate) unsafe extern "C" fn scandir(
     }
 }
 
-/// Returns the entries of a directory; the name of [`scandir`] for programs with offsets of 64 bits.
+/// Returns the entries of a directory; the name of [`scandir`] for programs with offsets of 64
+/// bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn scandir64(
     path: *const c_char,
@@ -38,7 +41,8 @@ pub(crate) unsafe extern "C" fn scandir64(
     filter: *const c_void,
     order: *const c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(scandir64(path, entries, filter, order))
@@ -55,7 +59,8 @@ pub(crate) unsafe extern "C" fn scandirat(
     filter: *const c_void,
     order: *const c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(scandirat(dirfd, path, entries, filter, order))
@@ -72,7 +77,8 @@ pub(crate) unsafe extern "C" fn scandirat64(
     filter: *const c_void,
     order: *const c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(scandirat64(dirfd, path, entries, filter, order))

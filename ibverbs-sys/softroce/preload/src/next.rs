@@ -31,8 +31,9 @@ impl Next {
         Some(found.cast_const().cast())
     }
 
-    /// Looks up the function. This happens when the library is loaded, or earlier if the initialization of another library calls
-    /// the function. A lookup that succeeds does not allocate memory.
+    /// Looks up the function. This happens when the library is loaded, or earlier if the
+    /// initialization of another library calls the function. A lookup that succeeds does not
+    /// allocate memory.
     #[cold]
     fn look_up(&self) -> Option<*const ()> {
         // SAFETY: the name is a C string.
@@ -80,8 +81,8 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Calls the C library's function with the name and the type of this library's function: `next!(open(path, flags))`. Fails with
-/// `ENOSYS` if the C library does not have the function.
+/// Calls the C library's function with the name and the type of this library's function:
+/// `next!(open(path, flags))`. Fails with `ENOSYS` if the C library does not have the function.
 macro_rules! next {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         static NEXT: $crate::next::Next = {
@@ -103,7 +104,8 @@ macro_rules! next {
         let mut function: unsafe extern "C" fn($($crate::next::argument!($argument)),*) -> _ = $name;
         match NEXT.find() {
             Some(found) => {
-                // The C library's function has the same type as this library's function with the same name.
+                // The C library's function has the same type as this library's function with the
+                // same name.
                 function = $crate::next::typed(function, found);
                 function($($argument),*)
             }

@@ -1,7 +1,8 @@
 //! Functions that open files.
 //!
-//! `open` and `openat` take a mode as a variable argument if they create a file. Here it is an ordinary argument, which the calling
-//! conventions of x86-64 and ARM64 pass in the same register. The C library ignores it if no file is created.
+//! `open` and `openat` take a mode as a variable argument if they create a file. Here it is an
+//! ordinary argument, which the calling conventions of x86-64 and ARM64 pass in the same register.
+//! The C library ignores it if no file is created.
 
 use libc::{AT_FDCWD, FILE, c_char, c_int, mode_t};
 
@@ -11,28 +12,32 @@ use crate::question::answer;
 /// Opens a file (`open(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(open(path, flags, mode))) }
 }
 
 /// Opens a file; the name of [`open`] for programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(open64(path, flags, mode))) }
 }
 
 /// Opens a file; the name of [`open`] for programs with checks of their calls (`_FORTIFY_SOURCE`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(__open_2(path, flags))) }
 }
 
 /// Opens a file; see [`__open_2`] and [`open64`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(__open64_2(path, flags))) }
 }
 
@@ -44,7 +49,8 @@ pub(crate) unsafe extern "C" fn openat(
     flags: c_int,
     mode: mode_t,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(dirfd, path, |path| next!(openat(dirfd, path, flags, mode))) }
 }
 
@@ -56,7 +62,8 @@ pub(crate) unsafe extern "C" fn openat64(
     flags: c_int,
     mode: mode_t,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(openat64(dirfd, path, flags, mode))
@@ -71,7 +78,8 @@ pub(crate) unsafe extern "C" fn __openat_2(
     path: *const c_char,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(dirfd, path, |path| next!(__openat_2(dirfd, path, flags))) }
 }
 
@@ -82,20 +90,23 @@ pub(crate) unsafe extern "C" fn __openat64_2(
     path: *const c_char,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(dirfd, path, |path| next!(__openat64_2(dirfd, path, flags))) }
 }
 
 /// Opens a stream (`fopen(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(fopen(path, mode))) }
 }
 
 /// Opens a stream; see [`fopen`] and [`open64`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(fopen64(path, mode))) }
 }

@@ -15,9 +15,9 @@ use crate::tree::{self, Tree};
 /// Length of the buffers for paths.
 const ROOM: usize = libc::PATH_MAX as usize;
 
-/// Calls `function`, a function of the C library, with a path: if `path` is about softroce's device, with the path of the file in
-/// the private directory, and otherwise with `path` itself. A relative path is relative to the directory with the descriptor
-/// `at`.
+/// Calls `function`, a function of the C library, with a path: if `path` is about softroce's
+/// device, with the path of the file in the private directory, and otherwise with `path` itself. A
+/// relative path is relative to the directory with the descriptor `at`.
 ///
 /// # Safety
 /// `path` must be a C string or null.
@@ -36,7 +36,8 @@ pub(crate) unsafe fn answer<R>(
     }
 }
 
-/// Returns whether a path may be about softroce's device: almost all others are rejected here. Only reads the path.
+/// Returns whether a path may be about softroce's device: almost all others are rejected here. Only
+/// reads the path.
 ///
 /// # Safety
 /// `path` must be a C string or null.
@@ -45,7 +46,8 @@ unsafe fn is_near(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
-    // SAFETY: the caller guarantees a C string. Each byte is read only if the bytes before it are not the end of the string.
+    // SAFETY: the caller guarantees a C string. Each byte is read only if the bytes before it are
+    // not the end of the string.
     unsafe {
         let byte = |at: usize| path.add(at).read().cast_unsigned();
         let has_start = match byte(0) {
@@ -72,7 +74,8 @@ unsafe fn answer_near<R>(
     function(unsafe { answered_path(at, path, &mut buffer) })
 }
 
-/// Returns the path with which the C library answers: one in `buffer` if `path` is about softroce's device, and otherwise `path`.
+/// Returns the path with which the C library answers: one in `buffer` if `path` is about softroce's
+/// device, and otherwise `path`.
 ///
 /// # Safety
 /// `path` must be a C string.
@@ -89,8 +92,8 @@ unsafe fn answered_path(at: c_int, path: *const c_char, buffer: &mut [u8; ROOM])
     }
 }
 
-/// Writes the path that takes the place of `path` to `buffer`, with a zero behind it. Returns `None` if the path is not about
-/// softroce's device.
+/// Writes the path that takes the place of `path` to `buffer`, with a zero behind it. Returns
+/// `None` if the path is not about softroce's device.
 fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; ROOM]) -> Option<()> {
     let mut absolute = [0; ROOM];
     let path = if path.starts_with(b"/") {
@@ -117,7 +120,8 @@ fn write(mut buffer: &mut [u8], parts: &[&[u8]]) -> Option<()> {
     buffer.write_all(&[0]).ok()
 }
 
-/// Returns the absolute path of a file that is named relative to the directory with the descriptor `at`.
+/// Returns the absolute path of a file that is named relative to the directory with the descriptor
+/// `at`.
 fn absolute_path<'a>(at: c_int, path: &[u8], buffer: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
     let mut name = [0; 32];
     match at {
@@ -146,7 +150,8 @@ enum Place {
 }
 
 impl Place {
-    /// Returns the meaning of an absolute path, or `None` if the path does not belong to the device with this name.
+    /// Returns the meaning of an absolute path, or `None` if the path does not belong to the device
+    /// with this name.
     fn of(path: &[u8], device: &[u8]) -> Option<Self> {
         let mut parts = path
             .split(|&byte| byte == b'/')
@@ -181,7 +186,8 @@ pub(crate) unsafe fn restore(path: *mut c_char) {
     let Some(tree) = tree::existing() else {
         return;
     };
-    // SAFETY: the caller guarantees a C string. The rest of the string, with its zero, is moved to its beginning.
+    // SAFETY: the caller guarantees a C string. The rest of the string, with its zero, is moved to
+    // its beginning.
     unsafe {
         let bytes = CStr::from_ptr(path).to_bytes_with_nul();
         if let Some(rest) = behind_root(tree, bytes) {

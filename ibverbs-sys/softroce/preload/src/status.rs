@@ -10,25 +10,29 @@ use crate::question::answer;
 /// Returns the status of a file (`stat(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stat(path: *const c_char, status: *mut c_void) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(stat(path, status))) }
 }
 
 /// Returns the status of a file; the name of [`stat`] for programs with offsets of 64 bits.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stat64(path: *const c_char, status: *mut c_void) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(stat64(path, status))) }
 }
 
-/// Returns the status of a file; the name of [`stat`] in programs for C libraries before glibc 2.33.
+/// Returns the status of a file; the name of [`stat`] in programs for C libraries before glibc
+/// 2.33.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __xstat(
     version: c_int,
     path: *const c_char,
     status: *mut c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(__xstat(version, path, status))) }
 }
 
@@ -39,7 +43,8 @@ pub(crate) unsafe extern "C" fn __xstat64(
     path: *const c_char,
     status: *mut c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(__xstat64(version, path, status))
@@ -50,14 +55,16 @@ pub(crate) unsafe extern "C" fn __xstat64(
 /// Returns the status of a file or of a symbolic link (`lstat(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lstat(path: *const c_char, status: *mut c_void) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(lstat(path, status))) }
 }
 
 /// Returns the status of a file or of a symbolic link; see [`lstat`] and [`stat64`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lstat64(path: *const c_char, status: *mut c_void) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(lstat64(path, status))) }
 }
 
@@ -68,7 +75,8 @@ pub(crate) unsafe extern "C" fn __lxstat(
     path: *const c_char,
     status: *mut c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(__lxstat(version, path, status))
@@ -83,7 +91,8 @@ pub(crate) unsafe extern "C" fn __lxstat64(
     path: *const c_char,
     status: *mut c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(AT_FDCWD, path, |path| {
             next!(__lxstat64(version, path, status))
@@ -99,7 +108,8 @@ pub(crate) unsafe extern "C" fn fstatat(
     status: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(fstatat(dirfd, path, status, flags))
@@ -115,7 +125,8 @@ pub(crate) unsafe extern "C" fn fstatat64(
     status: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(fstatat64(dirfd, path, status, flags))
@@ -132,7 +143,8 @@ pub(crate) unsafe extern "C" fn __fxstatat(
     status: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(__fxstatat(version, dirfd, path, status, flags))
@@ -149,7 +161,8 @@ pub(crate) unsafe extern "C" fn __fxstatat64(
     status: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(__fxstatat64(version, dirfd, path, status, flags))
@@ -166,7 +179,8 @@ pub(crate) unsafe extern "C" fn statx(
     mask: c_uint,
     status: *mut c_void,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(statx(dirfd, path, flags, mask, status))
@@ -177,11 +191,13 @@ pub(crate) unsafe extern "C" fn statx(
 /// Returns whether the process may use a file (`access(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(access(path, mode))) }
 }
 
-/// Returns whether the process may use a file; see [`access`], relative to a directory (`faccessat(2)`).
+/// Returns whether the process may use a file; see [`access`], relative to a directory
+/// (`faccessat(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn faccessat(
     dirfd: c_int,
@@ -189,7 +205,8 @@ pub(crate) unsafe extern "C" fn faccessat(
     mode: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe {
         answer(dirfd, path, |path| {
             next!(faccessat(dirfd, path, mode, flags))
@@ -200,13 +217,16 @@ pub(crate) unsafe extern "C" fn faccessat(
 /// Returns whether the process may use a file by its effective user (`euidaccess(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(euidaccess(path, mode))) }
 }
 
-/// Returns whether the process may use a file by its effective user; another name of [`euidaccess`].
+/// Returns whether the process may use a file by its effective user; another name of
+/// [`euidaccess`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn eaccess(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: the arguments are those of the caller, for the same function, except for the path, which is a C string, too.
+    // SAFETY: the arguments are those of the caller, for the same function, except for the path,
+    // which is a C string, too.
     unsafe { answer(AT_FDCWD, path, |path| next!(eaccess(path, mode))) }
 }

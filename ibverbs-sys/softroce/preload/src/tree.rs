@@ -1,9 +1,11 @@
 //! The private directory of the process, in which the files of the device are.
 //!
-//! The name of the directory begins with [`PREFIX`], and the process holds a lock on it, which the kernel releases when the process ends in any
-//! way. So another process can tell which directories are left over.
+//! The name of the directory begins with [`PREFIX`], and the process holds a lock on it, which the
+//! kernel releases when the process ends in any way. So another process can tell which directories
+//! are left over.
 //!
-//! The functions here make system calls directly (`rustix`), because this library replaces functions of the C library.
+//! The functions here make system calls directly (`rustix`), because this library replaces
+//! functions of the C library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -50,8 +52,8 @@ struct Written {
     files: BTreeMap<String, File>,
 }
 
-/// The directory of the process, or that of its parent; null before the first question. Trees are never freed, because other
-/// threads may use them.
+/// The directory of the process, or that of its parent; null before the first question. Trees are
+/// never freed, because other threads may use them.
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
 
 /// Set when the process exits, and its directory is removed.
@@ -60,14 +62,14 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// Set after a message about a failure was printed.
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the directory of this process with the present content of all files, and creates it if necessary. Returns `None` if
-/// it cannot be created, or the process is exiting.
+/// Returns the directory of this process with the present content of all files, and creates it if
+/// necessary. Returns `None` if it cannot be created, or the process is exiting.
 pub(crate) fn current() -> Option<&'static Tree> {
     updated(Tree::update)
 }
 
-/// Returns the same directory as [`current`], with entries for the machine's present devices in the directories that they share with
-/// softroce's device.
+/// Returns the same directory as [`current`], with entries for the machine's present devices in the
+/// directories that they share with softroce's device.
 pub(crate) fn with_devices_of_the_machine() -> Option<&'static Tree> {
     updated(Tree::update_shared)
 }
@@ -93,7 +95,8 @@ pub(crate) fn existing() -> Option<&'static Tree> {
     (tree.process == getpid()).then_some(tree)
 }
 
-/// Creates the directory of this process. If another thread is faster, returns the directory of that thread.
+/// Creates the directory of this process. If another thread is faster, returns the directory of
+/// that thread.
 fn create() -> Option<&'static Tree> {
     let seen = TREE.load(Ordering::Acquire);
     let made = match Tree::create() {
@@ -195,7 +198,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Does the same, and makes the links in shared directories those to the present devices of the machine.
+    /// Does the same, and makes the links in shared directories those to the present devices of the
+    /// machine.
     fn update_shared(&self) -> io::Result<()> {
         self.update()?;
         let Ok(mut written) = self.written.try_lock() else {
@@ -240,7 +244,8 @@ impl Tree {
             return Ok(());
         }
         let place = self.path(&path);
-        // A file gets its name when it is complete. An update that failed may have left the other name.
+        // A file gets its name when it is complete. An update that failed may have left the other
+        // name.
         let new = self.root.join("new");
         match fs::unlink(&new) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -304,7 +309,8 @@ fn devices_of_the_machine(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Locks a directory of this user. Returns `None` if another process has it locked, or it is not a directory of this user.
+/// Locks a directory of this user. Returns `None` if another process has it locked, or it is not a
+/// directory of this user.
 fn lock(root: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = fs::open(root, flags, Mode::empty()).ok()?;
@@ -330,7 +336,8 @@ fn remove_left_over(base: &Path) {
 
 /// Removes a directory and its content. Entries that cannot be removed stay.
 fn remove(root: &Path) {
-    // The standard library calls functions of the C library that this library replaces. Their paths are not those of the device.
+    // The standard library calls functions of the C library that this library replaces. Their paths
+    // are not those of the device.
     let _ = std::fs::remove_dir_all(root);
 }
 

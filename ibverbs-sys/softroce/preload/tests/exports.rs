@@ -68,7 +68,8 @@ fn every_verb_and_every_function_for_files_is_exported() {
     }
 }
 
-/// Returns whether a function of libibverbs is part of the interface for programs, and not of that for drivers. The name shows this.
+/// Returns whether a function of libibverbs is part of the interface for programs, and not of that
+/// for drivers. The name shows this.
 fn is_public(name: &str) -> bool {
     let private = [
         "ibv_cmd_",

@@ -1,4 +1,5 @@
-//! The verbs on address handles, and the conversion of a received datagram's headers to its sender's address.
+//! The verbs on address handles, and the conversion of a received datagram's headers to its
+//! sender's address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
@@ -17,7 +18,8 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind, objects};
 use crate::proto::Path;
 
-/// The C object that `ibv_create_ah` returns: the public `ibv_ah`, followed by the address handle of this device.
+/// The C object that `ibv_create_ah` returns: the public `ibv_ah`, followed by the address handle
+/// of this device.
 #[repr(C)]
 struct AddressHandleObject {
     public: ibv_ah,
@@ -31,7 +33,8 @@ struct AddressHandleObject {
 /// # Safety
 /// `ah` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of an `AddressHandleObject`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of an `AddressHandleObject`.
     unsafe { &(*ah.cast::<AddressHandleObject>()).address }
 }
 
@@ -45,7 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     unsafe { forward!((*pd).context, ibv_create_ah(pd, attr)) };
     verb(Verb::CreateAh, fail, || {
         pointer(|| {
-            // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires valid attributes.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API
+            // requires valid attributes.
             let (context, domain, attr) = unsafe { ((*pd).context, pd::domain(pd), &*attr) };
             // SAFETY: the context belongs to this device, as `forward!` has checked.
             let path = path(unsafe { open::nic(context) }, attr)?;
@@ -72,13 +76,15 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid address handle.
     unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
     verb(Verb::DestroyAh, number, || {
-        // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
+        // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API
+        // forbids its use after this call.
         drop(unsafe { Box::from_raw(ah.cast::<AddressHandleObject>()) });
         status(|| Ok(()))
     })
 }
 
-/// Initializes the attributes of an address handle to the sender of a received datagram (`ibv_init_ah_from_wc(3)`).
+/// Initializes the attributes of an address handle to the sender of a received datagram
+/// (`ibv_init_ah_from_wc(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
@@ -92,8 +98,9 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         forward!(context, ibv_init_ah_from_wc(context, port_num, wc, grh, ah_attr) else -1);
     }
     guard(-1, || {
-        // SAFETY: the context belongs to this device. The C API requires a valid completion, the GRH of its datagram, and a
-        // pointer to attributes that is valid for writes. Zeroes are valid attributes.
+        // SAFETY: the context belongs to this device. The C API requires a valid completion, the
+        // GRH of its datagram, and a pointer to attributes that is valid for writes. Zeroes are
+        // valid attributes.
         unsafe {
             ptr::write_bytes(ah_attr, 0, 1);
             match sender_of(
@@ -118,7 +125,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: the C API requires a valid protection domain, and the arguments that the two functions require.
+    // SAFETY: the C API requires a valid protection domain, and the arguments that the two
+    // functions require.
     unsafe {
         forward!((*pd).context, ibv_create_ah_from_wc(pd, wc, grh, port_num));
         let mut attr = std::mem::zeroed();
@@ -129,9 +137,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     }
 }
 
-/// Stores the Ethernet address and the VLAN of the destination of an address handle (`ibv_resolve_eth_l2_from_gid`).
-/// Stores six zero bytes, the address of Linux's loopback interface, and no VLAN, because this device is not on an
-/// Ethernet.
+/// Stores the Ethernet address and the VLAN of the destination of an address handle
+/// (`ibv_resolve_eth_l2_from_gid`). Stores six zero bytes, the address of Linux's loopback
+/// interface, and no VLAN, because this device is not on an Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
@@ -149,7 +157,8 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         );
     }
     guard(-libc::EIO, || {
-        // SAFETY: the context belongs to this device. The C API requires valid attributes, and room for the results.
+        // SAFETY: the context belongs to this device. The C API requires valid attributes, and room
+        // for the results.
         unsafe {
             if let Err(refusal) = path(open::nic(context), &*attr) {
                 set_errno(refusal.errno());
@@ -164,7 +173,8 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     })
 }
 
-/// Returns the path that the attributes of an address handle describe. Fails if the attributes are invalid.
+/// Returns the path that the attributes of an address handle describe. Fails if the attributes are
+/// invalid.
 fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
     // IBTA annex A17.4.4: RoCE addresses are GIDs, so a GRH is required.
     if attr.is_global == 0 || attr.port_num != limits::PORTS {
@@ -190,13 +200,14 @@ fn address_of(gid: &ibv_gid) -> Ipv6Addr {
     unsafe { gid.raw }.into()
 }
 
-/// Returns whether a GID represents an IPv4 address: it is IPv4-mapped, or has the form of IPv4 multicast groups.
+/// Returns whether a GID represents an IPv4 address: it is IPv4-mapped, or has the form of IPv4
+/// multicast groups.
 fn is_ipv4(gid: &Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
 }
 
-/// Sets `attr` to the address of the sender of a datagram. `wc` is the datagram's completion, `port` the port that
-/// received it, and `header` points to the 40 bytes before the datagram.
+/// Sets `attr` to the address of the sender of a datagram. `wc` is the datagram's completion,
+/// `port` the port that received it, and `header` points to the 40 bytes before the datagram.
 ///
 /// # Safety
 /// If the completion has the flag `IBV_WC_GRH`, `header` must be valid for reads.
@@ -251,9 +262,9 @@ struct IpHeader {
 }
 
 impl IpHeader {
-    /// Parses the 40 bytes before a datagram. An IPv4 header is in the last 20 bytes; the first 20 bytes are then
-    /// undefined, and may look like an IPv6 header, so the IPv4 checksum decides. Returns `None` if there is no valid
-    /// header.
+    /// Parses the 40 bytes before a datagram. An IPv4 header is in the last 20 bytes; the first 20
+    /// bytes are then undefined, and may look like an IPv6 header, so the IPv4 checksum decides.
+    /// Returns `None` if there is no valid header.
     fn parse(header: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
         const IPV4_OF_NO_OPTIONS: u8 = 0x45;
@@ -286,7 +297,8 @@ impl IpHeader {
     }
 }
 
-/// Returns the Internet checksum of a header that includes its checksum field: 0 if the header is intact (RFC 1071).
+/// Returns the Internet checksum of a header that includes its checksum field: 0 if the header is
+/// intact (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let mut sum: u32 = header
         .chunks_exact(2)

@@ -6,8 +6,8 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// Calls `make`, and returns the resulting pointer. After an error, sets errno and returns null, as verbs that create
-/// objects do.
+/// Calls `make`, and returns the resulting pointer. After an error, sets errno and returns null, as
+/// verbs that create objects do.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -15,7 +15,8 @@ pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut
     })
 }
 
-/// Calls `act`, and returns 0. After an error, sets errno to the error number and returns the same number.
+/// Calls `act`, and returns 0. After an error, sets errno to the error number and returns the same
+/// number.
 pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     match act() {
         Ok(()) => 0,
@@ -26,7 +27,8 @@ pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     }
 }
 
-/// Calls `fetch`, which waits for an event, and returns 0. After an error, sets errno and returns -1.
+/// Calls `fetch`, which waits for an event, and returns 0. After an error, sets errno and returns
+/// -1.
 pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     match fetch() {
         Ok(()) => 0,
@@ -43,7 +45,8 @@ pub(super) fn handle() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Moves an object to the heap, and returns a pointer to the C structure with which the object begins.
+/// Moves an object to the heap, and returns a pointer to the C structure with which the object
+/// begins.
 pub(super) fn hand_out<T, C>(object: T) -> *mut C {
     // Every type that is passed here is `repr(C)`, and its first field is the C structure.
     Box::into_raw(Box::new(object)).cast()

@@ -19,8 +19,8 @@ use crate::memory::Block;
 use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 
-/// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique number instead of an address, so
-/// that a second call of `ibv_free_buf` is detected.
+/// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique
+/// number instead of an address, so that a second call of `ibv_free_buf` is detected.
 struct Buffer {
     /// Address of the protection domain's C object. Used only for comparisons.
     pd: usize,
@@ -33,7 +33,8 @@ struct Buffer {
 
 static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
 
-/// In a child of `fork`, discards the parent's buffers without freeing them, because they are not mapped in the child.
+/// In a child of `fork`, discards the parent's buffers without freeing them, because they are not
+/// mapped in the child.
 pub(super) fn reset_in_child() {
     BUFFERS.reset_in_child();
 }
@@ -41,8 +42,8 @@ pub(super) fn reset_in_child() {
 /// Bit that is set in all buffer numbers of this device, and not set in any address of user space.
 const NUMBER_BIT: usize = 1 << (usize::BITS - 1);
 
-/// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are allocated, and peer
-/// processes of the same host can map it.
+/// Allocates a buffer for memory regions (`ibv_alloc_buf(3)`). The buffer is zeroed, its pages are
+/// allocated, and peer processes of the same host can map it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,
@@ -54,7 +55,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     verb(Verb::AllocBuf, fail, || {
         pointer(|| {
             static NEXT: AtomicUsize = AtomicUsize::new(1);
-            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its context.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its
+            // context.
             let (domain, nic) = unsafe { (Held::new(pd::domain(pd))?, open::nic((*pd).context)) };
             let arena = nic.memory.arena().ok_or(Refusal::Unsupported)?;
             let block = arena.allocate(size)?;
@@ -75,8 +77,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     })
 }
 
-/// Frees a buffer (`ibv_free_buf(3)`). The memory remains until the last region in it is deregistered. Does nothing if the
-/// buffer was freed before.
+/// Frees a buffer (`ibv_free_buf(3)`). The memory remains until the last region in it is
+/// deregistered. Does nothing if the buffer was freed before.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     if buf.addr() & NUMBER_BIT == 0 {
@@ -85,7 +87,8 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     }
     guard((), || {
         let freed = BUFFERS.get().lock().remove(&buf.addr());
-        // The block is dropped after the lock is released, because the system takes long to free pages.
+        // The block is dropped after the lock is released, because the system takes long to free
+        // pages.
         drop(freed);
     });
 }
@@ -116,14 +119,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
             // Keeps the memory allocated if another thread frees the buffer meanwhile.
             let _block = Arc::clone(&buffer.block);
             drop(buffers);
-            // SAFETY: the domain belongs to this device, as `forward!` has checked. The memory is inside a block, which the
-            // region keeps.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked. The memory is
+            // inside a block, which the region keeps.
             unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
         })
     })
 }
 
-/// Exports a buffer as a dma-buf descriptor (`ibv_export_buf_dmabuf_fd(3)`). Fails with `ENODATA` for buffers of this device.
+/// Exports a buffer as a dma-buf descriptor (`ibv_export_buf_dmabuf_fd(3)`). Fails with `ENODATA`
+/// for buffers of this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     let failed = |errno| {

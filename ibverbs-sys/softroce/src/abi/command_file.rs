@@ -1,9 +1,10 @@
 //! The command descriptor of a context, and the objects that contexts share by it.
 //!
-//! A kernel device has a file for each context. A program duplicates the file's descriptor (`cmd_fd`) and makes another context
-//! of the duplicate by `ibv_import_device`. Both contexts then have the same objects, which the program names by the handles in
-//! their C structures (`ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`). Here the file is an empty file in memory, which only
-//! identifies the context, and only this process knows the file.
+//! A kernel device has a file for each context. A program duplicates the file's descriptor
+//! (`cmd_fd`) and makes another context of the duplicate by `ibv_import_device`. Both contexts then
+//! have the same objects, which the program names by the handles in their C structures
+//! (`ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`). Here the file is an empty file in memory,
+//! which only identifies the context, and only this process knows the file.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +19,8 @@ use crate::context::{ProtectionDomain, Refusal};
 use crate::descriptor::Descriptor;
 use crate::memory::DeviceMemory;
 
-/// Command file of a context. Contexts that were imported by the descriptor of the file share the file.
+/// Command file of a context. Contexts that were imported by the descriptor of the file share the
+/// file.
 pub(super) struct CommandFile {
     file: Descriptor,
     identity: Identity,
@@ -80,7 +82,8 @@ impl<T> Objects<T> {
         self.0.lock().insert(handle, Arc::clone(object));
     }
 
-    /// Returns the object with the handle. Fails if no object has the handle, or if the object was destroyed.
+    /// Returns the object with the handle. Fails if no object has the handle, or if the object was
+    /// destroyed.
     pub(super) fn find(&self, handle: u32) -> Result<Arc<T>, Refusal> {
         self.0.lock().get(&handle).cloned().ok_or(Refusal::Absent)
     }

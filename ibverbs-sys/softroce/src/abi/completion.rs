@@ -26,7 +26,8 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind, objects};
 
-/// The C object that `ibv_create_comp_channel` returns: the public structure, followed by the channel of this device.
+/// The C object that `ibv_create_comp_channel` returns: the public structure, followed by the
+/// channel of this device.
 #[repr(C)]
 struct ChannelHandle {
     public: ibv_comp_channel,
@@ -34,15 +35,17 @@ struct ChannelHandle {
     _counted: Counted,
 }
 
-/// The C object of a completion queue: the public structure, and the device's private data. The structure of a plain queue is
-/// the beginning of the structure of an extended one.
+/// The C object of a completion queue: the public structure, and the device's private data. The
+/// structure of a plain queue is the beginning of the structure of an extended one.
 #[repr(C)]
 pub(super) struct QueueHandle {
-    /// The public structure, in a cell because C code writes to it while other threads have references to the object.
+    /// The public structure, in a cell because C code writes to it while other threads have
+    /// references to the object.
     _public: UnsafeCell<ibv_cq_ex>,
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) nic: Arc<Nic>,
-    /// State of the iteration by `ibv_start_poll` and `ibv_next_poll` over the entries of an extended queue.
+    /// State of the iteration by `ibv_start_poll` and `ibv_next_poll` over the entries of an
+    /// extended queue.
     pub(super) iteration: Iteration,
     _channel: Option<Held<CompletionChannel>>,
     _domain: Option<Held<ProtectionDomain>>,
@@ -65,7 +68,8 @@ struct Settings {
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of a `QueueHandle`.
     unsafe { &(*cq.cast::<QueueHandle>()).queue }
 }
 
@@ -74,7 +78,8 @@ pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
 /// # Safety
 /// `channel` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn channel_of<'a>(channel: *const ibv_comp_channel) -> &'a Arc<CompletionChannel> {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `ChannelHandle`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of a `ChannelHandle`.
     unsafe { &(*channel.cast::<ChannelHandle>()).channel }
 }
 
@@ -111,8 +116,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     unsafe { forward!((*channel).context, ibv_destroy_comp_channel(channel)) };
     verb(Verb::DestroyCompChannel, number, || {
         status(|| {
-            // SAFETY: the channel belongs to this device, and was created by `hand_out`. The C API forbids its use after this
-            // call.
+            // SAFETY: the channel belongs to this device, and was created by `hand_out`. The C API
+            // forbids its use after this call.
             unsafe {
                 channel_of(channel).usage().close()?;
                 drop(Box::from_raw(channel.cast::<ChannelHandle>()));
@@ -135,13 +140,13 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     }
     verb(Verb::GetCqEvent, minus_one, || {
         fetched(|| {
-            // SAFETY: the channel belongs to this device, as `forward!` has checked. The C API forbids its destruction while a
-            // thread waits for its events.
+            // SAFETY: the channel belongs to this device, as `forward!` has checked. The C API
+            // forbids its destruction while a thread waits for its events.
             let (nic, channel) = unsafe { (open::nic((*channel).context), channel_of(channel)) };
             let element = nic.next_event(channel)?;
             let named: *mut ibv_cq = ptr::with_exposed_provenance_mut(element.address());
-            // SAFETY: a completion queue is not destroyed before its fetched event is acknowledged. The C API requires both
-            // pointers to be valid for writes.
+            // SAFETY: a completion queue is not destroyed before its fetched event is acknowledged.
+            // The C API requires both pointers to be valid for writes.
             unsafe {
                 *cq = named;
                 *cq_context = (*named).cq_context;
@@ -157,8 +162,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32)
     // SAFETY: the C API requires the caller to pass a valid completion queue.
     unsafe { forward!((*cq).context, ibv_ack_cq_events(cq, nevents)) };
     guard((), || {
-        // SAFETY: the completion queue belongs to this device, as `forward!` has checked. A thread that waits in
-        // `ibv_destroy_cq` may free the queue as soon as the last event is acknowledged, so this thread owns the element.
+        // SAFETY: the completion queue belongs to this device, as `forward!` has checked. A thread
+        // that waits in `ibv_destroy_cq` may free the queue as soon as the last event is
+        // acknowledged, so this thread owns the element.
         let element = Arc::clone(unsafe { queue(cq) }.notifications());
         element.acknowledge(nevents);
     });
@@ -191,8 +197,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             timestamps: false,
             domain: ptr::null_mut(),
         };
-        // SAFETY: the context belongs to this device, as `forward!` has checked. The C API requires the channel to be null or
-        // valid.
+        // SAFETY: the context belongs to this device, as `forward!` has checked. The C API requires
+        // the channel to be null or valid.
         pointer(|| unsafe { create(context, wanted) }).cast()
     })
 }
@@ -221,8 +227,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {
         pointer(|| {
-            // SAFETY: the C API requires valid attributes. Fields beyond the original ones are only read if `comp_mask` has
-            // their bits.
+            // SAFETY: the C API requires valid attributes. Fields beyond the original ones are only
+            // read if `comp_mask` has their bits.
             unsafe {
                 let attr = attr.cast_const();
                 let mask = (*attr).comp_mask;
@@ -255,7 +261,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Creates a completion queue and its C object. Fails if an attribute is invalid or a limit is exceeded.
+/// Creates a completion queue and its C object. Fails if an attribute is invalid or a limit is
+/// exceeded.
 ///
 /// # Safety
 /// `context` must belong to this device. The channel and the domain must each be null or valid.
@@ -270,7 +277,8 @@ unsafe fn create(context: *mut ibv_context, wanted: Settings) -> Result<*mut ibv
     if objects(Kind::CompletionQueue) >= limits::MAX_CQ as u64 {
         return Err(Refusal::Exhausted);
     }
-    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context belong to this device.
+    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context
+    // belong to this device.
     let (nic, channel, domain) = unsafe {
         let channel = wanted.channel.as_ref();
         let domain = wanted.domain.as_ref();
@@ -299,7 +307,8 @@ unsafe fn create(context: *mut ibv_context, wanted: Settings) -> Result<*mut ibv
         &nic.deadlines,
         attributes,
     )?;
-    // SAFETY: zeroes are valid for all fields: null pointers, integers, absent functions, and an unlocked mutex.
+    // SAFETY: zeroes are valid for all fields: null pointers, integers, absent functions, and an
+    // unlocked mutex.
     let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
     public.context = context;
     public.handle = handle();
@@ -329,8 +338,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe { forward!((*cq).context, ibv_destroy_cq(cq)) };
     verb(Verb::DestroyCq, number, || {
         status(|| {
-            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API forbids its use after this
-            // call.
+            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API
+            // forbids its use after this call.
             unsafe {
                 queue(cq).close()?;
                 drop(Box::from_raw(cq.cast::<QueueHandle>()));
@@ -358,8 +367,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     verb(Verb::ModifyCq, number, || {
-        // SAFETY: the C API requires valid attributes. Only contexts of this device have this function, so the queue belongs to
-        // it.
+        // SAFETY: the C API requires valid attributes. Only contexts of this device have this
+        // function, so the queue belongs to it.
         let (attr, queue) = unsafe { (&*attr, queue(cq)) };
         if attr.attr_mask & !MODERATE != 0 {
             return status(|| Err(Refusal::Invalid));
@@ -390,7 +399,8 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Polls a completion queue (`ibv_poll_cq(3)`). If the queue is empty, first receives and processes packets.
+/// Polls a completion queue (`ibv_poll_cq(3)`). If the queue is empty, first receives and processes
+/// packets.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
@@ -408,13 +418,14 @@ pub(super) unsafe extern "C" fn poll_cq(
             // SAFETY: the C API requires room for `num_entries` work completions.
             let mut count = unsafe { take(queue, limit, wc) };
             if count == 0 {
-                // The polling thread processes packets, and takes the resulting completions at once.
+                // The polling thread processes packets, and takes the resulting completions at
+                // once.
                 nic.progress();
                 // SAFETY: the C API requires room for `num_entries` work completions.
                 count = unsafe { take_uninlined(queue, limit, wc) };
                 if count == 0 && limit > 0 && queue.has_overrun() {
-                    // The queue has overrun, and all completions from before the overrun were taken: the queue cannot be used
-                    // any more.
+                    // The queue has overrun, and all completions from before the overrun were
+                    // taken: the queue cannot be used any more.
                     return -libc::EIO;
                 }
             }
@@ -424,8 +435,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     )
 }
 
-/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`. Returns the number of
-/// entries.
+/// Removes at most `limit` entries from a queue, and stores them as work completions at `place`.
+/// Returns the number of entries.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.
@@ -440,7 +451,8 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// Calls [`take`] without inlining, for polls that found the queue empty and then processed packets.
+/// Calls [`take`] without inlining, for polls that found the queue empty and then processed
+/// packets.
 ///
 /// # Safety
 /// `place` must be valid for writes of `limit` work completions.

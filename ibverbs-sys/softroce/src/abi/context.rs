@@ -21,8 +21,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     unsafe { super::forward!(context, ibv_get_async_event(context, event) else -1) };
     verb(Verb::GetAsyncEvent, minus_one, || {
         fetched(|| {
-            // SAFETY: the context belongs to this device, as `forward!` has checked. The C API forbids closing it while a
-            // thread waits for its events.
+            // SAFETY: the context belongs to this device, as `forward!` has checked. The C API
+            // forbids closing it while a thread waits for its events.
             let next = unsafe { open::context(context) }.next_event()?;
             // SAFETY: the C API requires `event` to be valid for writes. Zeroes are a valid event.
             unsafe {
@@ -45,7 +45,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 /// Acknowledges an asynchronous event (`ibv_ack_async_event(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the C API requires a fetched event. The object of such an event is not destroyed before it is acknowledged.
+    // SAFETY: the C API requires a fetched event. The object of such an event is not destroyed
+    // before it is acknowledged.
     unsafe {
         let Some(context) = context_of(&*event) else {
             return;
@@ -62,7 +63,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     }
 }
 
-/// Returns the context of the object to which an event belongs, or `None` for events of the device or the port.
+/// Returns the context of the object to which an event belongs, or `None` for events of the device
+/// or the port.
 ///
 /// # Safety
 /// The event must have been fetched, and not acknowledged.

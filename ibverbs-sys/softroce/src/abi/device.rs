@@ -20,8 +20,8 @@ use crate::spin::Mutex;
 /// # Safety
 /// `context` must be a context of this or another verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
-    // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the context was opened, except
-    // in a child of `fork` before it runs.
+    // SAFETY: the caller guarantees a valid context, whose field `device` is not written after the
+    // context was opened, except in a child of `fork` before it runs.
     unsafe { (*context).device == address() }
 }
 
@@ -30,8 +30,8 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// Returns the C object of the parent's device, to which contexts that a child of `fork` has inherited point. It has
-/// the same name; opening it opens the device of the child.
+/// Returns the C object of the parent's device, to which contexts that a child of `fork` has
+/// inherited point. It has the same name; opening it opens the device of the child.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
@@ -41,13 +41,13 @@ pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, of_parent())
 }
 
-/// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is held while the real
-/// library lists its devices, because that library then holds a lock of its own, which a child of `fork` could not
-/// release.
+/// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is
+/// held while the real library lists its devices, because that library then holds a lock of its
+/// own, which a child of `fork` could not release.
 static LISTING: Mutex<Vec<DeviceList>> = Mutex::new(Vec::new());
 
-/// A list of devices that was returned to the program, and the list of the real library whose devices it contains. Both
-/// are stored as addresses.
+/// A list of devices that was returned to the program, and the list of the real library whose
+/// devices it contains. Both are stored as addresses.
 #[derive(Debug, Clone, Copy)]
 struct DeviceList {
     own: usize,
@@ -65,8 +65,8 @@ impl DeviceList {
     /// Frees the list of the real library.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
-        // SAFETY: the list was returned by the real library. Its entry was removed by the caller or never added, so nothing
-        // frees the list again.
+        // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
+        // never added, so nothing frees the list again.
         unsafe { call!(ibv_free_device_list(real)) };
     }
 }
@@ -76,16 +76,19 @@ pub(super) fn before_fork() {
     mem::forget(LISTING.lock());
 }
 
-/// Releases the lock of [`before_fork`]. Must be called after a `fork`, in the parent and in the child.
+/// Releases the lock of [`before_fork`]. Must be called after a `fork`, in the parent and in the
+/// child.
 ///
 /// # Safety
-/// The calling thread must have called [`before_fork`], in this process or in the process that it was forked from.
+/// The calling thread must have called [`before_fork`], in this process or in the process that it
+/// was forked from.
 pub(super) unsafe fn after_fork() {
     // SAFETY: the caller guarantees that this thread holds the lock; its guard was forgotten.
     unsafe { LISTING.force_unlock() };
 }
 
-/// Returns the list of devices (`ibv_get_device_list(3)`): the devices of the real library, then this device.
+/// Returns the list of devices (`ibv_get_device_list(3)`): the devices of the real library, then
+/// this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
@@ -107,7 +110,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         };
         let real_devices = match usize::try_from(count) {
             Ok(count) if !real.is_null() => {
-                // SAFETY: the list has `count` devices, and is not freed before the reference is last used.
+                // SAFETY: the list has `count` devices, and is not freed before the reference is
+                // last used.
                 unsafe { slice::from_raw_parts(real, count) }
             }
             _ => &[],
@@ -124,7 +128,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
             list[..real_devices.len()].copy_from_slice(real_devices);
             list[length - 2] = address();
         }
-        // A program that frees a list by `free` leaves the entry behind. This list can have the same address.
+        // A program that frees a list by `free` leaves the entry behind. This list can have the
+        // same address.
         if let Some(left) = DeviceList::take(memory) {
             left.free_real();
         }
@@ -160,7 +165,8 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
     if let Some(list) = DeviceList::take(list) {
         list.free_real();
     }
-    // SAFETY: the C API requires a list of `ibv_get_device_list`, which `calloc` has allocated, or a null pointer.
+    // SAFETY: the C API requires a list of `ibv_get_device_list`, which `calloc` has allocated, or
+    // a null pointer.
     unsafe { libc::free(list.cast()) };
 }
 
@@ -195,8 +201,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
     -1
 }
 
-/// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public part: `is_mlx5_dev`
-/// reads the operations that the device of a driver contains there. Because of the zeroes, they reject the device.
+/// The `ibv_device` of softroce, followed by zeroes. Programs and drivers read beyond the public
+/// part: `is_mlx5_dev` reads the operations that the device of a driver contains there. Because of
+/// the zeroes, they reject the device.
 #[repr(C)]
 struct DeviceObject {
     public: ibv_device,
@@ -206,8 +213,8 @@ struct DeviceObject {
 #[repr(transparent)]
 struct StaticDevice(UnsafeCell<DeviceObject>);
 
-// SAFETY: the names are written once, before any caller gets the device, and nothing is written afterwards. The cell exists
-// because C code has mutable pointers to the device.
+// SAFETY: the names are written once, before any caller gets the device, and nothing is written
+// afterwards. The cell exists because C code has mutable pointers to the device.
 unsafe impl Sync for StaticDevice {}
 
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
@@ -235,8 +242,8 @@ const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_de
 /// Set if the program finds the files of [`crate::sysfs`] under their paths.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Makes the device's C object name the files of [`crate::sysfs`], as those of other devices do. Must be called before the first
-/// list of devices is returned.
+/// Makes the device's C object name the files of [`crate::sysfs`], as those of other devices do.
+/// Must be called before the first list of devices is returned.
 pub(crate) fn show_files() {
     HAS_FILES.store(true, Ordering::Relaxed);
 }
@@ -249,7 +256,8 @@ fn name_device() {
         let default = Config::default();
         let name = &Config::of_process().unwrap_or(&default).device;
         for device in [&DEVICE, &OF_PARENT] {
-            // SAFETY: no other code writes to the device, and readers get the device only after this.
+            // SAFETY: no other code writes to the device, and readers get the device only after
+            // this.
             let device = unsafe { &mut (*device.0.get()).public };
             write_text(&mut device.name, name);
             write_text(&mut device.dev_name, name);
@@ -263,7 +271,8 @@ fn name_device() {
     });
 }
 
-/// Writes text to a field, which must contain zeroes, and cuts text that is too long. The last byte stays 0.
+/// Writes text to a field, which must contain zeroes, and cuts text that is too long. The last byte
+/// stays 0.
 fn write_text(field: &mut [c_char], text: &str) {
     let room = field.len() - 1;
     for (place, byte) in field[..room].iter_mut().zip(text.bytes()) {

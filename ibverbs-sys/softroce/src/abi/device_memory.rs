@@ -17,7 +17,8 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
-/// The C object that `ibv_alloc_dm` returns: the public structure, followed by the device memory itself.
+/// The C object that `ibv_alloc_dm` returns: the public structure, followed by the device memory
+/// itself.
 #[repr(C)]
 struct DeviceMemoryHandle {
     public: ibv_dm,
@@ -33,7 +34,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     verb(Verb::AllocDm, fail, || {
         pointer(|| {
-            // SAFETY: the C API requires valid attributes. Only contexts of this device have this function.
+            // SAFETY: the C API requires valid attributes. Only contexts of this device have this
+            // function.
             let (attr, nic) = unsafe { (&*attr, open::nic(context)) };
             if attr.comp_mask != 0
                 || attr.length == 0
@@ -76,8 +78,8 @@ unsafe fn make(context: *mut ibv_context, memory: Arc<DeviceMemory>, handle: u32
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     verb(Verb::FreeDm, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
-            // use after this call.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the
+            // object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
@@ -100,7 +102,8 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: only memory of this device has this function. The C API requires `length` bytes that are valid for reads.
+        // SAFETY: only memory of this device has this function. The C API requires `length` bytes
+        // that are valid for reads.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
             status(|| match copied(memory, dm_offset, length)? {
@@ -119,8 +122,8 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: only memory of this device has this function. The C API requires room for `length` bytes, which are
-        // initialized before a reference to them is made.
+        // SAFETY: only memory of this device has this function. The C API requires room for
+        // `length` bytes, which are initialized before a reference to them is made.
         unsafe {
             let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
             status(|| match copied(memory, dm_offset, length)? {
@@ -137,8 +140,9 @@ unsafe extern "C" fn memcpy_from_dm(
 /// Returns the span of device memory for a copy by the program.
 ///
 /// # Errors
-/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if the offset or the length of the range is
-/// not a multiple of 4 bytes: network cards copy only words of this length, and programs for this device must also run on them.
+/// [`Refusal::Fault`] if the range is not inside of the memory. [`Refusal::Invalid`] if the offset
+/// or the length of the range is not a multiple of 4 bytes: network cards copy only words of this
+/// length, and programs for this device must also run on them.
 fn copied(memory: &Arc<DeviceMemory>, offset: u64, length: usize) -> Result<Span, Refusal> {
     const WORD: u64 = 4;
     let span = Span::device(memory, offset, length as u64).ok_or(Refusal::Fault)?;
@@ -159,8 +163,9 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     verb(Verb::RegDmMr, fail, || {
         pointer(|| {
             let access = region_access(access)?;
-            // SAFETY: the C API requires a valid domain and valid memory. Only contexts of this device have this function, so
-            // the domain belongs to it, and so does memory of the same file.
+            // SAFETY: the C API requires a valid domain and valid memory. Only contexts of this
+            // device have this function, so the domain belongs to it, and so does memory of the
+            // same file.
             unsafe {
                 let is_shared = Arc::ptr_eq(open::file((*dm).context), open::file((*pd).context));
                 if !is_shared || !access.contains(AccessFlags::ZERO_BASED) {
@@ -177,8 +182,9 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Creates a further C object of the device memory with the handle `dm_handle` (`ibv_import_dm(3)`). Fails unless the memory
-/// belongs to `context`, or to a context with which `context` shares objects.
+/// Creates a further C object of the device memory with the handle `dm_handle`
+/// (`ibv_import_dm(3)`). Fails unless the memory belongs to `context`, or to a context with which
+/// `context` shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_dm(
     context: *mut ibv_context,
@@ -187,7 +193,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
     // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_dm(context, dm_handle)) };
     guard(ptr::null_mut(), || {
-        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
+        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API
+        // requires an open one.
         pointer(|| unsafe {
             let memory = open::file(context).device_memory.find(dm_handle)?;
             Ok(make(context, memory, dm_handle))
@@ -200,8 +207,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the C API requires the caller to pass valid device memory.
     unsafe { forward!((*dm).context, ibv_unimport_dm(dm)) };
-    // SAFETY: the memory belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
-    // this call.
+    // SAFETY: the memory belongs to this device, and its C object was created by `hand_out`. The C
+    // API forbids its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
     });

@@ -9,8 +9,8 @@ use crate::nic::Nic;
 pub(crate) fn register_handler() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler may run at any time after this. A library that contains it is not unloaded before, because the
-        // engine thread runs its code.
+        // SAFETY: the handler may run at any time after this. A library that contains it is not
+        // unloaded before, because the engine thread runs its code.
         unsafe { libc::atexit(at_exit) };
     });
 }

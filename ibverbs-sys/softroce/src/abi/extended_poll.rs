@@ -1,5 +1,5 @@
-//! Iteration over the entries of an extended completion queue: the functions behind `ibv_start_poll`, `ibv_next_poll`,
-//! `ibv_end_poll` and `ibv_wc_read_*`.
+//! Iteration over the entries of an extended completion queue: the functions behind
+//! `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and `ibv_wc_read_*`.
 
 use std::cell::UnsafeCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,16 +14,17 @@ use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
-/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the iterating thread
-/// holds the lock, which gives it exclusive access to the current entry. Queues that were created for a single thread
-/// have no lock.
+/// State of an iteration over the entries of a queue. From `ibv_start_poll` to `ibv_end_poll`, the
+/// iterating thread holds the lock, which gives it exclusive access to the current entry. Queues
+/// that were created for a single thread have no lock.
 pub(super) struct Iteration {
     lock: Option<RawMutex>,
     entry: UnsafeCell<Option<Entry>>,
 }
 
-// SAFETY: only the thread that is between start and end of an iteration uses the entry. It holds the lock, or the program has
-// guaranteed by IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no other thread.
+// SAFETY: only the thread that is between start and end of an iteration uses the entry. It holds
+// the lock, or the program has guaranteed by IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no
+// other thread.
 unsafe impl Sync for Iteration {}
 
 impl Iteration {
@@ -44,14 +45,15 @@ impl Iteration {
         if let Some(lock) = &self.lock
             && lock.is_locked()
         {
-            // SAFETY: the C API requires the caller of ibv_end_poll to have started an iteration, so this thread holds the
-            // lock.
+            // SAFETY: the C API requires the caller of ibv_end_poll to have started an iteration,
+            // so this thread holds the lock.
             unsafe { lock.unlock() };
         }
     }
 }
 
-/// Sets all function pointers of an extended completion queue, because C code calls them without checks.
+/// Sets all function pointers of an extended completion queue, because C code calls them without
+/// checks.
 pub(super) fn set_functions(public: &mut ibv_cq_ex) {
     public.start_poll = Some(start);
     public.next_poll = Some(next);
@@ -78,13 +80,15 @@ pub(super) fn set_functions(public: &mut ibv_cq_ex) {
 /// # Safety
 /// `cq` must belong to this device, and must not be destroyed while the reference is used.
 unsafe fn handle<'a>(cq: *const ibv_cq_ex) -> &'a QueueHandle {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of a `QueueHandle`.
     unsafe { &*cq.cast::<QueueHandle>() }
 }
 
 unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     verb(Verb::PollCq, number, || {
-        // SAFETY: the C API requires valid attributes. Only queues of this device have this function.
+        // SAFETY: the C API requires valid attributes. Only queues of this device have this
+        // function.
         unsafe {
             if fork::is_inherited((*cq).context) {
                 return libc::EIO;
@@ -108,22 +112,25 @@ unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c
 }
 
 unsafe extern "C" fn next(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     guard(libc::EIO, || unsafe { advance(cq) })
 }
 
 unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     guard((), || unsafe { handle(cq) }.iteration.end());
 }
 
-/// Moves the iteration to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more entries, or `EIO`
-/// after an overrun.
+/// Moves the iteration to the next entry of the queue. Returns 0, `ENOENT` if the queue has no more
+/// entries, or `EIO` after an overrun.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry and the fields of `cq`.
+    // SAFETY: the caller has begun an iteration, so this thread has exclusive access to the entry
+    // and the fields of `cq`.
     unsafe {
         let handle = handle(cq);
         let place = handle.iteration.entry.get();
@@ -143,8 +150,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// Returns the result of `read` for the current entry of the iteration, or the default value if there is no current
-/// entry.
+/// Returns the result of `read` for the current entry of the iteration, or the default value if
+/// there is no current entry.
 ///
 /// # Safety
 /// `cq` must belong to this device, and the caller must have begun an iteration.
@@ -155,47 +162,56 @@ unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Entry) -> T) -
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     ibv_wc_opcode(unsafe { read(cq, |entry| work_completion::opcode(entry).0) })
 }
 
 unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, work_completion::vendor_error) }
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, |entry| entry.completion.length) }
 }
 
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, work_completion::immediate) }
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, |entry| entry.queue_pair) }
 }
 
 unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, |entry| entry.completion.source) }
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, work_completion::flags) }
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, |entry| entry.timestamp) }
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe {
         let nic = &handle(cq).nic;
         read(cq, |entry| {
@@ -214,7 +230,8 @@ unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: only queues of this device have this function, and the C API requires a started iteration.
+    // SAFETY: only queues of this device have this function, and the C API requires a started
+    // iteration.
     unsafe { read(cq, work_completion::service_level) }
 }
 

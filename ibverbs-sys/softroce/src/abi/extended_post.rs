@@ -1,4 +1,5 @@
-//! Posting of send requests by the functions of `ibv_qp_ex`. All queue pairs of this device have these functions.
+//! Posting of send requests by the functions of `ibv_qp_ex`. All queue pairs of this device have
+//! these functions.
 
 use std::slice;
 
@@ -13,8 +14,8 @@ use crate::proto::{Flush, Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
 bitflags! {
-    /// Set of operations that a program requests for a queue pair: the bits of `ibv_qp_create_send_ops_flags` that the
-    /// device supports.
+    /// Set of operations that a program requests for a queue pair: the bits of
+    /// `ibv_qp_create_send_ops_flags` that the device supports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Operations: u64 {
         const WRITE = 1;
@@ -33,8 +34,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// Returns whether queue pairs of the transport service `service` support all operations in the set, by the table
-    /// of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of the transport service `service` support all operations in the
+    /// set, by the table of `ibv_wr_post(3)`.
     pub(super) fn are_supported_by(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -50,8 +51,9 @@ impl Operations {
     }
 }
 
-/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request, because C code calls
-/// them without checks. A call of an unsupported function makes the batch of requests fail.
+/// Sets all function pointers of `ibv_qp_ex`, including those that the program did not request,
+/// because C code calls them without checks. A call of an unsupported function makes the batch of
+/// requests fail.
 pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -76,7 +78,8 @@ pub(super) fn set_functions(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_write = Some(wr_atomic_write);
 }
 
-/// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare entries.
+/// Function pointers that newer headers add to the end of `ibv_qp_ex`: `wr_flush`, and spare
+/// entries.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct LaterFunctions {
@@ -93,13 +96,14 @@ impl LaterFunctions {
     }
 }
 
-/// Calls `body` with the [`QueuePairHandle`] of the queue pair. Returns normally even if `body` panics, for C functions that
-/// return nothing.
+/// Calls `body` with the [`QueuePairHandle`] of the queue pair. Returns normally even if `body`
+/// panics, for C functions that return nothing.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&QueuePairHandle)) {
-    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
+    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the
+    // plain one.
     if unsafe { is_inherited(qp) } {
         return;
     }
@@ -112,12 +116,13 @@ unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&QueuePairHandle)) {
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
 unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
-    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the plain one.
+    // SAFETY: the caller guarantees a valid queue pair. An extended queue pair begins with the
+    // plain one.
     unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
-/// Adds a send request with the operation `operation` to the batch that the program builds between `ibv_wr_start` and
-/// `ibv_wr_complete`.
+/// Adds a send request with the operation `operation` to the batch that the program builds between
+/// `ibv_wr_start` and `ibv_wr_complete`.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -132,7 +137,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Makes the batch of send requests fail, because the program has added a request with an unsupported operation.
+/// Makes the batch of send requests fail, because the program has added a request with an
+/// unsupported operation.
 ///
 /// # Safety
 /// `qp` must be a queue pair of this device, and must not be destroyed during the call.
@@ -179,7 +185,8 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     bind_info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: only queue pairs of this device have this function. The C API requires a valid window and valid information.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid window
+    // and valid information.
     unsafe {
         with(qp, |object| {
             let (id, flags) = object.next_request();
@@ -267,7 +274,8 @@ unsafe extern "C" fn wr_atomic_write(
     atomic_wr: *const c_void,
 ) {
     let remote = remote(rkey, remote_addr);
-    // SAFETY: the C API requires eight bytes that are valid for reads. Only queue pairs of this device have this function.
+    // SAFETY: the C API requires eight bytes that are valid for reads. Only queue pairs of this
+    // device have this function.
     unsafe {
         let bytes = atomic_wr.cast::<[u8; 8]>().read_unaligned();
         begin(qp, SendOperation::AtomicWrite { remote, bytes });
@@ -300,8 +308,9 @@ unsafe extern "C" fn wr_flush(
     }
 }
 
-/// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In the C calling
-/// convention the caller removes the arguments, so the function need not know their number.
+/// Makes the batch of requests fail, because the operation belongs to a later version of verbs. In
+/// the C calling convention the caller removes the arguments, so the function need not know their
+/// number.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of this device have this function.
     unsafe { refuse(qp) };
@@ -313,7 +322,8 @@ unsafe extern "C" fn wr_set_ud_addr(
     remote_qpn: u32,
     remote_qkey: u32,
 ) {
-    // SAFETY: only queue pairs of this device have this function. The C API requires a valid address handle.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid
+    // address handle.
     unsafe {
         with(qp, |object| {
             match address(object, ah, remote_qpn, remote_qkey) {
@@ -330,7 +340,8 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: only queue pairs of this device have this function. The C API requires `length` bytes that are valid for reads.
+    // SAFETY: only queue pairs of this device have this function. The C API requires `length` bytes
+    // that are valid for reads.
     unsafe {
         with(qp, |object| {
             set_inline(object, [(addr.expose_provenance(), length)].into_iter());
@@ -343,7 +354,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
-    // SAFETY: only queue pairs of this device have this function. The C API requires a valid list of valid buffers.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a valid list
+    // of valid buffers.
     unsafe {
         with(qp, |object| {
             let places = slice(buf_list, num_buf)
@@ -354,8 +366,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
-/// Copies inline data to the last request of the batch. `places` are the addresses and lengths of the parts of the
-/// data.
+/// Copies inline data to the last request of the batch. `places` are the addresses and lengths of
+/// the parts of the data.
 ///
 /// # Safety
 /// The bytes at `places` must be valid for reads.
@@ -374,7 +386,8 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
-    // SAFETY: only queue pairs of this device have this function. The C API requires a list of `num_sge` elements.
+    // SAFETY: only queue pairs of this device have this function. The C API requires a list of
+    // `num_sge` elements.
     unsafe {
         with(qp, |object| {
             match object.queue_pair().rules().send_segments(num_sge) {

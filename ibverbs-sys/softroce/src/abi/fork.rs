@@ -1,17 +1,20 @@
 //! The device in a child of `fork`.
 //!
-//! A child does not inherit its parent's device. The engine's thread exists only in the parent, locks may be held by threads
-//! that the child does not have, and packets of the child would have its parent's address. So a handler in the child closes all
-//! inherited descriptors, and does not use the device and its objects any more. Memory that the device shares with peers is not
-//! mapped in the child (`MADV_DONTFORK`). A child that opens the device gets an address, memory and an engine thread of its
-//! own.
+//! A child does not inherit its parent's device. The engine's thread exists only in the parent,
+//! locks may be held by threads that the child does not have, and packets of the child would have
+//! its parent's address. So a handler in the child closes all inherited descriptors, and does not
+//! use the device and its objects any more. Memory that the device shares with peers is not mapped
+//! in the child (`MADV_DONTFORK`). A child that opens the device gets an address, memory and an
+//! engine thread of its own.
 //!
-//! Verbs on inherited objects fail with `EIO`, as those of a kernel device do when the device is gone. The handler replaces the
-//! functions of every open context by functions that fail, and marks the context as one of another device. So a process that
-//! never forks has no cost. Inherited objects are never freed.
+//! Verbs on inherited objects fail with `EIO`, as those of a kernel device do when the device is
+//! gone. The handler replaces the functions of every open context by functions that fail, and marks
+//! the context as one of another device. So a process that never forks has no cost. Inherited
+//! objects are never freed.
 //!
-//! `ibv_fork_init(3)` exists for devices that write to the pages of a process. This device does not need it: threads of the
-//! process copy from and to its memory, so after a `fork` the kernel copies pages before they are written, as for any thread.
+//! `ibv_fork_init(3)` exists for devices that write to the pages of a process. This device does not
+//! need it: threads of the process copy from and to its memory, so after a `fork` the kernel copies
+//! pages before they are written, as for any thread.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,13 +28,15 @@ use crate::{counters, descriptor, memory, nic, object_counts};
 
 /// Registers the handlers for `fork` that prevent a child from using its parent's device.
 ///
-/// Must be called at the first use of the device. A child that is forked earlier inherits nothing that it must discard.
+/// Must be called at the first use of the device. A child that is forked earlier inherits nothing
+/// that it must discard.
 pub(crate) fn register_handlers() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the child's handler only stores to memory and closes descriptors, which is permitted in a child of a threaded
-        // process. The other handlers wait for system calls of other threads. A library that contains the handlers is never
-        // unloaded, because the engine thread runs its code.
+        // SAFETY: the child's handler only stores to memory and closes descriptors, which is
+        // permitted in a child of a threaded process. The other handlers wait for system calls of
+        // other threads. A library that contains the handlers is never unloaded, because the engine
+        // thread runs its code.
         unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     });
 }
@@ -42,12 +47,13 @@ pub(crate) fn register_handlers() {
 /// `context` must be a context of this or another verbs library.
 #[inline]
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
-    // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field, before the child continues.
+    // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field,
+    // before the child continues.
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Set in a child that was forked while the device was in use. Functions check this flag first, because its cache line
-/// is rarely written.
+/// Set in a child that was forked while the device was in use. Functions check this flag first,
+/// because its cache line is rarely written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {

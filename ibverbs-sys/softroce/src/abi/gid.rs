@@ -186,8 +186,8 @@ fn negative(errno: c_int) -> ssize_t {
     -(errno as ssize_t)
 }
 
-/// Returns an entry of the GID table. Fails with `EINVAL` if there is no such port or index, and with `ENODATA` if the entry is
-/// empty.
+/// Returns an entry of the GID table. Fails with `EINVAL` if there is no such port or index, and
+/// with `ENODATA` if the entry is empty.
 fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
     let index = index as usize;
     if !is_port(port) || index >= net::GIDS {
@@ -196,11 +196,12 @@ fn find(nic: &Nic, port: u32, index: u32) -> Result<Ipv6Addr, c_int> {
     nic.gid(index).ok_or(libc::ENODATA)
 }
 
-/// Writes the GID `gid`, which has the index `index`, to a GID table entry of the C ABI, and zeroes the rest of `size`
-/// bytes.
+/// Writes the GID `gid`, which has the index `index`, to a GID table entry of the C ABI, and zeroes
+/// the rest of `size` bytes.
 ///
 /// # Safety
-/// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an entry.
+/// `entry` must be valid for writes of `size` bytes, and `size` must be at least the size of an
+/// entry.
 unsafe fn write_entry(
     entry: *mut ibv_gid_entry,
     size: usize,

@@ -1,5 +1,5 @@
-//! Send requests that are read directly from the caller's list, without a copy, because they can be executed or sent while they
-//! are posted.
+//! Send requests that are read directly from the caller's list, without a copy, because they can be
+//! executed or sent while they are posted.
 
 use std::mem::offset_of;
 use std::slice;
@@ -27,13 +27,14 @@ impl<'a> Requests<'a> {
     /// Creates the list of the requests that begins with `next`.
     ///
     /// # Safety
-    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The requests, and the
-    /// data to which their fields refer, must be valid for `'a`.
+    /// `next` must be null or point to a list of valid requests that ends with a null pointer. The
+    /// requests, and the data to which their fields refer, must be valid for `'a`.
     pub(super) unsafe fn new(next: *const ibv_send_wr, rules: &'a Rules) -> Self {
         Self { next, rules }
     }
 
-    /// Returns a pointer to the first request that has not been posted yet, or null if there is none.
+    /// Returns a pointer to the first request that has not been posted yet, or null if there is
+    /// none.
     pub(super) fn next_request(&self) -> *mut ibv_send_wr {
         self.next.cast_mut()
     }
@@ -82,8 +83,9 @@ impl<'a> PostedList<'a> for Requests<'a> {
     }
 }
 
-/// Returns the message of a send, or of a write with immediate data, that has only common flags. Returns `None` for all
-/// other requests. If the message has inline data of several elements, copies them to `gathered`.
+/// Returns the message of a send, or of a write with immediate data, that has only common flags.
+/// Returns `None` for all other requests. If the message has inline data of several elements,
+/// copies them to `gathered`.
 ///
 /// # Safety
 /// The request, and the data that its fields refer to, must be valid while the result is used.
@@ -115,7 +117,8 @@ pub(super) unsafe fn message<'a>(
     let data = match unsafe { data(request, flags, rules) } {
         Some(data) => data,
         None if request.send_flags & INLINE != 0 && request.send_flags & !flags == 0 => {
-            // SAFETY: the caller guarantees that the segments of the request and their bytes are valid.
+            // SAFETY: the caller guarantees that the segments of the request and their bytes are
+            // valid.
             *gathered = unsafe { inline(request, rules).ok()? };
             Data::Inline(gathered)
         }
@@ -131,11 +134,12 @@ pub(super) unsafe fn message<'a>(
     Some((message, data))
 }
 
-/// Returns the data of a request. Returns `None` if the request has flags other than `flags`, exceeds the limits in `rules`, or
-/// has inline data that is not exactly one element.
+/// Returns the data of a request. Returns `None` if the request has flags other than `flags`,
+/// exceeds the limits in `rules`, or has inline data that is not exactly one element.
 ///
 /// # Safety
-/// The segments of the request, and their bytes if they are inline, must be valid while the result is used.
+/// The segments of the request, and their bytes if they are inline, must be valid while the result
+/// is used.
 #[inline]
 unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Option<Data<'a>> {
     let count = usize::try_from(request.num_sge).ok()?;

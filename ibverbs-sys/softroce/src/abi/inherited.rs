@@ -8,26 +8,28 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that C code calls with any arguments. In the C calling convention the caller removes the arguments, so
-/// the function need not know their number.
+/// A function that C code calls with any arguments. In the C calling convention the caller removes
+/// the arguments, so the function need not know their number.
 type AnyFunction<T> = unsafe extern "C" fn() -> T;
 
 const NUMBER: AnyFunction<c_int> = number;
 const NEGATIVE: AnyFunction<c_int> = negative;
 const POINTER: AnyFunction<*mut c_void> = pointer;
 
-/// Replaces all function pointers of a context by functions that fail, and marks the context as one of another device. Performs
-/// only stores to memory, so a child of `fork` can call it.
+/// Replaces all function pointers of a context by functions that fail, and marks the context as one
+/// of another device. Performs only stores to memory, so a child of `fork` can call it.
 ///
 /// # Safety
-/// `context` must be an open context of this device, in a child of `fork` in which no other thread runs.
+/// `context` must be an open context of this device, in a child of `fork` in which no other thread
+/// runs.
 #[expect(
     clippy::missing_transmute_annotations,
     reason = "each place has a type of its own, which says what the function becomes"
 )]
 pub(super) unsafe fn refuse(context: *mut verbs_context) {
-    // SAFETY: the caller guarantees a valid context without concurrent users. C code calls each function by the type of its
-    // entry. The functions stored here read no arguments, and return a value of the same kind: a number, or a pointer.
+    // SAFETY: the caller guarantees a valid context without concurrent users. C code calls each
+    // function by the type of its entry. The functions stored here read no arguments, and return a
+    // value of the same kind: a number, or a pointer.
     unsafe {
         let table = &mut *context;
         macro_rules! refuse {

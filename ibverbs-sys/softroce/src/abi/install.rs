@@ -2,11 +2,11 @@ use std::sync::Once;
 
 use super::symbols::{SYMBOLS, Symbol};
 
-/// Checks that the verbs that this process calls are those of softroce: for Rust code, for librdmacm, and for all other
-/// libraries. May be called any number of times at low cost.
+/// Checks that the verbs that this process calls are those of softroce: for Rust code, for
+/// librdmacm, and for all other libraries. May be called any number of times at low cost.
 ///
-/// A program that links this crate without a call of this function would silently use the real library, because the linker
-/// drops unreferenced objects. This function references all verbs.
+/// A program that links this crate without a call of this function would silently use the real
+/// library, because the linker drops unreferenced objects. This function references all verbs.
 ///
 /// # Panics
 /// Panics with the reason if the process uses a function of another libibverbs.

@@ -1,5 +1,5 @@
-//! Functions of the public ABI that use no object: conversions of kernel structures, `fork` support, and reading of sysfs. They
-//! call the real library, and do nothing if there is none.
+//! Functions of the public ABI that use no object: conversions of kernel structures, `fork`
+//! support, and reading of sysfs. They call the real library, and do nothing if there is none.
 
 use std::ffi::c_void;
 

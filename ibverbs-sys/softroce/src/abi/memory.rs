@@ -22,7 +22,8 @@ use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 use crate::proto::AccessFlags;
 
-/// The C object that registering a memory region returns: the public `ibv_mr`, followed by private data of this device.
+/// The C object that registering a memory region returns: the public `ibv_mr`, followed by private
+/// data of this device.
 #[repr(C)]
 struct RegionHandle {
     public: ibv_mr,
@@ -31,7 +32,8 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A memory region. A region that the program imports has several C objects. `None` after the deregistration of the region.
+/// A memory region. A region that the program imports has several C objects. `None` after the
+/// deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
 /// Data of a registered region.
@@ -46,8 +48,8 @@ struct Registered {
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
-        /// Block of the device's arena that contains the memory, if the memory was allocated from the arena. The region
-        /// prevents the block from being freed.
+        /// Block of the device's arena that contains the memory, if the memory was allocated from
+        /// the arena. The region prevents the block from being freed.
         _block: Option<Arc<Block>>,
     },
     Device {
@@ -80,15 +82,16 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_reg_mr(pd, addr, length, access)) };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
-        // memory valid.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires
+        // the caller to keep the memory valid.
         pointer(|| unsafe {
             register(pd, addr, length, addr.addr() as u64, access.cast_unsigned())
         })
     })
 }
 
-/// Registers a memory region (`ibv_reg_mr_iova(3)`). `iova` is the address of its first byte in requests.
+/// Registers a memory region (`ibv_reg_mr_iova(3)`). `iova` is the address of its first byte in
+/// requests.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -105,14 +108,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
         );
     };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
-        // memory valid.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires
+        // the caller to keep the memory valid.
         pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
     })
 }
 
-/// Registers a memory region with optional access flags (`ibv_reg_mr_iova2`). Newer headers call this function for
-/// `ibv_reg_mr` and `ibv_reg_mr_iova`.
+/// Registers a memory region with optional access flags (`ibv_reg_mr_iova2`). Newer headers call
+/// this function for `ibv_reg_mr` and `ibv_reg_mr_iova`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -129,8 +132,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         );
     };
     verb(Verb::RegMr, fail, || {
-        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
-        // memory valid.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires
+        // the caller to keep the memory valid.
         pointer(|| unsafe { register(pd, addr, length, iova, access) })
     })
 }
@@ -155,8 +158,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
 }
 
-/// Changes a memory region (`ibv_rereg_mr(3)`). All checks are made before any change, so after an error the old region is
-/// valid.
+/// Changes a memory region (`ibv_rereg_mr(3)`). All checks are made before any change, so after an
+/// error the old region is valid.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -175,8 +178,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         Verb::ReregMr,
         |_| REFUSED,
         || {
-            // SAFETY: the region belongs to this device, as `forward!` has checked. The C API requires the caller to keep the
-            // memory valid.
+            // SAFETY: the region belongs to this device, as `forward!` has checked. The C API
+            // requires the caller to keep the memory valid.
             match unsafe { reregister(mr, flags.cast_unsigned(), pd, addr, length, access) } {
                 Ok(()) => 0,
                 Err(refusal) => {
@@ -195,8 +198,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     unsafe { forward!((*mr).context, ibv_dereg_mr(mr)) };
     verb(Verb::DeregMr, number, || {
         status(|| {
-            // SAFETY: the region belongs to this device, and was created by `hand_out`. The C API forbids its use after this
-            // call.
+            // SAFETY: the region belongs to this device, and was created by `hand_out`. The C API
+            // forbids its use after this call.
             unsafe {
                 let handle = &*mr.cast::<RegionHandle>();
                 let mut registered = handle.region.0.lock();
@@ -213,15 +216,17 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// Creates a further C object of the memory region with the handle `mr_handle` (`ibv_import_mr(3)`). Fails unless the region
-/// belongs to the context of `pd`, or to a context with which that context shares objects.
+/// Creates a further C object of the memory region with the handle `mr_handle`
+/// (`ibv_import_mr(3)`). Fails unless the region belongs to the context of `pd`, or to a context
+/// with which that context shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_import_mr(pd, mr_handle)) };
     guard(ptr::null_mut(), || {
         pointer(|| {
-            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its context.
+            // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its
+            // context.
             let (file, nic) = unsafe { (open::file((*pd).context), open::nic((*pd).context)) };
             let region = file.regions.find(mr_handle)?;
             let (lkey, rkey, length) = {
@@ -256,8 +261,8 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe { forward!((*mr).context, ibv_unimport_mr(mr)) };
-    // SAFETY: the region belongs to this device, and its C object was created by `hand_out`. The C API forbids its use after
-    // this call.
+    // SAFETY: the region belongs to this device, and its C object was created by `hand_out`. The C
+    // API forbids its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(mr.cast::<RegionHandle>()));
     });
@@ -279,7 +284,8 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// Checks ranges of on-demand memory regions, and makes the kernel load their pages in advance (`ibv_advise_mr(3)`).
+/// Checks ranges of on-demand memory regions, and makes the kernel load their pages in advance
+/// (`ibv_advise_mr(3)`).
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -300,8 +306,8 @@ pub(super) unsafe extern "C" fn advise_mr(
             if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
                 return Err(Refusal::Invalid);
             }
-            // SAFETY: only contexts of this device have this function, so the domain belongs to it. The C API requires a list
-            // of `num_sge` elements.
+            // SAFETY: only contexts of this device have this function, so the domain belongs to it.
+            // The C API requires a list of `num_sge` elements.
             let (registry, domain, list) = unsafe {
                 let list = slice::from_raw_parts(sg_list, num_sge as usize);
                 (&open::nic((*pd).context).memory, pd::domain(pd).id(), list)
@@ -321,7 +327,8 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Registers a range of the program's memory as a memory region, and returns the C object of the region.
+/// Registers a range of the program's memory as a memory region, and returns the C object of the
+/// region.
 ///
 /// # Safety
 /// `pd` must belong to this device. The memory must meet the conditions of [`Mapping::span`].
@@ -338,7 +345,8 @@ pub(super) unsafe fn register(
         start,
         access: region_access(access)?,
     };
-    // SAFETY: the caller guarantees the conditions of this function. The context of the domain belongs to this device, too.
+    // SAFETY: the caller guarantees the conditions of this function. The context of the domain
+    // belongs to this device, too.
     unsafe {
         let block = mapping.block(open::nic((*pd).context));
         mapping.check(block.as_ref())?;
@@ -403,11 +411,12 @@ pub(super) unsafe fn make(
     }))
 }
 
-/// Changes the address range, the protection domain or the access flags of a memory region, as `flags` request.
+/// Changes the address range, the protection domain or the access flags of a memory region, as
+/// `flags` request.
 ///
 /// # Safety
-/// `mr` must belong to this device, and must not be used concurrently. The memory must meet the conditions of
-/// [`Mapping::span`].
+/// `mr` must belong to this device, and must not be used concurrently. The memory must meet the
+/// conditions of [`Mapping::span`].
 unsafe fn reregister(
     mr: *mut ibv_mr,
     flags: u32,
@@ -435,7 +444,8 @@ unsafe fn reregister(
     }
     let mut domain = None;
     if flags & DOMAIN != 0 {
-        // SAFETY: the C API requires the domain to be null or valid. A domain of the same context belongs to this device.
+        // SAFETY: the C API requires the domain to be null or valid. A domain of the same context
+        // belongs to this device.
         unsafe {
             if pd.is_null() || (*pd).context != handle.public.context {
                 return Err(Refusal::Invalid);
@@ -458,7 +468,8 @@ unsafe fn reregister(
         // SAFETY: the caller guarantees that the memory meets the conditions.
         translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.start())),
         access: Some(mapping.access),
-        // As with NICs and the kernel's device, peers that have the key can go on with the new access.
+        // As with NICs and the kernel's device, peers that have the key can go on with the new
+        // access.
         keeps_key: flags & (TRANSLATION | DOMAIN) == 0,
     };
     registered.key = handle.nic.memory.reregister(registered.key, change)?;
@@ -481,15 +492,16 @@ unsafe fn reregister(
 }
 
 impl Mapping {
-    /// Checks that the memory can be registered with the attributes of the registration. `block` is the
-    /// [block](Self::block) that contains the memory.
+    /// Checks that the memory can be registered with the attributes of the registration. `block` is
+    /// the [block](Self::block) that contains the memory.
     fn check(&self, block: Option<&Arc<Block>>) -> Result<(), Refusal> {
         let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
         if self.is_implicit() {
             return Ok(());
         }
         if (self.address as u64).checked_add(self.length).is_none()
-            // The kernel's rule for every device: both addresses must have the same offset in a page.
+            // The kernel's rule for every device: both addresses must have the same offset in a
+            // page.
             || (self.start ^ self.address as u64) & (PAGE - 1) != 0
         {
             return Err(Refusal::Invalid);
@@ -503,8 +515,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns whether this is the implicit on-demand region of all present and future memory of the program
-    /// (`ibv_reg_mr(3)`).
+    /// Returns whether this is the implicit on-demand region of all present and future memory of
+    /// the program (`ibv_reg_mr(3)`).
     fn is_implicit(&self) -> bool {
         self.access.contains(AccessFlags::ON_DEMAND)
             && self.address == 0
@@ -520,8 +532,9 @@ impl Mapping {
         }
     }
 
-    /// Returns the block of the device's arena (shared file) that contains the memory, or `None` if the memory was not
-    /// allocated from the arena. The region keeps the block, even after the program has freed the buffer.
+    /// Returns the block of the device's arena (shared file) that contains the memory, or `None` if
+    /// the memory was not allocated from the arena. The region keeps the block, even after the
+    /// program has freed the buffer.
     fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
         nic.memory.arena()?.find(self.address, self.length)
     }
@@ -529,9 +542,10 @@ impl Mapping {
     /// Returns the memory as a span, by which the device accesses it.
     ///
     /// # Safety
-    /// Until the region is deregistered, the memory must stay mapped with the protection that the access flags need, unless the
-    /// region is on-demand or in a block. Code that accesses the memory concurrently with the device must be prepared for that.
-    /// Each program that registers memory guarantees this to the C API.
+    /// Until the region is deregistered, the memory must stay mapped with the protection that the
+    /// access flags need, unless the region is on-demand or in a block. Code that accesses the
+    /// memory concurrently with the device must be prepared for that. Each program that registers
+    /// memory guarantees this to the C API.
     unsafe fn span(&self, block: Option<&Arc<Block>>) -> Span {
         // SAFETY: the caller guarantees the conditions of this function.
         unsafe {
@@ -548,8 +562,8 @@ impl Mapping {
     }
 }
 
-/// Requests that the kernel allocates or reads the pages of a memory range in advance, for writing if `writes` is set.
-/// Errors are ignored, because the request is only a hint.
+/// Requests that the kernel allocates or reads the pages of a memory range in advance, for writing
+/// if `writes` is set. Errors are ignored, because the request is only a hint.
 fn prefetch(address: usize, length: usize, writes: bool) {
     let offset = address % PAGE as usize;
     let advice = if writes {

@@ -18,8 +18,8 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_attach_mcast(qp, gid, lid)) };
     verb(Verb::AttachMcast, number, || {
-        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API requires a valid pointer to a
-        // GID, for which any bytes are valid.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API
+        // requires a valid pointer to a GID, for which any bytes are valid.
         let (object, gid) = unsafe { (object(qp), Ipv6Addr::from((*gid).raw)) };
         let (nic, queue_pair) = (object.nic(), object.queue_pair());
         if queue_pair.service() != Service::UnreliableDatagram {
@@ -44,8 +44,8 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     // SAFETY: the C API requires the caller to pass a valid queue pair.
     unsafe { forward!((*qp).context, ibv_detach_mcast(qp, gid, lid)) };
     verb(Verb::DetachMcast, number, || {
-        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API requires a valid pointer to a
-        // GID, for which any bytes are valid.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API
+        // requires a valid pointer to a GID, for which any bytes are valid.
         let (object, gid) = unsafe { (object(qp), Ipv6Addr::from((*gid).raw)) };
         let nic = object.nic();
         let leave = |group| nic.network.leave(group);

@@ -1,22 +1,23 @@
-//! Functions of newer versions of libibverbs that this device does not support: completion counters, DMA handles, and
-//! registration and queries with extended attributes. They exist for the objects of other devices, which the real library
-//! serves if it has the function. The real library must not get an object of this device, because it reads private parts of
-//! the object's context.
+//! Functions of newer versions of libibverbs that this device does not support: completion
+//! counters, DMA handles, and registration and queries with extended attributes. They exist for the
+//! objects of other devices, which the real library serves if it has the function. The real library
+//! must not get an object of this device, because it reads private parts of the object's context.
 
 use ibverbs_sys::{ibv_context, ibv_dm, ibv_mr, ibv_pd, ibv_qp};
 use libc::{c_int, c_void, size_t};
 
 use super::{forward, minus_one};
 
-/// A DMA handle or a completion counter. Such objects begin with the context of their device; this device creates none.
+/// A DMA handle or a completion counter. Such objects begin with the context of their device; this
+/// device creates none.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Foreign {
     context: *mut ibv_context,
 }
 
-/// Defines functions that call the real library for the contexts of other devices, and fail with `EOPNOTSUPP` for those of
-/// this device.
+/// Defines functions that call the real library for the contexts of other devices, and fail with
+/// `EOPNOTSUPP` for those of this device.
 macro_rules! unsupported {
     ($(
         $(#[$about:meta])*
@@ -79,8 +80,8 @@ mod tests {
     use super::*;
     use crate::abi::{device, errno, set_errno};
 
-    /// Returns a context with only the fields by which functions identify the device of a context. A function that passed the
-    /// context to the real library would crash.
+    /// Returns a context with only the fields by which functions identify the device of a context.
+    /// A function that passed the context to the real library would crash.
     fn context() -> Box<ibv_context> {
         // SAFETY: zeroes are valid for all fields: null pointers, integers, and an unlocked mutex.
         let mut context: Box<ibv_context> = Box::new(unsafe { mem::zeroed() });

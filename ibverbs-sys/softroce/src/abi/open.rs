@@ -18,7 +18,8 @@ use crate::limits;
 use crate::nic::{Nic, faults};
 use crate::object_counts::{Counted, Kind};
 
-/// The C object that `ibv_open_device` returns: the public context, followed by private data of this device.
+/// The C object that `ibv_open_device` returns: the public context, followed by private data of
+/// this device.
 #[repr(C)]
 struct OpenDevice {
     public: verbs_context,
@@ -32,15 +33,17 @@ struct OpenDevice {
     _counted: Counted,
 }
 
-/// Head of the linked list of open devices: the device that was opened last. Only threads that hold an [`Opening`]
-/// change the list, so no change is incomplete at a `fork`.
+/// Head of the linked list of open devices: the device that was opened last. Only threads that hold
+/// an [`Opening`] change the list, so no change is incomplete at a `fork`.
 static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Replaces all functions of inherited contexts by functions that fail. Must be called in a child of `fork`.
+/// Replaces all functions of inherited contexts by functions that fail. Must be called in a child
+/// of `fork`.
 pub(super) fn refuse_all() {
     let mut open = OPEN_DEVICES.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
-        // SAFETY: an open device is valid until it is removed from the list, and no other thread runs in the child.
+        // SAFETY: an open device is valid until it is removed from the list, and no other thread
+        // runs in the child.
         unsafe {
             inherited::refuse(&raw mut (*open).public);
             open = (*open).next;
@@ -60,7 +63,8 @@ fn add_to_list(open: *mut OpenDevice) {
 fn remove_from_list(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
-    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists.
+    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening`
+    // exists.
     unsafe {
         if at == open {
             return OPEN_DEVICES.store((*open).next, Ordering::Relaxed);
@@ -92,7 +96,8 @@ pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     unsafe { &(*open_device(context)).nic }
 }
 
-/// Returns the command file of a context. Contexts that were imported by the descriptor of the file share the file.
+/// Returns the command file of a context. Contexts that were imported by the descriptor of the file
+/// share the file.
 ///
 /// # Safety
 /// `context` must belong to this device, and must not be closed while the reference is used.
@@ -166,7 +171,8 @@ fn make(
     unsafe { &raw mut (*opened).public.context }
 }
 
-/// Closes a context (`ibv_close_device(3)`). Destroys queue pairs that the program has not destroyed.
+/// Closes a context (`ibv_close_device(3)`). Destroys queue pairs that the program has not
+/// destroyed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the C API requires the caller to pass an open context.
@@ -175,14 +181,17 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         let opened = unsafe { open_device(context) };
         remove_from_list(opened);
-        // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids its use after this call.
+        // SAFETY: `ibv_open_device` created the object by `Box::into_raw`, and the C API forbids
+        // its use after this call.
         let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
-            // Destroys the queue pair as the kernel would, so that peers cannot reach the program's memory through it.
+            // Destroys the queue pair as the kernel would, so that peers cannot reach the program's
+            // memory through it.
             if queue_pair.release_all(&opened.context) {
                 // Sends a pending acknowledgement, as `ibv_destroy_qp` does.
                 opened.nic.transmit(&queue_pair);
-                // The error is ignored: this call cannot report that a peer is stopped during a copy.
+                // The error is ignored: this call cannot report that a peer is stopped during a
+                // copy.
                 let _ = queue_pair.vacate();
                 opened.nic.queue_pairs.remove(queue_pair.number());
                 queue_pair.close();
@@ -190,18 +199,19 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
             }
         }
         if Arc::strong_count(&opened.context) > 1 {
-            // C objects that were not destroyed still point to the context, so it is leaked instead of freed.
+            // C objects that were not destroyed still point to the context, so it is leaked instead
+            // of freed.
             mem::forget(opened);
         }
         0
     })
 }
 
-/// Makes a context of a duplicate of another context's command descriptor (`ibv_import_device(3)`). The new context has the
-/// objects of the other one, and closes the duplicate when it is closed.
+/// Makes a context of a duplicate of another context's command descriptor (`ibv_import_device(3)`).
+/// The new context has the objects of the other one, and closes the duplicate when it is closed.
 ///
-/// The other context must belong to this process. In every other process, a descriptor of this device does not belong to a
-/// device, and the real library fails with `EINVAL`.
+/// The other context must belong to this process. In every other process, a descriptor of this
+/// device does not belong to a device, and the real library fails with `EINVAL`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard(ptr::null_mut(), || {
@@ -211,7 +221,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
         };
         match Context::new() {
             Ok(context) => {
-                // SAFETY: the descriptor is open, as `shared_by` has checked, and the C API gives it to this function.
+                // SAFETY: the descriptor is open, as `shared_by` has checked, and the C API gives
+                // it to this function.
                 let command = Descriptor::of_program(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
                 make(context, nic, file, command)
             }
@@ -220,16 +231,17 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
     })
 }
 
-/// Returns the command file to which the descriptor `cmd_fd` refers, and the NIC of the contexts that share the file. Returns
-/// `None` if the descriptor does not refer to the file of an open context.
+/// Returns the command file to which the descriptor `cmd_fd` refers, and the NIC of the contexts
+/// that share the file. Returns `None` if the descriptor does not refer to the file of an open
+/// context.
 fn shared_by(cmd_fd: c_int) -> Option<(Arc<CommandFile>, Arc<Nic>)> {
     if cmd_fd < 0 {
         return None;
     }
     let _opening = Opening::begin();
     let mut at = OPEN_DEVICES.load(Ordering::Relaxed);
-    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening` exists. The C API requires
-    // the caller to keep the descriptor open during the call.
+    // SAFETY: devices on the list are valid, and no other thread changes the list while `_opening`
+    // exists. The C API requires the caller to keep the descriptor open during the call.
     unsafe {
         let descriptor = BorrowedFd::borrow_raw(cmd_fd);
         while !at.is_null() {

@@ -16,21 +16,23 @@ use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};
 
-/// The C object that `ibv_alloc_pd` returns: the public structure, followed by the protection domain of this device.
+/// The C object that `ibv_alloc_pd` returns: the public structure, followed by the protection
+/// domain of this device.
 #[repr(C)]
 struct ProtectionDomainHandle {
     public: ibv_pd,
     domain: Arc<ProtectionDomain>,
-    /// Context of the domain. The reference keeps the context valid if the program closes the context before the domain is
-    /// deallocated.
+    /// Context of the domain. The reference keeps the context valid if the program closes the
+    /// context before the domain is deallocated.
     _context: Arc<Context>,
-    /// For a parent domain: the protection domain and the thread domain that must not be deallocated before the parent
-    /// domain.
+    /// For a parent domain: the protection domain and the thread domain that must not be
+    /// deallocated before the parent domain.
     _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
     _counted: Counted,
 }
 
-/// The C object that `ibv_alloc_td` returns: the public structure, followed by the thread domain of this device.
+/// The C object that `ibv_alloc_td` returns: the public structure, followed by the thread domain of
+/// this device.
 #[repr(C)]
 struct ThreadDomainHandle {
     public: ibv_td,
@@ -42,8 +44,8 @@ struct ThreadDomainHandle {
 /// # Safety
 /// `pd` must belong to this device, and must not be deallocated while the reference is used.
 pub(crate) unsafe fn domain<'a>(pd: *const ibv_pd) -> &'a Arc<ProtectionDomain> {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a
-    // `ProtectionDomainHandle`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of a `ProtectionDomainHandle`.
     unsafe { &(*pd.cast::<ProtectionDomainHandle>()).domain }
 }
 
@@ -54,7 +56,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     unsafe { forward!(context, ibv_alloc_pd(context)) };
     verb(Verb::AllocPd, fail, || {
         pointer(|| {
-            // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
+            // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API
+            // requires an open one.
             unsafe {
                 let domain = ProtectionDomain::new();
                 let pd = make(context, Arc::clone(&domain), None)?;
@@ -72,8 +75,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     unsafe { forward!((*pd).context, ibv_dealloc_pd(pd)) };
     verb(Verb::DeallocPd, number, || {
         status(|| {
-            // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this
-            // call.
+            // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API
+            // forbids its use after this call.
             unsafe {
                 let domain = domain(pd);
                 domain.usage().close()?;
@@ -87,8 +90,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Creates a further C object of the protection domain with the handle `pd_handle` (`ibv_import_pd(3)`). Fails unless the domain
-/// belongs to `context`, or to a context with which `context` shares objects.
+/// Creates a further C object of the protection domain with the handle `pd_handle`
+/// (`ibv_import_pd(3)`). Fails unless the domain belongs to `context`, or to a context with which
+/// `context` shares objects.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_pd(
     context: *mut ibv_context,
@@ -97,7 +101,8 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     // SAFETY: the C API requires the caller to pass an open context.
     unsafe { forward!(context, ibv_import_pd(context, pd_handle)) };
     guard(ptr::null_mut(), || {
-        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API requires an open one.
+        // SAFETY: the context belongs to this device, as `forward!` has checked, and the C API
+        // requires an open one.
         pointer(|| unsafe {
             let domain = open::file(context).domains.find(pd_handle)?;
             make(context, domain, None)
@@ -105,12 +110,14 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
     })
 }
 
-/// Frees the C object of a protection domain without deallocating the domain (`ibv_unimport_pd(3)`).
+/// Frees the C object of a protection domain without deallocating the domain
+/// (`ibv_unimport_pd(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
-    // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids its use after this call.
+    // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids
+    // its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
     });
@@ -137,8 +144,8 @@ pub(super) unsafe extern "C" fn alloc_td(
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     verb(Verb::DeallocTd, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
-            // use after this call.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the
+            // object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*td.cast::<ThreadDomainHandle>();
                 handle.domain.usage().close()?;
@@ -149,8 +156,8 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Allocates a parent domain (`ibv_alloc_parent_domain(3)`). Its allocators are ignored: they are for memory that a device
-/// shares with its driver, which this device does not have.
+/// Allocates a parent domain (`ibv_alloc_parent_domain(3)`). Its allocators are ignored: they are
+/// for memory that a device shares with its driver, which this device does not have.
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -160,7 +167,8 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = ALLOCATORS | Mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
     verb(Verb::AllocParentDomain, fail, || {
         pointer(|| {
-            // SAFETY: the C API requires valid attributes and valid domains. Domains of the same context belong to this device.
+            // SAFETY: the C API requires valid attributes and valid domains. Domains of the same
+            // context belong to this device.
             unsafe {
                 let attr = &*attr;
                 let half = attr.alloc.is_none() || attr.free.is_none();

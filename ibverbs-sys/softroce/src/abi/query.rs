@@ -34,8 +34,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }
 }
 
-/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), up to the size of the caller's structure.
-/// Attributes that this crate does not know are zero.
+/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), up to the size of the
+/// caller's structure. Attributes that this crate does not know are zero.
 pub(super) unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -54,8 +54,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Returns the original attributes of a port (`ibv_query_port(3)`). Programs that were built with old headers call this
-/// function. Programs that were built with newer headers call [`query_port`].
+/// Returns the original attributes of a port (`ibv_query_port(3)`). Programs that were built with
+/// old headers call this function. Programs that were built with newer headers call [`query_port`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -70,7 +70,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     }
 }
 
-/// Returns the attributes of a port (`ibv_query_port(3)`), up to the size of the caller's structure.
+/// Returns the attributes of a port (`ibv_query_port(3)`), up to the size of the caller's
+/// structure.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -81,7 +82,8 @@ pub(super) unsafe extern "C" fn query_port(
         if !is_port(port_num.into()) {
             return libc::EINVAL;
         }
-        // SAFETY: only contexts of this device have this function. The C API requires room for `port_attr_len` bytes.
+        // SAFETY: only contexts of this device have this function. The C API requires room for
+        // `port_attr_len` bytes.
         unsafe {
             write_padded(
                 port_attr.cast(),
@@ -93,21 +95,23 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// Stores the current time of the clock from which completion timestamps are taken (`ibv_query_rt_values_ex(3)`).
+/// Stores the current time of the clock from which completion timestamps are taken
+/// (`ibv_query_rt_values_ex(3)`).
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     const CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
     guard(libc::EIO, || {
-        // SAFETY: only contexts of this device have this function. The C API requires valid `values`.
+        // SAFETY: only contexts of this device have this function. The C API requires valid
+        // `values`.
         let (nic, values) = unsafe { (open::nic(context), &mut *values) };
         if values.comp_mask & !CLOCK != 0 {
             return libc::EINVAL;
         }
         if values.comp_mask & CLOCK != 0 {
-            // As for other devices, the field for nanoseconds is the complete count of clock ticks. A tick is a nanosecond
-            // here, so the sum of both fields is right, too.
+            // As for other devices, the field for nanoseconds is the complete count of clock ticks.
+            // A tick is a nanosecond here, so the sum of both fields is right, too.
             values.raw_clock = timespec {
                 tv_sec: 0,
                 tv_nsec: nic.now().as_nanos().cast_signed(),
@@ -125,7 +129,8 @@ pub(super) fn is_port(number: u32) -> bool {
 /// Copies `value` to the memory at `place`, up to `room` bytes, and zeroes the remaining bytes.
 ///
 /// # Safety
-/// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized padding.
+/// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized
+/// padding.
 unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     // SAFETY: the caller guarantees the conditions of this function.
     unsafe {
@@ -134,8 +139,8 @@ unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
-/// Vendor ID of the device: an organization identifier that no organization has, because its first byte has the bit of
-/// locally administered identifiers.
+/// Vendor ID of the device: an organization identifier that no organization has, because its first
+/// byte has the bit of locally administered identifiers.
 const VENDOR_ID: u32 = 0x02_53_52;
 /// Number of this device among the devices of [`VENDOR_ID`].
 const VENDOR_PART_ID: u32 = 1;
@@ -203,7 +208,8 @@ fn device_attributes() -> ibv_device_attr_ex {
         u64::from(CAPABILITIES) | DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
     attributes.cq_mod_caps.max_cq_count = limits::MAX_MODERATION_COUNT;
     attributes.cq_mod_caps.max_cq_period = limits::MAX_MODERATION_PERIOD;
-    // The processor's own instructions execute remote atomics, so they are atomic with respect to the program's atomics, too.
+    // The processor's own instructions execute remote atomics, so they are atomic with respect to
+    // the program's atomics, too.
     attributes.pci_atomic_caps.fetch_add = WORD_ATOMICS;
     attributes.pci_atomic_caps.compare_swap = WORD_ATOMICS;
     attributes.max_dm_size = limits::MAX_DM_SIZE;
@@ -225,8 +231,8 @@ const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | ibv_device_cap_flags::IBV_DEVICE_XRC.0;
 
-/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers. The device has no persistent memory, so `_FLUSH_PERSISTENT` is not
-/// supported.
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of newer headers. The device has no persistent memory, so
+/// `_FLUSH_PERSISTENT` is not supported.
 const DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 /// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of newer headers.
 const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
@@ -258,7 +264,8 @@ fn port_attributes(nic: &Nic) -> ibv_port_attr {
     attributes.max_msg_sz = limits::MAX_MESSAGE;
     attributes.pkey_tbl_len = limits::MAX_PKEYS;
     attributes.max_vl_num = ONE_LANE;
-    // The port has no cable. One lane of 10 Gbit/s is the order of magnitude of a processor's throughput.
+    // The port has no cable. One lane of 10 Gbit/s is the order of magnitude of a processor's
+    // throughput.
     attributes.active_width = WIDTH_1X;
     attributes.active_speed = SPEED_10G;
     attributes.link_layer = IBV_LINK_LAYER_ETHERNET as u8;

@@ -23,9 +23,11 @@ use crate::queue_pair::{
 };
 use crate::xrc::XrcDomain;
 
-/// The C object that `ibv_create_qp` returns: the public structure, followed by private data of this device.
+/// The C object that `ibv_create_qp` returns: the public structure, followed by private data of
+/// this device.
 ///
-/// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows; `later` provides them.
+/// Newer headers declare more functions after the part of [`ibv_qp_ex`] that this crate knows;
+/// `later` provides them.
 #[repr(C)]
 pub(super) struct QueuePairHandle {
     /// The public structure, in a cell because C code may read and write it at any time.
@@ -55,11 +57,12 @@ impl QueuePairHandle {
         &self.batch
     }
 
-    /// Returns the work request ID and the flags that the program has set for the next request of a batch.
+    /// Returns the work request ID and the flags that the program has set for the next request of a
+    /// batch.
     pub(super) fn next_request(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
-        // SAFETY: the fields are valid as long as the object. The only thread that may write them is in one of this queue
-        // pair's functions.
+        // SAFETY: the fields are valid as long as the object. The only thread that may write them
+        // is in one of this queue pair's functions.
         unsafe { ((*public).wr_id, (*public).wr_flags) }
     }
 }
@@ -69,8 +72,8 @@ impl QueuePairHandle {
 /// # Safety
 /// `qp` must belong to this device, and must not be destroyed while the reference is used.
 pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a QueuePairHandle {
-    // SAFETY: the caller guarantees a queue pair of this device, and each such queue pair is the first field of an
-    // `QueuePairHandle`.
+    // SAFETY: the caller guarantees a queue pair of this device, and each such queue pair is the
+    // first field of an `QueuePairHandle`.
     unsafe { &*qp.cast() }
 }
 
@@ -83,7 +86,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_create_qp(pd, qp_init_attr)) };
     verb(Verb::CreateQp, fail, || {
-        // SAFETY: the C API requires valid attributes, whose objects are valid and not destroyed during the call.
+        // SAFETY: the C API requires valid attributes, whose objects are valid and not destroyed
+        // during the call.
         unsafe {
             let given = &mut *qp_init_attr;
             let wanted = Settings {
@@ -104,8 +108,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     verb(Verb::CreateQp, fail, || {
-        // SAFETY: the C API requires attributes that are valid as far as their mask has bits, and whose objects are valid and
-        // not destroyed during the call.
+        // SAFETY: the C API requires attributes that are valid as far as their mask has bits, and
+        // whose objects are valid and not destroyed during the call.
         unsafe {
             match checked(context, qp_init_attr) {
                 Ok(wanted) => make(wanted, &mut (*qp_init_attr).cap),
@@ -137,8 +141,8 @@ pub(super) unsafe extern "C" fn open_qp(
         {
             return fail(libc::EINVAL);
         }
-        // SAFETY: the C API requires a valid XRC domain that is not closed during the call. Only contexts of this device have
-        // this function.
+        // SAFETY: the C API requires a valid XRC domain that is not closed during the call. Only
+        // contexts of this device have this function.
         let (nic, domain, handle) = unsafe {
             if (*attr.xrcd).context != context {
                 return fail(libc::EINVAL);
@@ -202,15 +206,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
         }
         if queue_pair.release(&handle.element) {
-            // The completion of a received message may be all that the program waited for. Its acknowledgement is sent now, or
-            // the peer would never get it.
+            // The completion of a received message may be all that the program waited for. Its
+            // acknowledgement is sent now, or the peer would never get it.
             nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
             nic.remove(queue_pair);
         }
         handle.context.withdraw(&handle.element);
-        // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use after this call.
+        // SAFETY: `publish` created the object by `Box::into_raw`, and the C API forbids its use
+        // after this call.
         drop(unsafe { Box::from_raw(qp.cast::<QueuePairHandle>()) });
         0
     })
@@ -244,12 +249,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return libc::EIO;
         }
         if ends {
-            // Sends the pending acknowledgements of received messages, as the destruction of a queue pair does.
+            // Sends the pending acknowledgements of received messages, as the destruction of a
+            // queue pair does.
             object.nic.transmit(&object.queue_pair);
         }
         match object.queue_pair.modify(&wanted) {
             Ok(state) => {
-                // SAFETY: only the owner of the queue pair may read the field `state`, and the owner is in this call.
+                // SAFETY: only the owner of the queue pair may read the field `state`, and the
+                // owner is in this call.
                 unsafe { (*qp).state = number_of(state) };
                 if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
                     object.nic.begin_handshake(&object.queue_pair);
@@ -276,7 +283,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the queue pair belongs to this device, as `forward!` has checked.
         let object = unsafe { object(qp) };
         let current = object.queue_pair.query();
-        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API requires room for both results.
+        // SAFETY: the queue pair belongs to this device, as `forward!` has checked. The C API
+        // requires room for both results.
         unsafe {
             let public = &mut *qp;
             if attr_mask & ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed() != 0 {
@@ -297,8 +305,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Returns the extended form of a queue pair (`ibv_qp_to_qp_ex(3)`), or null if the queue pair was not created for extended
-/// posting.
+/// Returns the extended form of a queue pair (`ibv_qp_to_qp_ex(3)`), or null if the queue pair was
+/// not created for extended posting.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -313,10 +321,12 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     })
 }
 
-/// Returns whether a program may detect a message by polling its last byte (`ibv_query_qp_data_in_order(3)`).
+/// Returns whether a program may detect a message by polling its last byte
+/// (`ibv_query_qp_data_in_order(3)`).
 ///
-/// Packets are processed in order. Bytes are copied in ascending order, and the last bytes become visible after all others. On
-/// processors that make stores visible in order, this holds for every byte.
+/// Packets are processed in order. Bytes are copied in ascending order, and the last bytes become
+/// visible after all others. On processors that make stores visible in order, this holds for every
+/// byte.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
@@ -353,7 +363,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     })
 }
 
-/// Sets the enhanced connection establishment options (`ibv_set_ece(3)`). Not supported by this device.
+/// Sets the enhanced connection establishment options (`ibv_set_ece(3)`). Not supported by this
+/// device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -361,7 +372,8 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) 
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Returns the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by this device.
+/// Returns the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
+/// this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid queue pair.
@@ -369,8 +381,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Attributes of a queue pair that is created or opened. All functions that create or open queue pairs convert their
-/// arguments to this form.
+/// Attributes of a queue pair that is created or opened. All functions that create or open queue
+/// pairs convert their arguments to this form.
 struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -380,7 +392,8 @@ struct Settings {
     basic: ibv_qp_init_attr,
 }
 
-/// Converts the attributes that the mask of `given` names. Fails if the device does not support one of the attributes.
+/// Converts the attributes that the mask of `given` names. Fails if the device does not support one
+/// of the attributes.
 ///
 /// # Safety
 /// `given` must point to attributes, of which those that the mask names must be valid.
@@ -396,7 +409,8 @@ unsafe fn checked(
     unsafe {
         let mask = (*given).comp_mask;
         let has = |bit: u32| mask & bit != 0;
-        // Segmentation offload and receive-side scaling need hardware. Bits of later versions are unknown.
+        // Segmentation offload and receive-side scaling need hardware. Bits of later versions are
+        // unknown.
         if mask & !(PD | XRCD | FLAGS | OPERATIONS) != 0 {
             return Err(CreateError::Unsupported("an attribute of the mask"));
         }
@@ -432,11 +446,12 @@ unsafe fn checked(
     }
 }
 
-/// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns the C object.
+/// Creates a queue pair and its C object, stores its capabilities in `capabilities`, and returns
+/// the C object.
 ///
 /// # Safety
-/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed
-/// during the call.
+/// The context must belong to this device. The objects that the queue pair uses must be valid and
+/// not be destroyed during the call.
 unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
     // SAFETY: the caller guarantees the conditions of this function.
     let made = unsafe {
@@ -456,8 +471,8 @@ unsafe fn make(wanted: Settings, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> 
 /// Creates a queue pair without its C object.
 ///
 /// # Safety
-/// The context must belong to this device. The objects that the queue pair uses must be valid and not be destroyed during the
-/// call.
+/// The context must belong to this device. The objects that the queue pair uses must be valid and
+/// not be destroyed during the call.
 unsafe fn create(
     wanted: &Settings,
     nic: &Arc<Nic>,
@@ -503,12 +518,13 @@ unsafe fn create(
     })
 }
 
-/// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns `None` if the pointer
-/// is null. Fails if the object belongs to another context. `what` is the name of the object in the error.
+/// Returns the softroce object in the C object `object`, which a new queue pair will use. Returns
+/// `None` if the pointer is null. Fails if the object belongs to another context. `what` is the
+/// name of the object in the error.
 ///
 /// # Safety
-/// `object` must be null, or valid and begin with a pointer to its context. If the context belongs to this device, the
-/// conditions of `inner` must hold.
+/// `object` must be null, or valid and begin with a pointer to its context. If the context belongs
+/// to this device, the conditions of `inner` must hold.
 unsafe fn used<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,
@@ -518,7 +534,8 @@ unsafe fn used<'a, C, T>(
     if object.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller guarantees the conditions. An object of the same context belongs to this device.
+    // SAFETY: the caller guarantees the conditions. An object of the same context belongs to this
+    // device.
     unsafe {
         if object.cast::<*mut ibv_context>().read() != context {
             return Err(CreateError::Foreign(what));
@@ -590,17 +607,19 @@ fn publish(
     object.cast()
 }
 
-/// Length in bytes of the attributes that all versions of the headers have: all fields before `rate_limit`, which the
-/// device does not support.
+/// Length in bytes of the attributes that all versions of the headers have: all fields before
+/// `rate_limit`, which the device does not support.
 const COMMON_LEN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
-/// Copies queue pair attributes from C memory. Fields that programs with old headers do not have are zero.
+/// Copies queue pair attributes from C memory. Fields that programs with old headers do not have
+/// are zero.
 ///
 /// # Safety
 /// `from` must point to attributes.
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
-    // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are valid.
+    // SAFETY: the caller guarantees valid attributes. They are integers, for which any bytes are
+    // valid.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), COMMON_LEN) };
     values
 }

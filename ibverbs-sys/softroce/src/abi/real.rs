@@ -1,8 +1,10 @@
-//! The real libibverbs. Softroce calls it for devices of other drivers, and for functions that use no device.
+//! The real libibverbs. Softroce calls it for devices of other drivers, and for functions that use
+//! no device.
 //!
-//! The library is opened by its name, or where distributions keep it. `RTLD_NEXT` would find nothing if the linker dropped the
-//! library as unneeded, and would find another copy of this crate in a program that links and preloads it. Symbols are looked up
-//! only in that library, so a lookup never finds a function of this crate.
+//! The library is opened by its name, or where distributions keep it. `RTLD_NEXT` would find
+//! nothing if the linker dropped the library as unneeded, and would find another copy of this crate
+//! in a program that links and preloads it. Symbols are looked up only in that library, so a lookup
+//! never finds a function of this crate.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -31,9 +33,9 @@ impl Symbol {
         }
     }
 
-    /// Returns the address of the function in the real library, or `None` if there is no real library or it lacks the
-    /// function. `ours` is the function of this crate with the same name, which is never returned, even if the lookup
-    /// finds it.
+    /// Returns the address of the function in the real library, or `None` if there is no real
+    /// library or it lacks the function. `ours` is the function of this crate with the same name,
+    /// which is never returned, even if the lookup finds it.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -55,9 +57,9 @@ pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
 
-/// Names by which the real library is opened, in this order. The bare name may lead to the library of this crate, if it
-/// was put into the search path under this name; the other names are in the directories where distributions keep
-/// libraries.
+/// Names by which the real library is opened, in this order. The bare name may lead to the library
+/// of this crate, if it was put into the search path under this name; the other names are in the
+/// directories where distributions keep libraries.
 const NAMES: &[&CStr] = &[
     c"libibverbs.so.1",
     c"/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -91,7 +93,8 @@ fn open(name: &CStr) -> usize {
     handle.expose_provenance()
 }
 
-/// Returns the address of a symbol in the library with the handle `library`, or `None` if the handle is 0.
+/// Returns the address of a symbol in the library with the handle `library`, or `None` if the
+/// handle is 0.
 fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     if library == 0 {
         return None;
@@ -101,9 +104,10 @@ fn symbol_in(library: usize, name: &CStr) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Guard that marks the calling thread as executing a function of the real library until the guard is dropped. The real
-/// library calls verbs by their public names, and so may call this crate's functions. Such calls must return only real
-/// devices, because the real library reads private parts of a device (`ibv_import_device`).
+/// Guard that marks the calling thread as executing a function of the real library until the guard
+/// is dropped. The real library calls verbs by their public names, and so may call this crate's
+/// functions. Such calls must return only real devices, because the real library reads private
+/// parts of a device (`ibv_import_device`).
 pub(crate) struct InRealLibrary(PhantomData<*const ()>);
 
 impl InRealLibrary {
@@ -128,10 +132,11 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Result type of a verb that softroce cannot execute, for example because the object belongs to another driver and the
-/// real library lacks the function.
+/// Result type of a verb that softroce cannot execute, for example because the object belongs to
+/// another driver and the real library lacks the function.
 pub(crate) trait Missing: Sized {
-    /// Returns the result by which a verb reports an error number. Sets errno if the verb's convention requires it.
+    /// Returns the result by which a verb reports an error number. Sets errno if the verb's
+    /// convention requires it.
     fn failed(errno: c_int) -> Self;
 
     /// Returns the result by which a verb reports an unsupported operation.
@@ -188,8 +193,9 @@ pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
     unsafe { mem::transmute_copy(&found) }
 }
 
-/// Calls the real library's function with the name and the type of this crate's function: `call!(ibv_xxx(a, b))`. If the real
-/// library does not have the function, returns the result of [`Missing`], or the expression after `else`.
+/// Calls the real library's function with the name and the type of this crate's function:
+/// `call!(ibv_xxx(a, b))`. If the real library does not have the function, returns the result of
+/// [`Missing`], or the expression after `else`.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::abi::real::call!($name($($argument),*) else $crate::abi::real::Missing::missing())
@@ -205,7 +211,8 @@ macro_rules! call {
         let mut function: unsafe extern "C" fn($($crate::abi::real::argument!($argument)),*) -> _ = $name;
         match SYMBOL.find(function as *const ()) {
             Some(found) => {
-                // The real library's function has the same type as this crate's function with the same name.
+                // The real library's function has the same type as this crate's function with the
+                // same name.
                 function = $crate::abi::real::typed(function, found);
                 let _inside = $crate::abi::real::InRealLibrary::enter();
                 function($($argument),*)
@@ -224,10 +231,10 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Unless the context belongs to this device, calls the real library's function, and returns from the calling function
-/// with its result: `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If there is no real library, the
-/// result is that of [`Missing`], or the expression after `else`. If the context was inherited through `fork`, the
-/// result is that of [`refused!`].
+/// Unless the context belongs to this device, calls the real library's function, and returns from
+/// the calling function with its result: `forward!((*qp).context, ibv_query_qp(qp, attr, mask,
+/// init))`. If there is no real library, the result is that of [`Missing`], or the expression after
+/// `else`. If the context was inherited through `fork`, the result is that of [`refused!`].
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
@@ -240,8 +247,8 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// Returns the result of a verb for an object that a child of `fork` has inherited: the error `EIO`, reported in the
-/// way of that verb.
+/// Returns the result of a verb for an object that a child of `fork` has inherited: the error
+/// `EIO`, reported in the way of that verb.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

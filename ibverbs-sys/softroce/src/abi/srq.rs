@@ -21,7 +21,8 @@ use crate::proto::ReceiveRequest;
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::xrc::XrcDomain;
 
-/// The C object that `ibv_create_srq` returns: the public structure, followed by private data of this device.
+/// The C object that `ibv_create_srq` returns: the public structure, followed by private data of
+/// this device.
 #[repr(C)]
 struct QueueHandle {
     public: ibv_srq,
@@ -37,7 +38,8 @@ struct QueueHandle {
 /// # Safety
 /// `srq` must belong to this device, and must not be destroyed while the reference is used.
 pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueue> {
-    // SAFETY: the caller guarantees an object of this device, and each such object is the first field of a `QueueHandle`.
+    // SAFETY: the caller guarantees an object of this device, and each such object is the first
+    // field of a `QueueHandle`.
     unsafe { &(*srq.cast::<QueueHandle>()).queue }
 }
 
@@ -67,7 +69,8 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_create_srq(pd, srq_init_attr)) };
     verb(Verb::CreateSrq, fail, || {
-        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires valid attributes.
+        // SAFETY: the domain belongs to this device, as `forward!` has checked. The C API requires
+        // valid attributes.
         pointer(|| unsafe {
             let init = &mut *srq_init_attr;
             create((*pd).context, pd, init.srq_context, &mut init.attr, None)
@@ -81,7 +84,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     verb(Verb::CreateSrq, fail, || {
-        // SAFETY: only contexts of this device have this function, and the C API requires valid attributes.
+        // SAFETY: only contexts of this device have this function, and the C API requires valid
+        // attributes.
         pointer(|| unsafe { create_extended(context, &mut *init) })
     })
 }
@@ -89,7 +93,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
 /// Creates a shared receive queue with extended attributes.
 ///
 /// # Safety
-/// `context` must belong to this device. The objects that the mask of `init` names must be null or valid.
+/// `context` must belong to this device. The objects that the mask of `init` names must be null or
+/// valid.
 unsafe fn create_extended(
     context: *mut ibv_context,
     init: &mut ibv_srq_init_attr_ex,
@@ -119,7 +124,8 @@ unsafe fn create_extended(
     if mask & needed != needed || init.pd.is_null() {
         return Err(Refusal::Invalid);
     }
-    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context belong to this device.
+    // SAFETY: the caller guarantees the conditions of this function. Objects of the same context
+    // belong to this device.
     unsafe {
         if (*init.pd).context != context {
             return Err(Refusal::Invalid);
@@ -192,8 +198,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     unsafe { forward!((*srq).context, ibv_destroy_srq(srq)) };
     verb(Verb::DestroySrq, number, || {
         status(|| {
-            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API forbids its use after this
-            // call.
+            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API
+            // forbids its use after this call.
             unsafe {
                 let handle = &*srq.cast::<QueueHandle>();
                 handle.queue.close()?;
@@ -222,7 +228,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
             if mask & !(CAPACITY | LIMIT) != 0 {
                 return Err(Refusal::Invalid);
             }
-            // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API requires valid attributes.
+            // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API
+            // requires valid attributes.
             let (queue, attr) = unsafe { (queue(srq), &*srq_attr) };
             let wanted = |bit, value| (mask & bit != 0).then_some(value);
             queue.modify(wanted(CAPACITY, attr.max_wr), wanted(LIMIT, attr.srq_limit))
@@ -239,7 +246,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     // SAFETY: the C API requires the caller to pass a valid shared receive queue.
     unsafe { forward!((*srq).context, ibv_query_srq(srq, srq_attr)) };
     verb(Verb::QuerySrq, number, || {
-        // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API requires room for attributes.
+        // SAFETY: the queue belongs to this device, as `forward!` has checked. The C API requires
+        // room for attributes.
         unsafe {
             let queue = queue(srq);
             srq_attr.write(ibv_srq_attr {
@@ -255,7 +263,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
 /// Returns the number of an XRC shared receive queue (`ibv_get_srq_num(3)`).
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: only contexts of this device have this function. The C API requires `srq_num` to be valid for writes.
+        // SAFETY: only contexts of this device have this function. The C API requires `srq_num` to
+        // be valid for writes.
         unsafe {
             let queue = queue(srq);
             if queue.xrc().is_none() {
@@ -279,8 +288,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         number(errno)
     };
     verb(Verb::PostSrqRecv, refuse, || {
-        // SAFETY: only contexts of this device have this function. The C API requires a list of valid requests that ends with a
-        // null pointer, and `bad_wr` to be valid for writes.
+        // SAFETY: only contexts of this device have this function. The C API requires a list of
+        // valid requests that ends with a null pointer, and `bad_wr` to be valid for writes.
         unsafe {
             let queue = queue(srq);
             let mut next = wr;

@@ -16,16 +16,17 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 impl Symbol {
-    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the definition of this
-    /// crate, or if only newer libraries than the installed one have the symbol. Otherwise returns the name of the
-    /// symbol and the file that contains the other definition.
+    /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the
+    /// definition of this crate, or if only newer libraries than the installed one have the symbol.
+    /// Otherwise returns the name of the symbol and the file that contains the other definition.
     pub(crate) fn foreign(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
         let ours = ptr::eq(found.cast_const().cast(), self.ours);
-        // A program exports only symbols that the installed library has when it is linked. A newer symbol is thus not found, or
-        // is found in a second copy of this crate, which would treat objects of this copy as those of another device and return
-        // that they are not supported. Both cases are accepted.
+        // A program exports only symbols that the installed library has when it is linked. A newer
+        // symbol is thus not found, or is found in a second copy of this crate, which would treat
+        // objects of this copy as those of another device and return that they are not supported.
+        // Both cases are accepted.
         let newer = found.is_null() || NEWER_SYMBOLS.contains(&self.name);
         if ours || (newer && !real::has(self.name)) {
             return None;
@@ -50,7 +51,8 @@ fn path(function: *mut c_void) -> String {
     format!("from {}", file.to_string_lossy())
 }
 
-/// Symbols that newer versions of libibverbs have and the installed one may lack. This crate defines them in any case.
+/// Symbols that newer versions of libibverbs have and the installed one may lack. This crate
+/// defines them in any case.
 const NEWER_SYMBOLS: &[&CStr] = &[
     c"ibv_alloc_buf",
     c"ibv_free_buf",
@@ -128,8 +130,8 @@ mod tests {
     use super::super::real;
     use super::{NEWER_SYMBOLS, SYMBOLS, path};
 
-    /// Releases of rdma-core, in ascending order, with the symbols that their libibverbs exports to programs: the default
-    /// version of each, from the release's `libibverbs.map`.
+    /// Releases of rdma-core, in ascending order, with the symbols that their libibverbs exports to
+    /// programs: the default version of each, from the release's `libibverbs.map`.
     const RELEASES: [(u32, &str); 4] = [
         (44, include_str!("symbols/rdma-core-44.txt")),
         (50, include_str!("symbols/rdma-core-50.txt")),
@@ -149,12 +151,12 @@ mod tests {
         ),
     ];
 
-    /// Symbols that this crate defines although libibverbs does not export them to programs, because `ibv_devinfo` uses
-    /// them.
+    /// Symbols that this crate defines although libibverbs does not export them to programs,
+    /// because `ibv_devinfo` uses them.
     const UNEXPORTED: [&str; 1] = ["ibv_query_gid_type"];
 
-    /// Returns the functions that the installed libibverbs exports to programs, without hidden older versions and the
-    /// interface for drivers.
+    /// Returns the functions that the installed libibverbs exports to programs, without hidden
+    /// older versions and the interface for drivers.
     fn exported() -> BTreeSet<String> {
         let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
         let file = path(
@@ -229,7 +231,8 @@ mod tests {
         }
         let invented: Vec<_> = ours.difference(&known).collect();
         assert!(invented.is_empty(), "of no release: {invented:?}");
-        // The symbols that release 44 lacks are the newer symbols, which the installed library may lack.
+        // The symbols that release 44 lacks are the newer symbols, which the installed library may
+        // lack.
         let oldest: BTreeSet<_> = (RELEASES[0].1.lines())
             .filter_map(|line| line.split(' ').next())
             .collect();

@@ -12,8 +12,9 @@ use super::{
     work_request, xrc,
 };
 
-/// Returns a new verbs context with all function pointers set: the operations, and the functions that inline functions
-/// of newer headers call. No pointer is null, because some callers do not check for null.
+/// Returns a new verbs context with all function pointers set: the operations, and the functions
+/// that inline functions of newer headers call. No pointer is null, because some callers do not
+/// check for null.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),
@@ -61,16 +62,16 @@ pub(super) fn context() -> verbs_context {
     }
 }
 
-/// `ibv_create_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a function of an
-/// arbitrary type.
+/// `ibv_create_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a
+/// function of an arbitrary type.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const CREATE_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, _>(
         unsupported::create_flow,
     )
 };
-/// `ibv_destroy_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a function of an
-/// arbitrary type.
+/// `ibv_destroy_flow` for the entry at which programs built with libibverbs 1.1.8 expect it, as a
+/// function of an arbitrary type.
 // SAFETY: callers of this entry convert it back to the type of the function.
 const DESTROY_FLOW: unsafe extern "C" fn() = unsafe {
     mem::transmute::<unsafe extern "C" fn(*mut ibv_flow) -> c_int, _>(unsupported::destroy_flow)

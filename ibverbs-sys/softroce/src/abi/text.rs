@@ -1,5 +1,6 @@
-//! Names of enumerators, and conversions of rates. Programs and scripts compare these strings, so they equal those of the real
-//! library. Values that are not in the tables are passed to the real library, which may be newer.
+//! Names of enumerators, and conversions of rates. Programs and scripts compare these strings, so
+//! they equal those of the real library. Values that are not in the tables are passed to the real
+//! library, which may be newer.
 
 use std::ffi::CStr;
 
@@ -48,7 +49,8 @@ pub(crate) unsafe extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -
     }
 }
 
-/// Converts a rate to a multiple of 2.5 Gbit/s, or to -1 if the rate is unknown (`ibv_rate_to_mult(3)`).
+/// Converts a rate to a multiple of 2.5 Gbit/s, or to -1 if the rate is unknown
+/// (`ibv_rate_to_mult(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     match find(|entry| entry.rate == rate) {
@@ -95,7 +97,8 @@ fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
 
 struct Rate {
     rate: ibv_rate,
-    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if the verbs API defines no multiple for it.
+    /// The rate as a multiple of 2.5 Gbit/s, rounded for 28 Gbit/s; `None` if the verbs API defines
+    /// no multiple for it.
     multiple: Option<c_int>,
     megabits: c_int,
 }
@@ -112,8 +115,8 @@ const fn rate(rate: ibv_rate, multiple: Option<c_int>, megabits: c_int) -> Rate 
     }
 }
 
-/// Rates with their values in Mbit/s. The values include the line code: 8b/10b for lanes of 2.5 to 10 Gbit/s, and 64b/66b for
-/// faster ones, which results in odd numbers.
+/// Rates with their values in Mbit/s. The values include the line code: 8b/10b for lanes of 2.5 to
+/// 10 Gbit/s, and 64b/66b for faster ones, which results in odd numbers.
 static RATES: [Rate; 23] = [
     rate(ibv_rate::IBV_RATE_2_5_GBPS, Some(1), 2_500),
     rate(ibv_rate::IBV_RATE_5_GBPS, Some(2), 5_000),
@@ -219,8 +222,8 @@ mod tests {
 
     use super::super::real::Symbol;
 
-    /// Checks that a function of this crate returns the same results as that of the real library, for numbers below, in
-    /// and above the range of its table.
+    /// Checks that a function of this crate returns the same results as that of the real library,
+    /// for numbers below, in and above the range of its table.
     macro_rules! compare {
         ($name:ident, $argument:ty => $answer:ty, $numbers:expr, $make:expr, $show:expr) => {{
             static SYMBOL: Symbol = Symbol::new(

@@ -1,6 +1,6 @@
-//! Verbs that this device does not support, with the result that the manual pages define: packet steering, flow counters,
-//! receive-side scaling, IPsec, rate limits, tag matching. Old programs call entries of a context's tables unchecked, so no
-//! entry is empty.
+//! Verbs that this device does not support, with the result that the manual pages define: packet
+//! steering, flow counters, receive-side scaling, IPsec, rate limits, tag matching. Old programs
+//! call entries of a context's tables unchecked, so no entry is empty.
 
 use std::ffi::c_void;
 
@@ -41,8 +41,8 @@ unsupported! {
     of_old() -> *mut c_void;
 }
 
-/// Posts offloaded operations of a shared receive queue (`ibv_post_srq_ops(3)`), which are those of tag matching. Not
-/// supported.
+/// Posts offloaded operations of a shared receive queue (`ibv_post_srq_ops(3)`), which are those of
+/// tag matching. Not supported.
 pub(super) unsafe extern "C" fn post_srq_ops(
     _: *mut ibv_srq,
     operation: *mut ibv_ops_wr,

@@ -13,12 +13,14 @@ use crate::memory::WindowKind;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
 
-/// The C object that `ibv_alloc_mw` returns: the public structure, followed by private data of this device.
+/// The C object that `ibv_alloc_mw` returns: the public structure, followed by private data of this
+/// device.
 #[repr(C)]
 struct WindowHandle {
     public: ibv_mw,
     nic: Arc<Nic>,
-    /// Key that the window got when it was allocated. The key in the public structure changes with every binding.
+    /// Key that the window got when it was allocated. The key in the public structure changes with
+    /// every binding.
     key: u32,
     _domain: Held<ProtectionDomain>,
     _counted: Counted,
@@ -59,8 +61,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     verb(Verb::DeallocMw, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the object. The C API forbids its
-            // use after this call.
+            // SAFETY: only contexts of this device have this function, and `hand_out` created the
+            // object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*mw.cast::<WindowHandle>();
                 handle.nic.memory.deallocate_window(handle.key)?;

@@ -53,7 +53,8 @@ pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
     }
 }
 
-/// Returns the vendor error of a completion queue entry: the number of its status, or 0 for success.
+/// Returns the vendor error of a completion queue entry: the number of its status, or 0 for
+/// success.
 pub(super) fn vendor_error(entry: &Entry) -> u32 {
     match entry.completion.status {
         CompletionStatus::Success => 0,
@@ -65,7 +66,8 @@ pub(super) fn vendor_error(entry: &Entry) -> u32 {
 pub(super) fn flags(entry: &Entry) -> c_uint {
     let completion = &entry.completion;
     let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
-    // All packets of RoCE have a network header. The kernel's Soft-RoCE sets the flag for every received message, too.
+    // All packets of RoCE have a network header. The kernel's Soft-RoCE sets the flag for every
+    // received message, too.
     let is_received = completion.status == CompletionStatus::Success
         && matches!(completion.work, Work::Receive | Work::ReceiveWithImmediate);
     flag(is_received, ibv_wc_flags::IBV_WC_GRH)
@@ -79,8 +81,9 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
         )
 }
 
-/// Returns the service level of a completion queue entry. RoCE has no service levels, so drivers of network cards
-/// report the kind of a datagram's network header in this field (0: GRH, 1: IPv6, 2: IPv4), which UCX reads.
+/// Returns the service level of a completion queue entry. RoCE has no service levels, so drivers of
+/// network cards report the kind of a datagram's network header in this field (0: GRH, 1: IPv6, 2:
+/// IPv4), which UCX reads.
 pub(super) fn service_level(entry: &Entry) -> u8 {
     match entry.completion.network {
         None => 0,
@@ -89,8 +92,8 @@ pub(super) fn service_level(entry: &Entry) -> u8 {
     }
 }
 
-/// Returns the immediate data of a completion queue entry in network byte order. If the entry has no immediate data,
-/// returns the invalidated key, or 0.
+/// Returns the immediate data of a completion queue entry in network byte order. If the entry has
+/// no immediate data, returns the invalidated key, or 0.
 pub(super) fn immediate(entry: &Entry) -> u32 {
     let completion = &entry.completion;
     completion

@@ -34,8 +34,8 @@ pub(super) unsafe extern "C" fn post_send(
         let object = unsafe { object(qp) };
         let queue_pair = object.queue_pair();
         object.nic().post(queue_pair, |sender| {
-            // SAFETY: the C API requires a list of valid requests that ends with a null pointer. The data that their fields
-            // refer to is valid during the call.
+            // SAFETY: the C API requires a list of valid requests that ends with a null pointer.
+            // The data that their fields refer to is valid during the call.
             let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
             sender.execute(&mut list);
             let mut next = list.next_request();
@@ -107,7 +107,8 @@ pub(super) unsafe extern "C" fn post_recv(
 /// The data to which the request's fields refer, according to its opcode and flags, must be valid.
 unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft, PostError> {
     let rules = object.queue_pair().rules();
-    // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the unions are set.
+    // SAFETY: the caller guarantees a valid request. The opcode determines which parts of the
+    // unions are set.
     let operation = unsafe {
         let immediate = || Some(request.__bindgen_anon_1.imm_data.to_ne_bytes());
         let key = || request.__bindgen_anon_1.invalidate_rkey;
@@ -161,7 +162,8 @@ unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft
     );
     let mut draft = Draft::new(request.wr_id, request.send_flags, operation);
     if !is_local {
-        // SAFETY: the caller guarantees `num_sge` valid segments, and valid bytes if they are inline.
+        // SAFETY: the caller guarantees `num_sge` valid segments, and valid bytes if they are
+        // inline.
         unsafe {
             if request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
                 draft.inline(inline(request, rules)?);
@@ -197,7 +199,8 @@ pub(super) fn segment(piece: &ibv_sge) -> Segment {
     }
 }
 
-/// Copies the inline data of a request. Fails if it has too many segments or bytes for the queue pair.
+/// Copies the inline data of a request. Fails if it has too many segments or bytes for the queue
+/// pair.
 ///
 /// # Safety
 /// The segments of the request and their bytes must be valid.
@@ -220,10 +223,12 @@ unsafe fn sge_list<'a>(wr: &'a ibv_send_wr, rules: &Rules) -> Result<&'a [ibv_sg
     Ok(unsafe { slice(wr.sg_list, count) })
 }
 
-/// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if `count` is 0.
+/// Returns the `count` elements at `list` in C memory as a slice. The pointer may be null if
+/// `count` is 0.
 ///
 /// # Safety
-/// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is used.
+/// Unless `list` is null, it must point to `count` elements, which must be valid while the slice is
+/// used.
 pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     if count == 0 || list.is_null() {
         return &[];
@@ -232,8 +237,8 @@ pub(super) unsafe fn slice<'a, T>(list: *const T, count: usize) -> &'a [T] {
     unsafe { slice::from_raw_parts(list, count) }
 }
 
-/// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the data exceeds the queue
-/// pair's limit.
+/// Copies inline data from the memory at `places`, a list of addresses and lengths. Fails if the
+/// data exceeds the queue pair's limit.
 ///
 /// # Safety
 /// The bytes at the given addresses must be valid for reads.
@@ -254,8 +259,9 @@ pub(super) unsafe fn copy(
     Ok(data)
 }
 
-/// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair number `destination`
-/// and the queue key. Fails unless the address handle has the queue pair's protection domain (IBTA 10.2.5).
+/// Returns the destination of a datagram: the path of the address handle `handle`, the queue pair
+/// number `destination` and the queue key. Fails unless the address handle has the queue pair's
+/// protection domain (IBTA 10.2.5).
 ///
 /// # Safety
 /// `handle` must be null or a valid address handle of some library.
@@ -268,7 +274,8 @@ pub(super) unsafe fn address(
     if handle.is_null() {
         return Err(PostError::Address);
     }
-    // SAFETY: the caller guarantees a valid handle. A handle with a context of this device belongs to this device.
+    // SAFETY: the caller guarantees a valid handle. A handle with a context of this device belongs
+    // to this device.
     unsafe {
         if !super::is_ours((*handle).context) {
             return Err(PostError::Address);
@@ -285,19 +292,20 @@ pub(super) unsafe fn address(
     }
 }
 
-/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window type and a zero-based
-/// window are immediate errors; the completion reports other errors.
+/// Binds a type 1 window (`ibv_bind_mw(3)`). The new key is returned immediately. A wrong window
+/// type and a zero-based window are immediate errors; the completion reports other errors.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
     verb(Verb::BindMw, number, || {
-        // SAFETY: only contexts of this device have this function, so the queue pair belongs to it. The C API requires a valid
-        // window and valid attributes.
+        // SAFETY: only contexts of this device have this function, so the queue pair belongs to it.
+        // The C API requires a valid window and valid attributes.
         let (object, bind, window) = unsafe { (object(qp), &*mw_bind, &mut *mw) };
         let queue_pair = object.queue_pair();
-        // The upper 24 bits are the window's index; the low 8 bits change with each binding (IBTA 10.6.7.2.2).
+        // The upper 24 bits are the window's index; the low 8 bits change with each binding (IBTA
+        // 10.6.7.2.2).
         let key = window.rkey & !0xff | window.rkey.wrapping_add(1) & 0xff;
         let kind = ibv_mw_type::IBV_MW_TYPE_1;
         // SAFETY: the C API requires the region to be null or valid.

@@ -10,8 +10,8 @@ use crate::object_counts::{Counted, Kind};
 use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
-/// The C object that `ibv_open_xrcd` returns: the public structure, followed by the XRC domain of this
-/// device.
+/// The C object that `ibv_open_xrcd` returns: the public structure, followed by the XRC domain of
+/// this device.
 #[repr(C)]
 struct XrcDomainHandle {
     public: ibv_xrcd,
@@ -22,7 +22,8 @@ struct XrcDomainHandle {
 /// The XRC domains that this process has open. All contexts share them.
 static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
 
-/// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has none.
+/// In a child of `fork`, discards the XRC domains that the parent has opened, so that the child has
+/// none.
 pub(super) fn reset_in_child() {
     DOMAINS.reset_in_child();
 }
@@ -32,8 +33,8 @@ pub(super) fn reset_in_child() {
 /// # Safety
 /// `xrcd` must belong to this device, and must not be closed while the reference is used.
 pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
-    // SAFETY: the caller guarantees an XRC domain of this device, and each such domain is the first field of an
-    // `XrcDomainHandle`.
+    // SAFETY: the caller guarantees an XRC domain of this device, and each such domain is the first
+    // field of an `XrcDomainHandle`.
     unsafe { &(*xrcd.cast::<XrcDomainHandle>()).domain }
 }
 
@@ -81,7 +82,8 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         if let Err(refusal) = DOMAINS.get().close(unsafe { domain(xrcd) }) {
             return refusal.errno();
         }
-        // SAFETY: `open_xrcd` created the object by `Box::into_raw`, and the C API forbids its use after this call.
+        // SAFETY: `open_xrcd` created the object by `Box::into_raw`, and the C API forbids its use
+        // after this call.
         drop(unsafe { Box::from_raw(xrcd.cast::<XrcDomainHandle>()) });
         0
     })

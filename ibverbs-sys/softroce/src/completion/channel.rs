@@ -12,11 +12,13 @@ use super::WakeEventfd;
 use crate::context::{Element, EventQueue, HasUsage, Usage};
 use crate::descriptor::Descriptor;
 
-/// A completion channel (`ibv_comp_channel`): a queue of events, each for a completion queue with new entries.
+/// A completion channel (`ibv_comp_channel`): a queue of events, each for a completion queue with
+/// new entries.
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, EventFile>,
-    /// Duplicate of the event descriptor that is given to the program. The device does not use the duplicate.
+    /// Duplicate of the event descriptor that is given to the program. The device does not use the
+    /// duplicate.
     program_descriptor: Descriptor,
     /// Set after the descriptor was found to be non-blocking.
     was_non_blocking: AtomicBool,
@@ -41,14 +43,15 @@ impl AsFd for EventFile {
 }
 
 impl CompletionChannel {
-    /// Creates a completion channel without queued events. Only this process can wake threads that wait on it.
+    /// Creates a completion channel without queued events. Only this process can wake threads that
+    /// wait on it.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::of_descriptor(EventFile::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// Creates a completion channel without queued events. Peers on the same host can wake threads that wait on it by
-    /// `wake_eventfd`.
+    /// Creates a completion channel without queued events. Peers on the same host can wake threads
+    /// that wait on it by `wake_eventfd`.
     pub(crate) fn with(wake_eventfd: WakeEventfd) -> io::Result<Arc<Self>> {
         Self::of_descriptor(EventFile::WakeEventfd(wake_eventfd))
     }
@@ -67,8 +70,8 @@ impl CompletionChannel {
         self.program_descriptor.as_raw_fd()
     }
 
-    /// Returns the descriptor with which peer processes wake a thread that waits on this channel, or `None` if only this
-    /// process can wake the thread.
+    /// Returns the descriptor with which peer processes wake a thread that waits on this channel,
+    /// or `None` if only this process can wake the thread.
     pub(crate) fn wake_eventfd(&self) -> Option<&WakeEventfd> {
         match self.events.descriptor() {
             EventFile::Own(_) => None,
@@ -76,9 +79,10 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether the program has made the channel's descriptor non-blocking, so that no thread waits in a `read`
-    /// of it. The result `true` is cached, which saves a system call for each event. If the program makes the
-    /// descriptor blocking again, threads still wait correctly.
+    /// Returns whether the program has made the channel's descriptor non-blocking, so that no
+    /// thread waits in a `read` of it. The result `true` is cached, which saves a system call for
+    /// each event. If the program makes the descriptor blocking again, threads still wait
+    /// correctly.
     pub(crate) fn is_non_blocking(&self) -> bool {
         self.was_non_blocking() || {
             let flags = fcntl_getfl(self).unwrap_or(OFlags::empty());
@@ -94,8 +98,8 @@ impl CompletionChannel {
         self.was_non_blocking.load(Ordering::Relaxed)
     }
 
-    /// Queues an event for a completion queue that has new entries. Each arming of the completion queue causes one
-    /// event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for a completion queue that has new entries. Each arming of the completion
+    /// queue causes one event, even if the previous event was not fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -103,8 +107,8 @@ impl CompletionChannel {
             });
     }
 
-    /// Fetches the next event. If no event is queued, waits for one, unless the program has made the descriptor
-    /// non-blocking.
+    /// Fetches the next event. If no event is queued, waits for one, unless the program has made
+    /// the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
     }
@@ -114,15 +118,15 @@ impl CompletionChannel {
         self.events.try_take(|element| Some(element))
     }
 
-    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or `None` after a wakeup
-    /// by a peer.
+    /// Waits until an event is queued or a peer process wakes the thread. Returns the event, or
+    /// `None` after a wakeup by a peer.
     pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
         self.events.wait()?;
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// Removes the queued events of a completion queue that is being destroyed, and waits until the program has acknowledged
-    /// the fetched events.
+    /// Removes the queued events of a completion queue that is being destroyed, and waits until the
+    /// program has acknowledged the fetched events.
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

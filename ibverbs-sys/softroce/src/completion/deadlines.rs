@@ -10,10 +10,11 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Completion queues whose events are delayed by moderation, with the times at which the events are due. A timer of the
-/// NIC raises the events.
+/// Completion queues whose events are delayed by moderation, with the times at which the events are
+/// due. A timer of the NIC raises the events.
 pub struct Deadlines {
-    /// Earliest due time in nanoseconds. Threads read it without a lock to check whether an event is due.
+    /// Earliest due time in nanoseconds. Threads read it without a lock to check whether an event
+    /// is due.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
     told: OnceLock<DueCallback>,
@@ -44,15 +45,15 @@ impl fmt::Debug for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the earliest due time, at which the caller must call [`expire`](Self::expire). Returns `None` if no
-    /// event is delayed.
+    /// Returns the earliest due time, at which the caller must call [`expire`](Self::expire).
+    /// Returns `None` if no event is delayed.
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
     }
 
-    /// Sets the callback that is called with each new due time. Only the first call has an effect. The callback runs
-    /// while a completion queue is locked.
+    /// Sets the callback that is called with each new due time. Only the first call has an effect.
+    /// The callback runs while a completion queue is locked.
     pub(crate) fn set_callback(&self, told: impl Fn(Time) + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(told));
     }

@@ -7,8 +7,8 @@ use crate::proto::{Completion, CompletionStatus, Work};
 pub struct Entry {
     /// Work completion of the request.
     pub completion: Completion,
-    /// Number of the queue pair that executed the request. A receive of a shared receive queue is executed by the queue pair
-    /// that received the message.
+    /// Number of the queue pair that executed the request. A receive of a shared receive queue is
+    /// executed by the queue pair that received the message.
     pub queue_pair: u32,
     /// Time of the completion, in nanoseconds of the NIC's clock.
     pub timestamp: u64,
@@ -17,8 +17,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns whether the entry is that of a solicited message or an error. Only such entries raise an event on a
-    /// queue that is armed for solicited completions (`ibv_req_notify_cq(3)`, IBTA 11.4.2.2).
+    /// Returns whether the entry is that of a solicited message or an error. Only such entries
+    /// raise an event on a queue that is armed for solicited completions (`ibv_req_notify_cq(3)`,
+    /// IBTA 11.4.2.2).
     pub fn is_solicited(&self) -> bool {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success

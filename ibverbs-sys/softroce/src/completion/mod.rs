@@ -1,4 +1,5 @@
-//! Completion queues and completion channels. Unsafe code is confined to the ring buffer of entries.
+//! Completion queues and completion channels. Unsafe code is confined to the ring buffer of
+//! entries.
 
 mod channel;
 mod deadlines;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Moderation of completion events. An armed completion queue raises its event after `count` completions, or when
-/// `period` has passed since the first of them. If `count` or `period` is zero, each completion raises an event
-/// immediately.
+/// Moderation of completion events. An armed completion queue raises its event after `count`
+/// completions, or when `period` has passed since the first of them. If `count` or `period` is
+/// zero, each completion raises an event immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
     /// Number of completions after which the completion queue raises its event.
@@ -19,7 +19,8 @@ pub struct Moderation {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedEvent {
     count: u16,
-    /// Time at which the event must be raised even if there are fewer completions. `None` if no event is delayed.
+    /// Time at which the event must be raised even if there are fewer completions. `None` if no
+    /// event is delayed.
     pub(super) due: Option<Time>,
 }
 
@@ -27,14 +28,14 @@ pub(super) struct DelayedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Raise,
-    /// The event is delayed. The first delayed completion has the time at which the event must be raised; later
-    /// completions have `None`.
+    /// The event is delayed. The first delayed completion has the time at which the event must be
+    /// raised; later completions have `None`.
     WaitUntil(Option<Time>),
 }
 
 impl Moderation {
-    /// Counts a completion of an armed queue at the time `now`. Returns whether the completion event must be raised now
-    /// or is delayed.
+    /// Counts a completion of an armed queue at the time `now`. Returns whether the completion
+    /// event must be raised now or is delayed.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

@@ -22,8 +22,8 @@ mod tests;
 
 /// A completion queue (`ibv_cq`).
 ///
-/// Any thread may add entries, and any thread may poll. Neither takes a lock, unless the program has armed the queue
-/// for an event.
+/// Any thread may add entries, and any thread may poll. Neither takes a lock, unless the program
+/// has armed the queue for an event.
 pub struct CompletionQueue {
     entries: Ring<Entry>,
     context: Arc<Context>,
@@ -32,8 +32,8 @@ pub struct CompletionQueue {
     this: Weak<Self>,
     /// [`Element`] that stands for this queue in asynchronous events.
     element: Arc<Element>,
-    /// [`Element`] that stands for this queue in events of the completion channel. The program acknowledges these
-    /// events separately from asynchronous events.
+    /// [`Element`] that stands for this queue in events of the completion channel. The program
+    /// acknowledges these events separately from asynchronous events.
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
@@ -49,19 +49,21 @@ pub struct CompletionQueueAttributes {
     pub capacity: u32,
     /// Channel at which the queue raises its completion events.
     pub channel: Option<Arc<CompletionChannel>>,
-    /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does not fit makes the
-    /// queue fail.
+    /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does
+    /// not fit makes the queue fail.
     pub ignore_overrun: bool,
     /// Set if the program reads the timestamps of entries, so that they must be recorded.
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. The ring of entries contains a copy of the
-/// armed state in its marks, so that threads that add entries need not lock this state.
+/// State of the completion event for which the program has armed the queue. The ring of entries
+/// contains a copy of the armed state in its marks, so that threads that add entries need not lock
+/// this state.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
-    /// Position in the ring of the first entry that may raise the event: the tail of the ring when the queue was armed.
+    /// Position in the ring of the first entry that may raise the event: the tail of the ring when
+    /// the queue was armed.
     since: Option<Position>,
     moderation: Moderation,
     held: moderation::DelayedEvent,
@@ -76,13 +78,14 @@ pub enum Arming {
     Any,
 }
 
-/// Error: an entry did not fit into a full completion queue. The queue fails, and so does the queue pair whose request
-/// would have completed there (IBTA 11.6.3.2).
+/// Error: an entry did not fit into a full completion queue. The queue fails, and so does the queue
+/// pair whose request would have completed there (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue is full")]
 pub struct Overrun;
 
-/// Number of entries for which a new completion queue has memory. More memory is allocated when it is needed.
+/// Number of entries for which a new completion queue has memory. More memory is allocated when it
+/// is needed.
 const INITIAL_ENTRIES: usize = 256;
 
 /// Maximum number of entries that are added to a completion queue in one step.
@@ -91,8 +94,8 @@ const MAX_BATCH: usize = 16;
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
 
 impl CompletionQueue {
-    /// Creates a completion queue of the open device `context`. If moderation delays an event of the queue, the due
-    /// time is added to `deadlines`.
+    /// Creates a completion queue of the open device `context`. If moderation delays an event of
+    /// the queue, the due time is added to `deadlines`.
     pub fn new(
         context: &Arc<Context>,
         deadlines: &Arc<Deadlines>,
@@ -115,12 +118,14 @@ impl CompletionQueue {
         }))
     }
 
-    /// Returns the channel at which the queue raises its completion events, or `None` if it has none.
+    /// Returns the channel at which the queue raises its completion events, or `None` if it has
+    /// none.
     pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_deref()
     }
 
-    /// Returns whether the program reads the timestamps of entries. Otherwise they need not be recorded.
+    /// Returns whether the program reads the timestamps of entries. Otherwise they need not be
+    /// recorded.
     pub fn is_timed(&self) -> bool {
         self.timed.load(Ordering::Relaxed)
     }
@@ -132,13 +137,15 @@ impl CompletionQueue {
         if added.is_some_and(|added| added.marks().is_empty()) {
             return Ok(());
         }
-        // A second copy lets the compiler keep `entry` in registers until it is written to its slot.
+        // A second copy lets the compiler keep `entry` in registers until it is written to its
+        // slot.
         let again = entry;
         self.push_slowly(added, &again)
     }
 
-    /// Completes an attempt to add `entry` in the rare cases of [`push`](Self::push): tries again if `added`, the
-    /// result of the attempt, is `None`, and raises an event for the entry otherwise.
+    /// Completes an attempt to add `entry` in the rare cases of [`push`](Self::push): tries again
+    /// if `added`, the result of the attempt, is `None`, and raises an event for the entry
+    /// otherwise.
     #[cold]
     fn push_slowly(&self, added: Option<Added>, entry: &Entry) -> Result<(), Overrun> {
         let entry = slice::from_ref(entry);
@@ -151,7 +158,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds entries in order. Stops with an error at the first entry that does not fit into the queue.
+    /// Adds entries in order. Stops with an error at the first entry that does not fit into the
+    /// queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -164,8 +172,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Adds a batch of entries. All entries are taken from the iterator first, so that no panic can occur between the
-    /// claim of slots in the ring and the writing of the entries.
+    /// Adds a batch of entries. All entries are taken from the iterator first, so that no panic can
+    /// occur between the claim of slots in the ring and the writing of the entries.
     #[inline(never)]
     fn push_batch(&self, entries: &mut impl Iterator<Item = Entry>) -> Result<(), Overrun> {
         let together: SmallVec<[Entry; MAX_BATCH]> = entries.take(MAX_BATCH).collect();
@@ -188,8 +196,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the oldest entry if overruns
-    /// are ignored, and otherwise makes the queue fail. Returns `Ok` if the caller must try again.
+    /// Handles the reason `refused` why an entry was not added. If the ring is full, drops the
+    /// oldest entry if overruns are ignored, and otherwise makes the queue fail. Returns `Ok` if
+    /// the caller must try again.
     #[cold]
     fn make_room(&self, refused: AddError) -> Result<(), Overrun> {
         let AddError::Full(full) = refused else {
@@ -228,7 +237,8 @@ impl CompletionQueue {
         }
         let mut events = self.events.lock();
         for entry in entries {
-            // Another thread may have raised the event in the meantime, and the queue may have been armed again.
+            // Another thread may have raised the event in the meantime, and the queue may have been
+            // armed again.
             let asked = events.since.is_some_and(|since| !added.is_before(since));
             if !asked
                 || !events
@@ -250,34 +260,35 @@ impl CompletionQueue {
 
     /// Returns whether the queue has no entry. Takes no lock.
     ///
-    /// Always returns `false` if the caller knows of an entry by other means (an event, memory that the same message
-    /// wrote, a lock), because the entry is published with `Release` before. Exception: while another thread is still
-    /// adding an earlier entry, both entries are missing. An event is raised only when all earlier entries are
-    /// complete.
+    /// Always returns `false` if the caller knows of an entry by other means (an event, memory that
+    /// the same message wrote, a lock), because the entry is published with `Release` before.
+    /// Exception: while another thread is still adding an earlier entry, both entries are missing.
+    /// An event is raised only when all earlier entries are complete.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the number of removed
-    /// entries.
+    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the
+    /// number of removed entries.
     #[inline(always)]
     pub fn poll(&self, limit: usize, out: impl FnMut(&Entry)) -> usize {
         self.entries.poll(limit, out)
     }
 
-    /// Returns whether an entry was lost because the queue was full. After this, earlier entries can still be polled,
-    /// but no further entries are added.
+    /// Returns whether an entry was lost because the queue was full. After this, earlier entries
+    /// can still be polled, but no further entries are added.
     pub fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Arms the queue: requests one event for an entry that is added later (`ibv_req_notify_cq(3)`). Existing entries raise no
-    /// event, so the caller must poll once more. That poll finds the entries whose slots were claimed before this call. A
-    /// thread that claims a slot later sees the mark of the armed queue with its claim, and raises the event.
+    /// Arms the queue: requests one event for an entry that is added later
+    /// (`ibv_req_notify_cq(3)`). Existing entries raise no event, so the caller must poll once
+    /// more. That poll finds the entries whose slots were claimed before this call. A thread that
+    /// claims a slot later sees the mark of the armed queue with its claim, and raises the event.
     ///
-    /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for solicited entries (IBTA
-    /// 11.4.2.2).
+    /// A queue that is armed for any entry stays armed for any entry, even if it is then armed for
+    /// solicited entries (IBTA 11.4.2.2).
     pub fn arm(&self, arming: Arming) {
         {
             let mut events = self.events.lock();
@@ -290,13 +301,14 @@ impl CompletionQueue {
         self.entries.wait_for_claims();
     }
 
-    /// Removes the entries of a queue pair that is reset or destroyed, because their request IDs would be stale, or
-    /// appear to belong to a later queue pair with the same number.
+    /// Removes the entries of a queue pair that is reset or destroyed, because their request IDs
+    /// would be stale, or appear to belong to a later queue pair with the same number.
     pub fn discard(&self, queue_pair: u32) {
         self.entries.retain(|entry| entry.queue_pair != queue_pair);
     }
 
-    /// Changes the capacity to `capacity` entries, and returns it. Fails if the queue contains more entries.
+    /// Changes the capacity to `capacity` entries, and returns it. Fails if the queue contains more
+    /// entries.
     pub fn resize(&self, capacity: u32) -> Result<u32, Refusal> {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
@@ -326,8 +338,9 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the use of the queue before it is destroyed. Fails while queue pairs or shared receive queues use it. Removes its
-    /// queued events, and waits until the program has acknowledged the fetched events.
+    /// Ends the use of the queue before it is destroyed. Fails while queue pairs or shared receive
+    /// queues use it. Removes its queued events, and waits until the program has acknowledged the
+    /// fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);
@@ -352,12 +365,14 @@ impl CompletionQueue {
         &self.notifications
     }
 
-    /// Raises the completion event for which the program has armed the queue, and disarms the queue.
+    /// Raises the completion event for which the program has armed the queue, and disarms the
+    /// queue.
     fn notify(&self, events: &mut ArmedState) {
         events.arming = None;
         events.held = moderation::DelayedEvent::default();
         self.entries.unmark();
-        // Other threads may have claimed earlier slots. A thread that gets the event must find its entry, not a gap.
+        // Other threads may have claimed earlier slots. A thread that gets the event must find its
+        // entry, not a gap.
         self.entries.wait_for_claims();
         if let Some(channel) = &self.channel {
             channel.notify(&self.notifications);

@@ -1,19 +1,21 @@
 //! Bounded lock-free queue of entries, with any number of producers and consumers.
 //!
-//! The ring is an array of slots (one entry each) that is used again and again; a pass through the array is a lap. The state
-//! word of a slot, its turn, contains the lap for which the slot is free or full. A producer claims the position at the tail
-//! with one compare-and-swap, writes the entry to the slot of this position, and marks the slot as full. A consumer claims full
-//! slots at the head with one compare-and-swap, reads the entries, and marks the slots as free for the next lap. No thread
-//! waits for a thread that was interrupted after its claim: a claimed entry that is not yet full, and the entries after it,
-//! count as absent.
+//! The ring is an array of slots (one entry each) that is used again and again; a pass through the
+//! array is a lap. The state word of a slot, its turn, contains the lap for which the slot is free
+//! or full. A producer claims the position at the tail with one compare-and-swap, writes the entry
+//! to the slot of this position, and marks the slot as full. A consumer claims full slots at the
+//! head with one compare-and-swap, reads the entries, and marks the slots as free for the next lap.
+//! No thread waits for a thread that was interrupted after its claim: a claimed entry that is not
+//! yet full, and the entries after it, count as absent.
 //!
-//! Rare operations (removing entries out of order, changing the number of slots) take exclusive control of head and tail by a
-//! flag in their words, which makes every claim fail. The array begins small and grows when all slots are full, so that few
-//! entries in a queue with a large capacity occupy only a few cache lines.
+//! Rare operations (removing entries out of order, changing the number of slots) take exclusive
+//! control of head and tail by a flag in their words, which makes every claim fail. The array
+//! begins small and grows when all slots are full, so that few entries in a queue with a large
+//! capacity occupy only a few cache lines.
 //!
-//! The word of the tail also contains marks (flags for the user of the ring). When a producer claims a position, it
-//! gets the marks that were set, without a fence. A thread that sets a mark and then waits for earlier claims
-//! ([`Ring::wait_for_claims`]) finds the entries of these claims.
+//! The word of the tail also contains marks (flags for the user of the ring). When a producer
+//! claims a position, it gets the marks that were set, without a fence. A thread that sets a mark
+//! and then waits for earlier claims ([`Ring::wait_for_claims`]) finds the entries of these claims.
 
 use self::position::Lap;
 use self::slots::{Slots, Table};
@@ -33,7 +35,8 @@ pub(super) use position::Position;
 
 /// Bounded lock-free queue of entries in a ring of slots.
 pub(super) struct Ring<T> {
-    /// Position of the next entry to add, with the flags [`Position::HELD`] and [`Position::CLOSED`] and the marks.
+    /// Position of the next entry to add, with the flags [`Position::HELD`] and
+    /// [`Position::CLOSED`] and the marks.
     tail: RingEnd,
     /// Position of the oldest entry, with the flag [`Position::HELD`].
     head: RingEnd,
@@ -46,13 +49,13 @@ pub(super) struct Ring<T> {
 #[repr(align(64))]
 struct RingEnd(AtomicU64);
 
-/// Result of adding entries: the position of the first added entry, with the marks (flags of the tail) that were set at
-/// that time.
+/// Result of adding entries: the position of the first added entry, with the marks (flags of the
+/// tail) that were set at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
-/// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries for which the queue
-/// is armed.
+/// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries
+/// for which the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks(u64);
 
@@ -65,8 +68,8 @@ pub(super) enum AddError {
     Closed,
 }
 
-/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail has not changed
-/// since.
+/// Value of the tail when the ring was found full. [`Ring::close`] closes the ring only if the tail
+/// has not changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
@@ -112,8 +115,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free or if another
-    /// thread adds an entry at the same time.
+    /// Adds an entry. Returns `None`, without adding the entry, if the slot at the tail is not free
+    /// or if another thread adds an entry at the same time.
     #[inline]
     pub(super) fn push(&self, entry: T) -> Option<Added> {
         let tail = self.tail();
@@ -122,15 +125,16 @@ impl<T: Copy + Send> Ring<T> {
         if !slot.has_turn(tail.free()) || !claim(&self.tail, tail, tail.next(slots.lap)) {
             return None;
         }
-        // SAFETY: the slot was free for this position when the position was the tail, and stays free until the position is
-        // claimed. This thread has just claimed it, because the compare-and-swap succeeded.
+        // SAFETY: the slot was free for this position when the position was the tail, and stays
+        // free until the position is claimed. This thread has just claimed it, because the
+        // compare-and-swap succeeded.
         unsafe { slot.write(entry) };
         slot.set_turn(tail.full());
         Some(Added(tail))
     }
 
-    /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the number of added
-    /// entries.
+    /// Adds the first of `entries`: as many as there are free slots, but at least one. Returns the
+    /// number of added entries.
     pub(super) fn push_all(&self, entries: &[T]) -> Result<(usize, Added), AddError> {
         let mut attempt = 0;
         loop {
@@ -147,8 +151,9 @@ impl<T: Copy + Send> Ring<T> {
                 let mut place = tail;
                 for &entry in &entries[..count] {
                     let slot = slots.of(place);
-                    // SAFETY: the slot was free for this position when the position was at or behind the tail, and stays free
-                    // until the position is claimed. This thread claimed it together with the tail.
+                    // SAFETY: the slot was free for this position when the position was at or
+                    // behind the tail, and stays free until the position is claimed. This thread
+                    // claimed it together with the tail.
                     unsafe { slot.write(entry) };
                     slot.set_turn(place.full());
                     place = place.next(slots.lap);
@@ -158,17 +163,19 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or returns the reason why no
-    /// entry can be added.
+    /// Handles a slot at the tail that is not free: adds slots, waits for another thread, or
+    /// returns the reason why no entry can be added.
     #[cold]
     fn make_room(&self, tail: Position, attempt: &mut u32) -> Result<(), AddError> {
         if tail.has(Position::CLOSED) {
             return Err(AddError::Closed);
         }
-        // The head is read after the tail, so the ring contained at least as many entries as these two values show.
+        // The head is read after the tail, so the ring contained at least as many entries as these
+        // two values show.
         let head = self.head();
         if tail.unflagged() != head.next_lap() {
-            // Another thread has exclusive control of the head or tail, is still reading the entry, or has just changed the tail.
+            // Another thread has exclusive control of the head or tail, is still reading the entry,
+            // or has just changed the tail.
             relax(attempt);
         } else if self.table.slots().lap.length() < self.capacity.load(Ordering::Relaxed) {
             self.grow();
@@ -178,22 +185,22 @@ impl<T: Copy + Send> Ring<T> {
         Ok(())
     }
 
-    /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring was found `full`.
-    /// Returns whether this call closed the ring.
+    /// Closes the ring, so that no entries can be added, unless the tail has changed since the ring
+    /// was found `full`. Returns whether this call closed the ring.
     pub(super) fn close(&self, full: Full) -> bool {
         claim(&self.tail, full.0, full.0.with(Position::CLOSED))
     }
 
-    /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other means that an entry was
-    /// added and not removed.
+    /// Returns whether the ring has no entry. Never returns `true` if the caller knows by other
+    /// means that an entry was added and not removed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head();
         self.table.slots().of(head).has_turn(head.free())
     }
 
-    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the number of removed
-    /// entries.
+    /// Removes at most `limit` entries, the oldest first, and calls `out` for each. Returns the
+    /// number of removed entries.
     #[inline(always)]
     pub(super) fn poll(&self, limit: usize, mut out: impl FnMut(&T)) -> usize {
         let mut attempt = 0;
@@ -209,7 +216,8 @@ impl<T: Copy + Send> Ring<T> {
                 if limit == 0 || slots.of(head).has_turn(head.free()) {
                     return 0;
                 }
-                // An entry was just added, another thread has just changed the head, or a thread has exclusive control of the head.
+                // An entry was just added, another thread has just changed the head, or a thread
+                // has exclusive control of the head.
                 relax(&mut attempt);
             } else if claim(&self.head, head, end) {
                 let mut taken = ClaimedEntries {
@@ -225,8 +233,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an entry at or behind
-    /// this position finds the marks in its [`Added`].
+    /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an
+    /// entry at or behind this position finds the marks in its [`Added`].
     pub(super) fn mark(&self, marks: Marks) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
@@ -236,7 +244,8 @@ impl<T: Copy + Send> Ring<T> {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }
 
-    /// Waits until other threads have written all entries whose positions they claimed before this call.
+    /// Waits until other threads have written all entries whose positions they claimed before this
+    /// call.
     pub(super) fn wait_for_claims(&self) {
         let end = self.tail().unflagged();
         let mut attempt = 0;
@@ -262,7 +271,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Returns the number of entries. The result is inexact while other threads add or remove entries.
+    /// Returns the number of entries. The result is inexact while other threads add or remove
+    /// entries.
     pub(super) fn len(&self) -> usize {
         let (tail, head) = (self.tail(), self.head().unflagged());
         let lap = self.table.slots().lap;
@@ -282,8 +292,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Moves the head or tail `end` from the position `from` to `to`, unless another thread has changed it. Returns whether
-/// it was moved.
+/// Moves the head or tail `end` from the position `from` to `to`, unless another thread has changed
+/// it. Returns whether it was moved.
 #[inline]
 fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     // `Relaxed`: the state words of the slots publish the entries.
@@ -291,7 +301,8 @@ fn claim(end: &RingEnd, from: Position, to: Position) -> bool {
     end.0.compare_exchange(from.0, to.0, order, order).is_ok()
 }
 
-/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these entries.
+/// Entries that a consumer has claimed and is reading. Dropping this value frees the slots of these
+/// entries.
 struct ClaimedEntries<'a, T: Copy> {
     slots: Slots<'a, T>,
     next: Position,
@@ -303,8 +314,9 @@ impl<T: Copy> ClaimedEntries<'_, T> {
     fn take(&mut self, out: impl FnOnce(&T)) {
         let place = self.next;
         let slot = self.slots.of(place);
-        // SAFETY: the slot was full for this position when the position was at or behind the head, and stays full until the
-        // position is claimed. This thread claimed it, because the compare-and-swap on the head succeeded.
+        // SAFETY: the slot was full for this position when the position was at or behind the head,
+        // and stays full until the position is claimed. This thread claimed it, because the
+        // compare-and-swap on the head succeeded.
         unsafe { slot.read(out) };
         slot.set_turn(place.next_lap().free());
         self.next = place.next(self.slots.lap);

@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
-//! Wakeup descriptors (eventfds) by which peers on the same host wake threads that wait on a completion channel.
+//! Wakeup descriptors (eventfds) by which peers on the same host wake threads that wait on a
+//! completion channel.
 //!
-//! Peers get these descriptors when memory is shared, possibly before any channel exists. So the NIC opens a fixed
-//! number of them in advance, and assigns each to a channel while some are free. Threads that wait on other channels
-//! are woken by the engine.
+//! Peers get these descriptors when memory is shared, possibly before any channel exists. So the
+//! NIC opens a fixed number of them in advance, and assigns each to a channel while some are free.
+//! Threads that wait on other channels are woken by the engine.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +17,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::context::decrement;
 use crate::descriptor::Descriptor;
 
-/// Wakeup descriptors (eventfds) of a NIC, by which peer processes wake threads that wait on completion channels.
+/// Wakeup descriptors (eventfds) of a NIC, by which peer processes wake threads that wait on
+/// completion channels.
 #[derive(Debug)]
 pub(crate) struct WakeEventfds(Box<[Slot]>);
 
@@ -26,8 +28,8 @@ struct Slot {
     is_taken: AtomicBool,
 }
 
-/// Wakeup descriptor (eventfd) that is assigned to a completion channel. Dropping this value makes the descriptor
-/// available to other channels.
+/// Wakeup descriptor (eventfd) that is assigned to a completion channel. Dropping this value makes
+/// the descriptor available to other channels.
 #[derive(Debug)]
 pub(crate) struct WakeEventfd {
     wake_eventfds: Arc<WakeEventfds>,
@@ -35,7 +37,8 @@ pub(crate) struct WakeEventfd {
 }
 
 impl WakeEventfds {
-    /// Number of wakeup descriptors of a NIC. The number is small because each peer process has all of them open.
+    /// Number of wakeup descriptors of a NIC. The number is small because each peer process has all
+    /// of them open.
     pub(crate) const COUNT: usize = 2;
 
     /// Opens all wakeup descriptors of a NIC. They are not assigned to channels yet.
@@ -51,7 +54,8 @@ impl WakeEventfds {
         Ok(Arc::new(Self(slots)))
     }
 
-    /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all descriptors are in use.
+    /// Assigns a free wakeup descriptor to a new completion channel. Returns `None` if all
+    /// descriptors are in use.
     pub(crate) fn take(self: &Arc<Self>) -> Option<WakeEventfd> {
         let number =
             (self.0.iter()).position(|slot| !slot.is_taken.swap(true, Ordering::AcqRel))?;
@@ -73,8 +77,8 @@ impl WakeEventfds {
 }
 
 impl WakeEventfd {
-    /// Returns the index of the descriptor among the wakeup descriptors of the NIC, by which peer processes identify
-    /// it.
+    /// Returns the index of the descriptor among the wakeup descriptors of the NIC, by which peer
+    /// processes identify it.
     pub(crate) fn number(&self) -> usize {
         self.number
     }

@@ -1,4 +1,5 @@
-//! Parsers of the values of environment variables. If a value is invalid, the error text describes the expected value.
+//! Parsers of the values of environment variables. If a value is invalid, the error text describes
+//! the expected value.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub(super) fn addresses(value: &str) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// Parses names of network interfaces, separated by commas. The loopback interface adds no address, so with `lo` alone
-/// the device has only its loopback address.
+/// Parses names of network interfaces, separated by commas. The loopback interface adds no address,
+/// so with `lo` alone the device has only its loopback address.
 pub(super) fn interfaces(value: &str) -> Result<Vec<String>, String> {
     list(value, |name| {
         // The kernel's limit, IFNAMSIZ.
@@ -104,7 +105,8 @@ pub(super) fn number(value: &str) -> Result<u64, String> {
     .map_err(|_| "a number below 2^64 is expected".to_owned())
 }
 
-/// Parses a fraction, written as a number from 0 to 1 or as a percentage. Returns a number from 0 to 1.
+/// Parses a fraction, written as a number from 0 to 1 or as a percentage. Returns a number from 0
+/// to 1.
 pub(super) fn rate(value: &str) -> Result<f64, String> {
     let (digits, whole) = match value.strip_suffix('%') {
         Some(percent) => (percent, 100.0),
@@ -166,7 +168,8 @@ pub(super) fn events(value: &str) -> Result<Vec<(Duration, Scheduled)>, String> 
     })
 }
 
-/// Names of the events of the port or the device that `SOFTROCE_EVENT` can raise, without the prefix `IBV_EVENT_`.
+/// Names of the events of the port or the device that `SOFTROCE_EVENT` can raise, without the
+/// prefix `IBV_EVENT_`.
 const EVENTS: [(&str, ibv_event_type); 8] = [
     ("DEVICE_FATAL", ibv_event_type::IBV_EVENT_DEVICE_FATAL),
     ("PORT_ACTIVE", ibv_event_type::IBV_EVENT_PORT_ACTIVE),

@@ -5,13 +5,14 @@ pub enum Way {
     Udp,
     /// Within the process: the sender's thread copies the bytes to the peer's memory.
     Direct,
-    /// Between processes of the host: through shared memory, or by copying from or to the memory of the peer process.
+    /// Between processes of the host: through shared memory, or by copying from or to the memory of
+    /// the peer process.
     Shared,
 }
 
 impl Way {
-    /// Returns whether the configured `choice` allows this path. Packets are always allowed; the choice `None` allows
-    /// every path.
+    /// Returns whether the configured `choice` allows this path. Packets are always allowed; the
+    /// choice `None` allows every path.
     pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
         self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
     }

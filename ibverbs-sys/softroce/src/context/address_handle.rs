@@ -25,8 +25,8 @@ impl AddressHandle {
         &self.path
     }
 
-    /// Returns the protection domain of the address handle. Only queue pairs of the same domain may use
-    /// the handle.
+    /// Returns the protection domain of the address handle. Only queue pairs of the same domain may
+    /// use the handle.
     pub fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }

@@ -13,9 +13,11 @@ use crate::descriptor::Descriptor;
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
-    /// Duplicate of the event descriptor that is given to the program. The device does not use the duplicate.
+    /// Duplicate of the event descriptor that is given to the program. The device does not use the
+    /// duplicate.
     program_descriptor: Descriptor,
-    /// Objects of the events that the program has fetched and not acknowledged, with one entry for each event.
+    /// Objects of the events that the program has fetched and not acknowledged, with one entry for
+    /// each event.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
@@ -55,8 +57,8 @@ impl Context {
         self.program_descriptor.as_raw_fd()
     }
 
-    /// Queues an asynchronous event of an object of this context. Does nothing if an equal event is queued and not
-    /// fetched yet, so events that a peer can cause do not accumulate.
+    /// Queues an asynchronous event of an object of this context. Does nothing if an equal event is
+    /// queued and not fetched yet, so events that a peer can cause do not accumulate.
     pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
         self.queue(AsyncEvent {
             kind,
@@ -80,8 +82,8 @@ impl Context {
         });
     }
 
-    /// Fetches the next event (`ibv_get_async_event`). If no event is queued, waits for one, unless the program has
-    /// made the descriptor non-blocking.
+    /// Fetches the next event (`ibv_get_async_event`). If no event is queued, waits for one, unless
+    /// the program has made the descriptor non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
         let event = self.events.take(AsyncEvent::element)?;
         if let Some(element) = event.element() {
@@ -101,8 +103,8 @@ impl Context {
         }
     }
 
-    /// Removes the queued events of `element`, whose object is being destroyed, and waits until the program has
-    /// acknowledged the events that it has fetched.
+    /// Removes the queued events of `element`, whose object is being destroyed, and waits until the
+    /// program has acknowledged the events that it has fetched.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }
@@ -135,7 +137,8 @@ impl Subject {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Element(one), Self::Element(two)) => Arc::ptr_eq(one, two),
-            // A port event is never equal to a queued one: link down, up, down differs from down, up.
+            // A port event is never equal to a queued one: link down, up, down differs from down,
+            // up.
             (Self::Port(_), Self::Port(_)) => false,
             (Self::Device, Self::Device) => true,
             _ => false,

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{HasUsage, Usage};
 
-/// Number that identifies a protection domain and that no other domain has. A memory key can be used only in the
-/// domain in which it was created.
+/// Number that identifies a protection domain and that no other domain has. A memory key can be
+/// used only in the domain in which it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId(u64);
 
@@ -21,8 +21,8 @@ impl DomainId {
     }
 }
 
-/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identifier of the protection
-/// domain from which it was created.
+/// A protection domain, or a parent domain (`ibv_alloc_parent_domain(3)`), which has the identifier
+/// of the protection domain from which it was created.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
@@ -40,8 +40,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Creates a parent domain of the protection domain `domain`. Objects that are created in the parent domain belong
-    /// to `domain` (`ibv_alloc_parent_domain(3)`).
+    /// Creates a parent domain of the protection domain `domain`. Objects that are created in the
+    /// parent domain belong to `domain` (`ibv_alloc_parent_domain(3)`).
     pub fn parent(domain: &Self) -> Arc<Self> {
         Arc::new(Self {
             id: domain.id,
@@ -50,8 +50,8 @@ impl ProtectionDomain {
         })
     }
 
-    /// Returns the identifier with which the use of memory keys is checked. A parent domain has the identifier of the
-    /// protection domain from which it was created.
+    /// Returns the identifier with which the use of memory keys is checked. A parent domain has the
+    /// identifier of the protection domain from which it was created.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -68,8 +68,8 @@ impl HasUsage for ProtectionDomain {
     }
 }
 
-/// Thread domain, by which a program promises that only one thread at a time uses the objects in the domain. This
-/// device does not make use of the promise.
+/// Thread domain, by which a program promises that only one thread at a time uses the objects in
+/// the domain. This device does not make use of the promise.
 #[derive(Debug, Default)]
 pub struct ThreadDomain {
     usage: Usage,

@@ -3,11 +3,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Representation of a C object in events. Counts the events of the object that the program has fetched and not
-/// acknowledged.
+/// Representation of a C object in events. Counts the events of the object that the program has
+/// fetched and not acknowledged.
 ///
-/// When an object is destroyed, events that were not fetched are removed, and the destruction waits until fetched events are
-/// acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+/// When an object is destroyed, events that were not fetched are removed, and the destruction waits
+/// until fetched events are acknowledged (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 #[derive(Debug, Default)]
 pub struct Element {
     object: AtomicUsize,
@@ -29,7 +29,8 @@ impl Element {
         Arc::default()
     }
 
-    /// Sets the address of the C object. Must be called before the first event of the object is raised.
+    /// Sets the address of the C object. Must be called before the first event of the object is
+    /// raised.
     pub fn identify(&self, address: usize) {
         self.object.store(address, Ordering::Release);
     }
@@ -48,7 +49,8 @@ impl Element {
         }
     }
 
-    /// Waits until all fetched events are acknowledged, without a time limit, as the manual pages specify.
+    /// Waits until all fetched events are acknowledged, without a time limit, as the manual pages
+    /// specify.
     pub fn wait_for_acknowledgements(&self) {
         let mut fetched = self.fetched.lock();
         self.acknowledged
@@ -60,7 +62,8 @@ impl Element {
         self.fetched.lock().open += 1;
     }
 
-    /// Prevents further events of the object from being queued, because the object is being destroyed.
+    /// Prevents further events of the object from being queued, because the object is being
+    /// destroyed.
     pub(super) fn withdraw(&self) {
         self.fetched.lock().withdrawn = true;
     }

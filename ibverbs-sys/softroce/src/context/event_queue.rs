@@ -10,14 +10,15 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, read};
 use super::Element;
 use crate::descriptor::{self, Descriptor};
 
-/// Queue of events with a file descriptor on which the program waits. The descriptor is readable while there are events, and
-/// the program may set `O_NONBLOCK` on it.
+/// Queue of events with a file descriptor on which the program waits. The descriptor is readable
+/// while there are events, and the program may set `O_NONBLOCK` on it.
 ///
-/// The descriptor is an eventfd in semaphore mode: each queued event increments it, and each fetched event decrements it. A
-/// waiting thread first decrements the counter and then removes an event from the queue. Every other thread removes the event
-/// and decrements the counter under the queue's lock, so it never takes the count of a later event. The counter may be too high
-/// for a moment, but never too low. So a thread may be woken and find no event, and waits again; but no event is queued while
-/// the descriptor is not readable.
+/// The descriptor is an eventfd in semaphore mode: each queued event increments it, and each
+/// fetched event decrements it. A waiting thread first decrements the counter and then removes an
+/// event from the queue. Every other thread removes the event and decrements the counter under the
+/// queue's lock, so it never takes the count of a later event. The counter may be too high for a
+/// moment, but never too low. So a thread may be woken and find no event, and waits again; but no
+/// event is queued while the descriptor is not readable.
 #[derive(Debug)]
 pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
@@ -36,8 +37,9 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Creates an empty queue that uses the eventfd `descriptor`, which must be in semaphore mode. Other processes may
-    /// increment the eventfd, too. After such an increment, a fetch finds no event and waits again.
+    /// Creates an empty queue that uses the eventfd `descriptor`, which must be in semaphore mode.
+    /// Other processes may increment the eventfd, too. After such an increment, a fetch finds no
+    /// event and waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -50,8 +52,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
         &self.descriptor
     }
 
-    /// Adds an event of the object `element`. Adds nothing if the object is being destroyed, or if `is_same` returns
-    /// `true` for a queued event. So the length of the queue is limited by the number of event kinds and objects.
+    /// Adds an event of the object `element`. Adds nothing if the object is being destroyed, or if
+    /// `is_same` returns `true` for a queued event. So the length of the queue is limited by the
+    /// number of event kinds and objects.
     pub fn push(&self, element: Option<&Element>, event: T, is_same: impl Fn(&T) -> bool) {
         let mut pending = self.pending.lock();
         if element.is_some_and(Element::is_withdrawn) || pending.iter().any(is_same) {
@@ -62,8 +65,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
         descriptor::increment(self.descriptor.as_fd());
     }
 
-    /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is non-blocking.
-    /// `element_of` returns the object of an event.
+    /// Fetches the next event. If no event is queued, waits for one, unless the descriptor is
+    /// non-blocking. `element_of` returns the object of an event.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
             let waited = self.wait();
@@ -76,18 +79,20 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the descriptor is
-    /// blocking. `element_of` returns the object of an event.
+    /// Fetches the next event, or returns `None` if the queue is empty. Never waits, even if the
+    /// descriptor is blocking. `element_of` returns the object of an event.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
-        // This must happen under the lock. A waiting thread may have decremented the counter for this event, found no event,
-        // and gone to sleep again. Then the next count belongs to an event that is queued later.
+        // This must happen under the lock. A waiting thread may have decremented the counter for
+        // this event, found no event, and gone to sleep again. Then the next count belongs to an
+        // event that is queued later.
         decrement(self.descriptor.as_fd());
         Some(event)
     }
 
-    /// Waits until the descriptor is readable, and decrements it. The caller must then call [`pop`](Self::pop).
+    /// Waits until the descriptor is readable, and decrements it. The caller must then call
+    /// [`pop`](Self::pop).
     ///
     /// # Errors
     /// `EIO` if the program has closed the descriptor.
@@ -105,14 +110,15 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns `None` if the event
-    /// was withdrawn in the meantime. `element_of` returns the object of an event.
+    /// Fetches the next event after [`wait`](Self::wait) has decremented the descriptor. Returns
+    /// `None` if the event was withdrawn in the meantime. `element_of` returns the object of an
+    /// event.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }
 
-    /// Removes all queued events of the object `element`, prevents further events of it, and waits until the fetched
-    /// events are acknowledged. `of` returns the object of an event.
+    /// Removes all queued events of the object `element`, prevents further events of it, and waits
+    /// until the fetched events are acknowledged. `of` returns the object of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -127,8 +133,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue, and counts it as fetched. Because both happen under the lock,
-/// [`EventQueue::withdraw`] finds each event either queued or fetched.
+/// Removes the next event from a locked queue, and counts it as fetched. Because both happen under
+/// the lock, [`EventQueue::withdraw`] finds each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,
@@ -140,9 +146,9 @@ fn fetch<T>(
     Some(event)
 }
 
-/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was decremented. If not,
-/// because the kernel does not support this or another thread decremented it first, a thread that waits on the eventfd
-/// finds no event, and waits again.
+/// Decrements an eventfd without waiting, even if it is blocking. Returns whether the eventfd was
+/// decremented. If not, because the kernel does not support this or another thread decremented it
+/// first, a thread that waits on the eventfd finds no event, and waits again.
 pub(crate) fn decrement(eventfd: BorrowedFd<'_>) -> bool {
     if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
         return false;
@@ -303,8 +309,9 @@ mod tests {
         }
     }
 
-    /// Checks that an event can be fetched that was queued while one thread fetched an earlier event and another thread read
-    /// the descriptor without finding an event. The descriptor must stay readable.
+    /// Checks that an event can be fetched that was queued while one thread fetched an earlier
+    /// event and another thread read the descriptor without finding an event. The descriptor must
+    /// stay readable.
     #[test]
     fn a_fetch_does_not_consume_the_eventfd_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
@@ -317,7 +324,8 @@ mod tests {
         let hook: Hook = Box::new(move |descriptor| {
             let queue = of_hook.get().and_then(Weak::upgrade);
             let queue = queue.filter(|_| while_fetching.get());
-            // This is possible only after the first event was removed, if another thread could take the lock.
+            // This is possible only after the first event was removed, if another thread could take
+            // the lock.
             let Some(queue) = queue.filter(|queue| {
                 queue
                     .pending
@@ -349,7 +357,8 @@ mod tests {
         );
     }
 
-    /// Checks that, if a thread withdraws events while others wait, neither an event nor a count is left.
+    /// Checks that, if a thread withdraws events while others wait, neither an event nor a count is
+    /// left.
     #[test]
     fn withdrawals_race_with_fetching() {
         for _ in 0..200 {

@@ -1,5 +1,5 @@
-//! Objects on which all other verbs objects depend: the opened device with its asynchronous events, the domains, the address
-//! handles, and the usage counts of objects.
+//! Objects on which all other verbs objects depend: the opened device with its asynchronous events,
+//! the domains, the address handles, and the usage counts of objects.
 #![forbid(unsafe_code)]
 
 mod address_handle;

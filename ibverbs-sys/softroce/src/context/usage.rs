@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Refusal;
 
-/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed while it is in use,
-/// and can no longer be used after its destruction has begun.
+/// Usage count of an object: the number of other objects that use it. An object cannot be destroyed
+/// while it is in use, and can no longer be used after its destruction has begun.
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
@@ -29,7 +29,8 @@ impl Usage {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Marks the object as being destroyed, so that it can no longer be used. Fails while other objects use it.
+    /// Marks the object as being destroyed, so that it can no longer be used. Fails while other
+    /// objects use it.
     pub fn close(&self) -> Result<(), Refusal> {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)
@@ -49,13 +50,14 @@ pub trait HasUsage {
     fn usage(&self) -> &Usage;
 }
 
-/// Reference to an object that counts as one use of the object in its [`Usage`] count. An object that uses another
-/// object keeps such a reference until the program destroys it, although a thread of the device may hold its last `Arc`
-/// somewhat longer.
+/// Reference to an object that counts as one use of the object in its [`Usage`] count. An object
+/// that uses another object keeps such a reference until the program destroys it, although a thread
+/// of the device may hold its last `Arc` somewhat longer.
 pub struct Held<T: HasUsage>(Arc<T>);
 
 impl<T: HasUsage> Held<T> {
-    /// Creates a reference to `object`, and increments its usage count. Fails if the object is being destroyed.
+    /// Creates a reference to `object`, and increments its usage count. Fails if the object is
+    /// being destroyed.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
         object.usage().acquire()?;
         Ok(Self(Arc::clone(object)))

@@ -2,23 +2,25 @@
 
 use std::time::Duration;
 
-/// Interval at which the engine (the background thread of the device) checks whether threads still poll, while packets
-/// do not wake it.
+/// Interval at which the engine (the background thread of the device) checks whether threads still
+/// poll, while packets do not wake it.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If a packet wakes the engine (background thread) and the last poll was at most this long ago, the polling thread is
-/// assumed to have received the packet. Waking the engine takes longer than this time.
+/// If a packet wakes the engine (background thread) and the last poll was at most this long ago,
+/// the polling thread is assumed to have received the packet. Waking the engine takes longer than
+/// this time.
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
-/// If the last poll was at most this long ago, the thread that polled is assumed to be still polling, but not scheduled
-/// at the moment.
+/// If the last poll was at most this long ago, the thread that polled is assumed to be still
+/// polling, but not scheduled at the moment.
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
-/// Initial number of useless wakeups in a row after which the engine (background thread) stops watching the sockets.
+/// Initial number of useless wakeups in a row after which the engine (background thread) stops
+/// watching the sockets.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
-/// Maximum number of useless wakeups in a row that are required before the engine (background thread) stops watching
-/// the sockets.
+/// Maximum number of useless wakeups in a row that are required before the engine (background
+/// thread) stops watching the sockets.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
 /// Observations of the engine (background thread) in one iteration of its loop.
@@ -45,17 +47,18 @@ pub(crate) enum Wait {
     Unwatched(Duration),
 }
 
-/// Decision whether packets wake the engine (the background thread of the device). Wakeups are useless while the
-/// program polls, and each takes time of the thread that sends the packet. Without wakeups, packets wait for an
-/// interval if no thread polls. So the engine stops watching the sockets only after several useless wakeups in a row.
-/// If this decision was wrong, twice as many are required the next time.
+/// Decision whether packets wake the engine (the background thread of the device). Wakeups are
+/// useless while the program polls, and each takes time of the thread that sends the packet.
+/// Without wakeups, packets wait for an interval if no thread polls. So the engine stops watching
+/// the sockets only after several useless wakeups in a row. If this decision was wrong, twice as
+/// many are required the next time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     away: bool,
     in_vain: u32,
     patience: u32,
-    /// Number of intervals in which the engine did not watch the sockets and the program polled, since the required
-    /// number of wakeups last changed.
+    /// Number of intervals in which the engine did not watch the sockets and the program polled,
+    /// since the required number of wakeups last changed.
     right: u32,
 }
 
@@ -72,7 +75,8 @@ impl Pacing {
     pub(crate) fn decide(&mut self, found: Observations) -> Wait {
         let within = |limit| found.polled.is_some_and(|ago| ago <= limit);
         if found.armed {
-            // A program that arms a completion queue is about to sleep, so its earlier polls do not count.
+            // A program that arms a completion queue is about to sleep, so its earlier polls do not
+            // count.
             self.away = false;
             self.in_vain = 0;
         } else if self.away {
@@ -134,7 +138,8 @@ mod tests {
         }
     }
 
-    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets. Returns their number.
+    /// Repeats useless wakeups until the engine (background thread) stops watching the sockets.
+    /// Returns their number.
     fn wake_until_unwatched(pacing: &mut Pacing) -> u32 {
         let mut times = 1;
         while pacing.decide(in_vain()) == Wait::Watch {

@@ -1,22 +1,23 @@
-//! Signal mask of the threads that the device starts. A signal handler of the program must not run in a thread that the
-//! program does not know. SIGSEGV and SIGBUS, which report memory faults of the thread itself, are not blocked: if they
-//! were, a fault would end the program.
+//! Signal mask of the threads that the device starts. A signal handler of the program must not run
+//! in a thread that the program does not know. SIGSEGV and SIGBUS, which report memory faults of
+//! the thread itself, are not blocked: if they were, a fault would end the program.
 
 use std::io;
 use std::mem;
 use std::ptr;
 use std::thread;
 
-/// Starts a thread of the device with the name `name`, which has at most 15 bytes. The thread runs `body`. The kernel
-/// delivers no signals of the program to this thread.
+/// Starts a thread of the device with the name `name`, which has at most 15 bytes. The thread runs
+/// `body`. The kernel delivers no signals of the program to this thread.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     with_blocked_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked except those that report memory faults. Threads that `body` starts inherit the
-/// signal mask.
+/// Runs `body` with all signals blocked except those that report memory faults. Threads that `body`
+/// starts inherit the signal mask.
 fn with_blocked_signals<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the calls.
+    // SAFETY: `sigset_t` is plain data, so a zeroed one is valid, and both sets are live during the
+    // calls.
     let before = unsafe {
         let mut all = mem::zeroed();
         let mut before = mem::zeroed();
@@ -37,7 +38,8 @@ mod tests {
     use super::*;
 
     fn blocks(signal: libc::c_int) -> bool {
-        // SAFETY: only the calling thread's mask is read, into `mask`, which is live during the call.
+        // SAFETY: only the calling thread's mask is read, into `mask`, which is live during the
+        // call.
         unsafe {
             let mut mask = mem::zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &raw mut mask);

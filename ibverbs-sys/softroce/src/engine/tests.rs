@@ -119,7 +119,8 @@ impl Counting {
         self.network
             .connect(&path, u32::from(self.network.slot()) << 20);
         self.network.outbox().push(|out| {
-            // An acknowledgement for a queue pair number that contains the slot of this device's port.
+            // An acknowledgement for a queue pair number that contains the slot of this device's
+            // port.
             let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);
             out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot() << 4]);
             out.extend_from_slice(&[0; 6 + 4]);
@@ -202,15 +203,16 @@ fn the_engine_leaves_packets_to_a_polling_program_until_the_program_sleeps() {
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
     device.until("it does not go away", || {
-        // Sends the packets one at a time: if the engine's thread is not scheduled, its socket fills up and drops packets.
+        // Sends the packets one at a time: if the engine's thread is not scheduled, its socket
+        // fills up and drops packets.
         if device.fetched.load(Ordering::SeqCst) == sent {
             device.send();
             sent += 1;
         }
         device.is_unwatched()
     });
-    // No thread really polls. So the call of `watch`, if not an earlier wakeup, makes the engine fetch the remaining
-    // packets.
+    // No thread really polls. So the call of `watch`, if not an earlier wakeup, makes the engine
+    // fetch the remaining packets.
     device.polled.store(0, Ordering::SeqCst);
     device.engine.get().unwrap().watch();
     device.send();

@@ -18,37 +18,42 @@ use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Maximum number of batches of packets that the engine (background thread) receives in one iteration of its loop.
+/// Maximum number of batches of packets that the engine (background thread) receives in one
+/// iteration of its loop.
 const MAX_BATCHES: usize = 16;
 
 /// Number of packets received in one iteration at which more packets are expected soon.
 const MANY_PACKETS: usize = 16;
 
-/// Time for which the engine (background thread) stays awake after it has received at least [`MANY_PACKETS`] packets.
-/// Sleeping and being woken takes about as long, and also costs time of the thread that sends the packet.
+/// Time for which the engine (background thread) stays awake after it has received at least
+/// [`MANY_PACKETS`] packets. Sleeping and being woken takes about as long, and also costs time of
+/// the thread that sends the packet.
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
-/// Maximum time for which the engine (background thread) leaves packets and timers to another thread that is receiving.
+/// Maximum time for which the engine (background thread) leaves packets and timers to another
+/// thread that is receiving.
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.
 pub(crate) trait EngineTasks: Send + Sync + 'static {
-    /// Receives one batch of packets, sends the responses, and runs due timers. If another thread is receiving, returns
-    /// immediately; the other thread receives once more after it has released the lock.
+    /// Receives one batch of packets, sends the responses, and runs due timers. If another thread
+    /// is receiving, returns immediately; the other thread receives once more after it has released
+    /// the lock.
     fn receive(&self) -> ReceiveAttempt;
 
-    /// Returns the time at which a thread last polled the device, or `None` if no thread ever polled.
+    /// Returns the time at which a thread last polled the device, or `None` if no thread ever
+    /// polled.
     fn polled(&self) -> Option<Time>;
 
     /// Returns the UDP sockets that receive packets of the device at present.
     fn endpoints(&self) -> Arc<Endpoints>;
 
-    /// Handles the events of the descriptor that [`events_descriptor`](Self::events_descriptor) returns, by which other processes report to the
-    /// device.
+    /// Handles the events of the descriptor that [`events_descriptor`](Self::events_descriptor)
+    /// returns, by which other processes report to the device.
     fn handle_events(&self) {}
 
-    /// Returns a descriptor that is readable while events are pending for [`handle_events`](Self::handle_events). Every call must
-    /// return the same descriptor.
+    /// Returns a descriptor that is readable while events are pending for
+    /// [`handle_events`](Self::handle_events). Every call must return the same descriptor.
     fn events_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -56,24 +61,26 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Handles the events of the descriptor that [`host_changes`](Self::host_changes) returns.
     fn follow_host(&self) {}
 
-    /// Returns a descriptor that is readable while events are pending for [`follow_host`](Self::follow_host). Every call must
-    /// return the same descriptor.
+    /// Returns a descriptor that is readable while events are pending for
+    /// [`follow_host`](Self::follow_host). Every call must return the same descriptor.
     fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns `false` if messages
-    /// have already arrived, for which no peer will wake the engine.
+    /// Publishes to peer processes that the engine is about to sleep and must be woken. Returns
+    /// `false` if messages have already arrived, for which no peer will wake the engine.
     fn fall_asleep(&self) -> bool {
         true
     }
 
-    /// Publishes to peer processes that the engine (background thread) is awake, so that they need not wake it.
+    /// Publishes to peer processes that the engine (background thread) is awake, so that they need
+    /// not wake it.
     fn wake_up(&self) {}
 
-    /// Returns the interval at which the engine (background thread) must check for messages although it watches the
-    /// sockets: peers wake another thread, which may not receive. `_is_over` is set if the engine has just waited for
-    /// this interval. Returns `None` if no such check is needed.
+    /// Returns the interval at which the engine (background thread) must check for messages
+    /// although it watches the sockets: peers wake another thread, which may not receive.
+    /// `_is_over` is set if the engine has just waited for this interval. Returns `None` if no such
+    /// check is needed.
     fn check_interval(&self, _is_over: bool) -> Option<Duration> {
         None
     }
@@ -81,8 +88,8 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     /// Runs due timers without receiving packets.
     fn run_due(&self);
 
-    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background thread) may
-    /// continue.
+    /// Reports a panic of the engine's thread to the device. Returns whether the engine (background
+    /// thread) may continue.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
@@ -98,7 +105,8 @@ pub(crate) enum ReceiveAttempt {
     },
 }
 
-/// Handle of the engine (the device's background thread). The thread ends when this handle or the device is dropped.
+/// Handle of the engine (the device's background thread). The thread ends when this handle or the
+/// device is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
     shared: Arc<EngineState>,
@@ -108,7 +116,8 @@ pub(crate) struct Engine {
 struct EngineState {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// Number of times that the program armed a completion queue, in order to sleep until a completion arrives.
+    /// Number of times that the program armed a completion queue, in order to sleep until a
+    /// completion arrives.
     armed: AtomicU64,
     /// Set while packets do not wake the engine.
     away: AtomicBool,
@@ -117,7 +126,8 @@ struct EngineState {
 }
 
 impl Engine {
-    /// Starts the engine's thread. Signals of the program are delivered to the program's own threads only.
+    /// Starts the engine's thread. Signals of the program are delivered to the program's own
+    /// threads only.
     pub(crate) fn start<D: EngineTasks>(timers: Arc<Timers>, device: Weak<D>) -> io::Result<Self> {
         let shared = Arc::new(EngineState {
             timers,
@@ -132,10 +142,11 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// Makes each packet wake the engine (background thread) from now on. Must be called when the program is about to
-    /// sleep until a completion arrives.
+    /// Makes each packet wake the engine (background thread) from now on. Must be called when the
+    /// program is about to sleep until a completion arrives.
     pub(crate) fn watch(&self) {
-        // The engine accesses the two words in the opposite order: it stores `away` and then loads `armed`.
+        // The engine accesses the two words in the opposite order: it stores `away` and then loads
+        // `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);
         if self.shared.away.load(Ordering::SeqCst) {
             self.shared.timers.sleeper().wake();
@@ -148,8 +159,8 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Returns whether packets do not wake the engine (background thread) because threads of the program poll. The
-    /// engine then only checks at intervals whether they still poll.
+    /// Returns whether packets do not wake the engine (background thread) because threads of the
+    /// program poll. The engine then only checks at intervals whether they still poll.
     pub(crate) fn is_unwatched(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -158,15 +169,16 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // The thread is not joined, because the engine's own thread may be the one that drops the device.
+        // The thread is not joined, because the engine's own thread may be the one that drops the
+        // device.
         self.shared.timers.sleeper().signal();
     }
 }
 
 impl EngineState {
-    /// Runs the loop of the engine (background thread) until the device is dropped. After a panic the device has
-    /// failed, and the loop continues for timers, such as those of moderated completion events. A second panic ends the
-    /// loop.
+    /// Runs the loop of the engine (background thread) until the device is dropped. After a panic
+    /// the device has failed, and the loop continues for timers, such as those of moderated
+    /// completion events. A second panic ends the loop.
     fn drive<D: EngineTasks>(&self, device: &Weak<D>, mut watch: Watch) {
         // Code that meets state which the panic left inconsistent finds that the device has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
@@ -178,7 +190,8 @@ impl EngineState {
     }
 
     fn run<D: EngineTasks>(&self, device: &Weak<D>, watch: &mut Watch) {
-        // Otherwise the kernel adds 50 us to every timer. On failure, the timers are late by that time.
+        // Otherwise the kernel adds 50 us to every timer. On failure, the timers are late by that
+        // time.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
         let mut armed = 0;
@@ -240,7 +253,8 @@ impl EngineState {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Another thread is receiving, and continues once it is scheduled. It may need this processor, so the engine sleeps.
+            // Another thread is receiving, and continues once it is scheduled. It may need this
+            // processor, so the engine sleeps.
             let wait = match wait {
                 Wait::Watch if look == ReceiveAttempt::Contended => {
                     Wait::Unwatched(MAX_CONTENTION_WAIT)
@@ -274,7 +288,8 @@ impl EngineState {
         }
     }
 
-    /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before the time `least`.
+    /// Sleeps until there is work to do, at most for `interval`. Timers do not end the sleep before
+    /// the time `least`.
     fn sleep<D: EngineTasks>(
         &self,
         interval: Option<Duration>,
@@ -301,8 +316,8 @@ impl EngineState {
     }
 }
 
-/// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the number of packets and the
-/// result of the last attempt.
+/// Receives packets until the sockets are empty, but at most [`MAX_BATCHES`] batches. Returns the
+/// number of packets and the result of the last attempt.
 fn receive(device: &impl EngineTasks) -> (usize, ReceiveAttempt) {
     let mut packets = 0;
     let mut look = device.receive();

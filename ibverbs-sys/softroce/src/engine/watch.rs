@@ -29,9 +29,9 @@ pub(super) struct Wakeup {
     pub(super) host_changed: bool,
 }
 
-/// Epoll set of the sockets whose packets wake the engine (background thread). It is edge-triggered: each packet wakes
-/// the engine only once, so packets that stay in a socket while another thread is receiving do not prevent the engine's
-/// sleep.
+/// Epoll set of the sockets whose packets wake the engine (background thread). It is
+/// edge-triggered: each packet wakes the engine only once, so packets that stay in a socket while
+/// another thread is receiving do not prevent the engine's sleep.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Descriptor,
@@ -48,15 +48,16 @@ impl Watch {
         })
     }
 
-    /// Adds a descriptor that wakes the engine (background thread) even while the engine does not watch the sockets.
-    /// `event` is the kind of event that a readable descriptor stands for.
+    /// Adds a descriptor that wakes the engine (background thread) even while the engine does not
+    /// watch the sockets. `event` is the kind of event that a readable descriptor stands for.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, event: Event) -> io::Result<()> {
         let data = EventData::new_u64(event as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
-    /// Starts watching the sockets `endpoints` if `on` is set, and stops otherwise. Packets that are in a socket when
-    /// watching begins count as new. Returns `false` if the kernel refuses to watch one of the sockets.
+    /// Starts watching the sockets `endpoints` if `on` is set, and stops otherwise. Packets that
+    /// are in a socket when watching begins count as new. Returns `false` if the kernel refuses to
+    /// watch one of the sockets.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
         let known = self.endpoints.as_ref();
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {
@@ -71,8 +72,8 @@ impl Watch {
         }
         self.on = on;
         if !on {
-            // The sockets are removed from the set. If they stayed in it without events, each sender of a packet would spend time
-            // to find that no thread waits.
+            // The sockets are removed from the set. If they stayed in it without events, each
+            // sender of a packet would spend time to find that no thread waits.
             for socket in endpoints.sockets() {
                 let _ = epoll::delete(&self.epoll, socket);
             }

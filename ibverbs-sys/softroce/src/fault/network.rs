@@ -1,20 +1,22 @@
 use std::time::Duration;
 
-/// Faults that are injected into sent packets. Each probability is from 0 to 1, and is drawn separately for every
-/// packet.
+/// Faults that are injected into sent packets. Each probability is from 0 to 1, and is drawn
+/// separately for every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
     /// Probability that a sent packet is dropped.
     pub loss: f64,
     /// Probability that a packet is sent twice.
     pub duplicate: f64,
-    /// Probability that a packet is held back until one to three later packets were sent, for at most a millisecond.
+    /// Probability that a packet is held back until one to three later packets were sent, for at
+    /// most a millisecond.
     pub reorder: f64,
     /// Probability that one bit between BTH and ICRC is flipped.
     pub corrupt: f64,
     /// Time for which every packet is held back before it is sent.
     pub latency: Duration,
-    /// Seed of the random numbers. The same faults and the same sequence of packets give the same results.
+    /// Seed of the random numbers. The same faults and the same sequence of packets give the same
+    /// results.
     pub seed: u64,
 }
 
@@ -43,7 +45,8 @@ pub(crate) struct Fate {
     pub(crate) latency: Duration,
 }
 
-/// Random number generator that selects the faults of each packet, with the configured probabilities.
+/// Random number generator that selects the faults of each packet, with the configured
+/// probabilities.
 #[derive(Debug)]
 pub(crate) struct FaultGenerator {
     faults: NetworkFaults,
@@ -62,8 +65,9 @@ impl FaultGenerator {
         self.faults
     }
 
-    /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number of random numbers, so
-    /// that a change of one fault's probability does not affect the other faults.
+    /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number
+    /// of random numbers, so that a change of one fault's probability does not affect the other
+    /// faults.
     pub(crate) fn fate(&mut self, len: usize) -> Fate {
         let lost = self.draw(self.faults.loss);
         let doubled = self.draw(self.faults.duplicate);
@@ -89,8 +93,8 @@ impl FaultGenerator {
         drawn < part
     }
 
-    /// Returns the next random number, by SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-    /// 2014).
+    /// Returns the next random number, by SplitMix64 (Steele, Lea, Flood: Fast splittable
+    /// pseudorandom number generators, 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -146,7 +150,8 @@ mod tests {
         };
         let fates = fates(faults);
         let count = |what: fn(&Fate) -> bool| fates.iter().filter(|fate| what(fate)).count();
-        // The seed is fixed, so these numbers are the same in each run. They are within nine standard deviations of the mean.
+        // The seed is fixed, so these numbers are the same in each run. They are within nine
+        // standard deviations of the mean.
         assert!((730..1270).contains(&count(|fate| fate.lost)));
         assert_eq!(count(|fate| fate.doubled), 10_000);
         assert!((4550..5450).contains(&count(|fate| fate.overtaken > 0)));

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum PanicPoint {
-    /// While a queue pair receives packets. The thread holds the locks of the receiver and of the queue pair.
+    /// While a queue pair receives packets. The thread holds the locks of the receiver and of the
+    /// queue pair.
     Receive,
     /// While a request is posted. The thread holds the lock of the queue pair.
     Post,
@@ -14,7 +15,8 @@ pub enum PanicPoint {
 
 static ASKED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Makes the next thread of this process that reaches `point` panic. Threads that reach the point later do not panic.
+/// Makes the next thread of this process that reaches `point` panic. Threads that reach the point
+/// later do not panic.
 pub fn panic_at(point: PanicPoint) {
     ASKED[point as usize].store(true, Ordering::SeqCst);
 }

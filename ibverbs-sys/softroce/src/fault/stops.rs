@@ -10,23 +10,26 @@ use rustix::process::{Signal, getpid, kill_process};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum StopPoint {
-    /// Before bytes of a message are copied from the memory of another process. The copy is already marked as in
-    /// progress, and the other process has permitted it.
+    /// Before bytes of a message are copied from the memory of another process. The copy is already
+    /// marked as in progress, and the other process has permitted it.
     Copy,
-    /// After bytes of a message were copied from the memory of another process, and before the message is accepted.
+    /// After bytes of a message were copied from the memory of another process, and before the
+    /// message is accepted.
     Copied,
 }
 
-/// For each point, the number of times that threads must still pass it until the process stops; 0 if no stop is
-/// requested.
+/// For each point, the number of times that threads must still pass it until the process stops; 0
+/// if no stop is requested.
 static REMAINING_PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Makes the process stop itself once, when its threads pass `point` for the `passes`th time from now on.
+/// Makes the process stop itself once, when its threads pass `point` for the `passes`th time from
+/// now on.
 pub fn stop_at(point: StopPoint, passes: u64) {
     REMAINING_PASSES[point as usize].store(passes, Ordering::SeqCst);
 }
 
-/// Counts that a thread passes `point`. Stops the process if [`stop_at`] has requested a stop at this pass.
+/// Counts that a thread passes `point`. Stops the process if [`stop_at`] has requested a stop at
+/// this pass.
 pub(crate) fn pass(point: StopPoint) {
     let left = &REMAINING_PASSES[point as usize];
     if left.load(Ordering::Relaxed) == 0 {
@@ -37,7 +40,8 @@ pub(crate) fn pass(point: StopPoint) {
     if before == Ok(1) {
         let sent = kill_process(getpid(), Signal::STOP);
         sent.expect("a process may stop itself");
-        // Another thread may handle the signal first, so this thread waits until it is stopped, too.
+        // Another thread may handle the signal first, so this thread waits until it is stopped,
+        // too.
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -12,7 +12,8 @@ macro_rules! verbs {
             /// All verbs, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$verb,)*];
 
-            /// Returns the verb's name without the prefix `ibv_`. The extended form of a verb counts as the same verb.
+            /// Returns the verb's name without the prefix `ibv_`. The extended form of a verb
+            /// counts as the same verb.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$verb => $name,)*
@@ -77,8 +78,9 @@ verbs! {
 }
 
 impl Verb {
-    /// Returns whether the verb fails after the device has failed. All verbs fail except queries, destruction, polling, and
-    /// posting to a queue pair, which flushes the requests. `ibv_modify_qp` fails depending on the requested state.
+    /// Returns whether the verb fails after the device has failed. All verbs fail except queries,
+    /// destruction, polling, and posting to a queue pair, which flushes the requests.
+    /// `ibv_modify_qp` fails depending on the requested state.
     pub(super) const fn needs_device(self) -> bool {
         !matches!(
             self,
@@ -123,8 +125,8 @@ impl Verb {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Parses an error number, given as a name such as `ENOMEM` or as a decimal number. Returns `None` if `name` is
-    /// neither.
+    /// Parses an error number, given as a name such as `ENOMEM` or as a decimal number. Returns
+    /// `None` if `name` is neither.
     pub fn named(name: &str) -> Option<Self> {
         let known = ERRNO_NAMES
             .iter()

@@ -42,7 +42,8 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// Consumes one byte of the input, and returns the byte modulo `end`, which must be at most 256.
+    /// Consumes one byte of the input, and returns the byte modulo `end`, which must be at most
+    /// 256.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
     }

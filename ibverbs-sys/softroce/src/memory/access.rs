@@ -7,11 +7,12 @@ use crate::proto::AccessFlags;
 /// `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
 const OPTIONAL_FLAGS: u32 = 0x3ff0_0000;
 
-/// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores optional flags.
+/// Checks the access flags `bits` of a memory region (`ibv_reg_mr(3)`), and converts them. Ignores
+/// optional flags.
 ///
 /// # Errors
-/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not support; [`Refusal::Invalid`] for
-/// unknown flags and invalid combinations.
+/// [`Refusal::Unsupported`] for flushes to persistent memory, which this device does not support;
+/// [`Refusal::Invalid`] for unknown flags and invalid combinations.
 pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     let needed = bits & !OPTIONAL_FLAGS;
     let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
@@ -30,9 +31,9 @@ pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
     Ok(access)
 }
 
-/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access only to peers, so flags
-/// that do not concern peers have no effect, as for NICs and for the kernel's device. Unknown flags are kept: the bind is
-/// posted with them and fails.
+/// Converts the access flags `bits` of a memory window (`ibv_bind_mw(3)`). A window grants access
+/// only to peers, so flags that do not concern peers have no effect, as for NICs and for the
+/// kernel's device. Unknown flags are kept: the bind is posted with them and fails.
 pub fn window_access(bits: u32) -> AccessFlags {
     let without_effect = AccessFlags::LOCAL_WRITE
         | AccessFlags::MW_BIND

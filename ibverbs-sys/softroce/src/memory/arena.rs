@@ -16,17 +16,17 @@ use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
 use crate::descriptor::Descriptor;
 
-/// An arena: an in-memory file from which the device allocates memory for regions (`ibv_alloc_buf`). Peer processes of
-/// the same host can map parts of the file.
+/// An arena: an in-memory file from which the device allocates memory for regions
+/// (`ibv_alloc_buf`). Peer processes of the same host can map parts of the file.
 ///
-/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A [`Block`] is an
-/// allocated range within a segment. The pages of a block are allocated and zeroed together with the block. They are
-/// returned to the system when the last reference to the block is dropped: that of the code that allocated it, or of a
-/// region that was registered in it.
+/// The file grows by segments. Each segment is a single mapping, in this process and in peers. A
+/// [`Block`] is an allocated range within a segment. The pages of a block are allocated and zeroed
+/// together with the block. They are returned to the system when the last reference to the block is
+/// dropped: that of the code that allocated it, or of a region that was registered in it.
 ///
-/// The file is sealed against shrinking, so a process can access all of a mapping without a fault. A peer can write to all of
-/// the file. Only dumpable processes of the same user become peers, because the kernel usually lets such a process write to this
-/// process's memory anyway.
+/// The file is sealed against shrinking, so a process can access all of a mapping without a fault.
+/// A peer can write to all of the file. Only dumpable processes of the same user become peers,
+/// because the kernel usually lets such a process write to this process's memory anyway.
 pub struct Arena {
     file: Descriptor,
     state: Mutex<State>,
@@ -56,19 +56,20 @@ pub struct Block {
     segment: Range<u64>,
 }
 
-/// Location of bytes in the file of an [`Arena`]. A peer process of the same host that has the location and the file's
-/// descriptor can map the bytes.
+/// Location of bytes in the file of an [`Arena`]. A peer process of the same host that has the
+/// location and the file's descriptor can map the bytes.
 ///
-/// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes when the block is dropped,
-/// because the arena then reuses them.
+/// Code that passes a location to a peer must ensure that the peer no longer accesses the bytes
+/// when the block is dropped, because the arena then reuses them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaLocation {
     /// Offset of the first byte in the file.
     pub offset: u64,
     /// Number of bytes at this location.
     pub length: u64,
-    /// Range in the file of the segment that contains the bytes. A peer should map the segment as a whole, as this process
-    /// does. The segment may also contain other blocks. Its start and end are multiples of 2 MiB.
+    /// Range in the file of the segment that contains the bytes. A peer should map the segment as a
+    /// whole, as this process does. The segment may also contain other blocks. Its start and end
+    /// are multiples of 2 MiB.
     pub segment: Range<u64>,
 }
 
@@ -94,8 +95,8 @@ impl Arena {
         }))
     }
 
-    /// Allocates a block of at least `length` zeroed bytes. The block is aligned to a page, or to a huge page if it is at
-    /// least as long as a huge page.
+    /// Allocates a block of at least `length` zeroed bytes. The block is aligned to a page, or to a
+    /// huge page if it is at least as long as a huge page.
     pub fn allocate(self: &Arc<Self>, length: usize) -> Result<Arc<Block>, Refusal> {
         let length = length
             .checked_next_multiple_of(segment::page_size())
@@ -120,7 +121,8 @@ impl Arena {
             let (_, block) = state.blocks.range(..=address).next_back()?;
             block.upgrade()?
         };
-        // This runs after the lock is released: if the block has no other user, dropping it here takes the lock.
+        // This runs after the lock is released: if the block has no other user, dropping it here
+        // takes the lock.
         block.place(address, length).is_some().then_some(block)
     }
 
@@ -163,7 +165,8 @@ impl Arena {
         if end > segment::file_size_limit() || !self.file.check() {
             return Err(Refusal::Exhausted);
         }
-        // The mapping is made first, because it is more likely to fail, and the file cannot be shortened afterwards.
+        // The mapping is made first, because it is more likely to fail, and the file cannot be
+        // shortened afterwards.
         let segment = Segment::map(self.file.as_fd(), state.end, size);
         let segment = segment.map_err(|_| Refusal::Exhausted)?;
         rustix::fs::ftruncate(&self.file, end).map_err(|_| Refusal::Exhausted)?;
@@ -182,7 +185,8 @@ impl Arena {
         let mut state = self.state.lock();
         state.blocks.remove(&block.address);
         if !is_empty {
-            // The block is not reused, because its old contents must not be visible to the next owner.
+            // The block is not reused, because its old contents must not be visible to the next
+            // owner.
             return;
         }
         let mut parts = state.segments.iter();
@@ -217,8 +221,9 @@ impl fmt::Debug for Arena {
 }
 
 impl ArenaSegment {
-    /// Allocates a block of `length` bytes, aligned to `align`, in this segment. Returns the block's address, its
-    /// offset in the file, and the file range of the segment, or `None` if the segment has no such free range.
+    /// Allocates a block of `length` bytes, aligned to `align`, in this segment. Returns the
+    /// block's address, its offset in the file, and the file range of the segment, or `None` if the
+    /// segment has no such free range.
     fn allocate(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
         let start = self.free.allocate(length, align)?;
         let segment = self.segment.place();
@@ -243,8 +248,8 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they are not inside the
-    /// block.
+    /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they
+    /// are not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;
@@ -272,7 +277,8 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Returns the number of bytes of memory and swap that are available to programs, or `None` if the system does not report it.
+/// Returns the number of bytes of memory and swap that are available to programs, or `None` if the
+/// system does not report it.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = |name: &str| -> Option<u64> {

@@ -1,24 +1,30 @@
-//! Direct accesses to the program's memory. The only other module that accesses it is [`kernel`](super::kernel), through system
-//! calls.
+//! Direct accesses to the program's memory. The only other module that accesses it is
+//! [`kernel`](super::kernel), through system calls.
 //!
-//! Other threads and peers may read and write the same bytes concurrently: many programs wait for a message by polling its last
-//! byte, instead of a completion queue. So this module never makes references to such memory, and each access is a single
-//! instruction of the [`guarded`](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
-//! behaviour in this library. An access to memory that is not mapped any more returns an error.
+//! Other threads and peers may read and write the same bytes concurrently: many programs wait for a
+//! message by polling its last byte, instead of a completion queue. So this module never makes
+//! references to such memory, and each access is a single instruction of the
+//! [`guarded`](super::guarded) accesses. A race gives a mix of old and new values, and never
+//! undefined behaviour in this library. An access to memory that is not mapped any more returns an
+//! error.
 //!
-//! A copy proceeds in ascending order, uses the largest aligned access each time, and makes its last access with
-//! `Release`: a thread that sees the last bytes sees the whole message. Eight aligned bytes are a single access.
+//! A copy proceeds in ascending order, uses the largest aligned access each time, and makes its
+//! last access with `Release`: a thread that sees the last bytes sees the whole message. Eight
+//! aligned bytes are a single access.
 
 use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from memory at `address` to `out`. After an error, some of the bytes have been copied.
+/// Copies `out.len()` bytes from memory at `address` to `out`. After an error, some of the bytes
+/// have been copied.
 ///
 /// # Safety
-/// The bytes must be registered memory, or the caller must ensure that no references to them exist, except to atomics.
+/// The bytes must be registered memory, or the caller must ensure that no references to them exist,
+/// except to atomics.
 #[inline]
 pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing> {
     let to = out.as_mut_ptr().expose_provenance();
-    // SAFETY: the caller guarantees the conditions for `address`. `out` is an exclusive borrow of that many bytes.
+    // SAFETY: the caller guarantees the conditions for `address`. `out` is an exclusive borrow of
+    // that many bytes.
     unsafe {
         if out.len() == 8 && address.is_multiple_of(8) {
             guarded::copy_8::<false>(address, to)
@@ -28,25 +34,25 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the memory at `address`, in ascending order; the last access becomes visible after all others. After an
-/// error, some of the bytes have been copied.
+/// Copies `data` to the memory at `address`, in ascending order; the last access becomes visible
+/// after all others. After an error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes from `address` on must be registered memory, or the caller must ensure that no references to them exist, except to
-/// atomics.
+/// The bytes from `address` on must be registered memory, or the caller must ensure that no
+/// references to them exist, except to atomics.
 #[inline]
 pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     // SAFETY: the caller guarantees the conditions for `address`. `data` is only read.
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes from the address `from` to the address `to`, in ascending order; the last access becomes
-/// visible after all others. Bytes that are aligned in both ranges are copied by a single load and a single store.
-/// After an error, some of the bytes have been copied.
+/// Copies `length` bytes from the address `from` to the address `to`, in ascending order; the last
+/// access becomes visible after all others. Bytes that are aligned in both ranges are copied by a
+/// single load and a single store. After an error, some of the bytes have been copied.
 ///
 /// # Safety
-/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist,
-/// except to atomics.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references
+/// to them exist, except to atomics.
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     // SAFETY: the caller guarantees the conditions for both ranges.
@@ -59,13 +65,13 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies `length` bytes from the address `from` to the address `to` by the largest aligned accesses. With `OUTWARD`,
-/// accesses are aligned in the target, and the last access becomes visible last. Otherwise accesses are aligned in the
-/// source.
+/// Copies `length` bytes from the address `from` to the address `to` by the largest aligned
+/// accesses. With `OUTWARD`, accesses are aligned in the target, and the last access becomes
+/// visible last. Otherwise accesses are aligned in the source.
 ///
 /// # Safety
-/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
-/// atomics.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references
+/// to them exist, except to atomics.
 #[inline(never)]
 unsafe fn copy_pieces<const OUTWARD: bool>(
     from: usize,
@@ -76,8 +82,8 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     while done < length {
         let (source, target, rest) = (from + done, to + done, length - done);
         let size = access_size(if OUTWARD { target } else { source }, rest);
-        // SAFETY: the `size` bytes are inside the ranges, for which the caller guarantees the conditions. With `OUTWARD`, the
-        // target is aligned.
+        // SAFETY: the `size` bytes are inside the ranges, for which the caller guarantees the
+        // conditions. With `OUTWARD`, the target is aligned.
         done += unsafe {
             match size {
                 8 if rest > 8 => {
@@ -110,12 +116,13 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after a faster copy of all words has failed, in order to find whether the source or the
-/// target is not mapped. If the memory is mapped again meanwhile, copies all words.
+/// Copies words one by one, after a faster copy of all words has failed, in order to find whether
+/// the source or the target is not mapped. If the memory is mapped again meanwhile, copies all
+/// words.
 ///
 /// # Safety
-/// The bytes of each range must be registered memory, or the caller must ensure that no references to them exist, except to
-/// atomics. `length` must be a multiple of eight.
+/// The bytes of each range must be registered memory, or the caller must ensure that no references
+/// to them exist, except to atomics. `length` must be a multiple of eight.
 #[cold]
 unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     for offset in (0..length).step_by(8) {
@@ -125,11 +132,12 @@ unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing
     Ok(())
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
+/// word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The word must be registered memory, or the caller must ensure that no references to
-/// it exist, except to an atomic.
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller must
+/// ensure that no references to it exist, except to an atomic.
 pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     // SAFETY: the caller guarantees the conditions for `address`.
     unsafe { guarded::compare_swap(address, compare, swap) }
@@ -138,15 +146,15 @@ pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
 /// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The word must be registered memory, or the caller must ensure that no references to
-/// it exist, except to an atomic.
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller must
+/// ensure that no references to it exist, except to an atomic.
 pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     // SAFETY: the caller guarantees the conditions for `address`.
     unsafe { guarded::fetch_add(address, add) }
 }
 
-/// Returns the size in bytes of the largest access that is aligned at `address` and not longer than `length`. `length`
-/// must not be 0.
+/// Returns the size in bytes of the largest access that is aligned at `address` and not longer than
+/// `length`. `length` must not be 0.
 fn access_size(address: usize, length: usize) -> usize {
     let aligned = 1 << address.trailing_zeros().min(3);
     let fits = 1 << length.ilog2().min(3);
@@ -233,7 +241,8 @@ mod tests {
                 std::sync::atomic::fence(Ordering::Acquire);
                 last = flag[0];
                 span.read(1, &mut bytes).unwrap();
-                // Bytes of a later message may already be there; bytes of an earlier message may not.
+                // Bytes of a later message may already be there; bytes of an earlier message may
+                // not.
                 assert!(bytes.iter().all(|byte| *byte >= last), "{last}: {bytes:?}");
             }
         });

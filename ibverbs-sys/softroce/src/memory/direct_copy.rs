@@ -9,13 +9,13 @@ use super::Piece;
 use super::entries::{Entries, Found};
 use super::view::{View, pieces};
 
-/// Memory ranges of a message, in the order of its bytes. Each entry has the location of the first byte of a range, and
-/// the length of the range.
+/// Memory ranges of a message, in the order of its bytes. Each entry has the location of the first
+/// byte of a range, and the length of the range.
 type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
 
 impl View<'_> {
-    /// Checks that the queue pair of this view may read `length` bytes of a message, from byte `offset` on, by the
-    /// local keys in `list`.
+    /// Checks that the queue pair of this view may read `length` bytes of a message, from byte
+    /// `offset` on, by the local keys in `list`.
     pub(crate) fn check_local(
         &self,
         list: &[Segment],
@@ -29,9 +29,9 @@ impl View<'_> {
         })
     }
 
-    /// Copies `length` bytes of `message`, from byte `offset` on, from this view's memory to the memory `to` of `peer`,
-    /// a view of the same registry. The memory keys of both sides are looked up once, and cannot change during the
-    /// copy.
+    /// Copies `length` bytes of `message`, from byte `offset` on, from this view's memory to the
+    /// memory `to` of `peer`, a view of the same registry. The memory keys of both sides are looked
+    /// up once, and cannot change during the copy.
     pub(crate) fn copy_message(
         &self,
         message: Data<'_>,
@@ -79,8 +79,9 @@ impl View<'_> {
         })
     }
 
-    /// Copies `length` bytes from the memory `from` of the view `peer` to the segments `list` of a message in this
-    /// view, from byte `offset` on. The memory of the peer must permit remote reads.
+    /// Copies `length` bytes from the memory `from` of the view `peer` to the segments `list` of a
+    /// message in this view, from byte `offset` on. The memory of the peer must permit remote
+    /// reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],
@@ -97,7 +98,8 @@ impl View<'_> {
             let to = self
                 .find_local(entries, list, offset, length, true)
                 .ok_or(Misplaced::Here)?;
-            // The bytes flow from the peer to this side, so `copy` reports the faulty side the other way around.
+            // The bytes flow from the peer to this side, so `copy` reports the faulty side the
+            // other way around.
             copy(&from, &to).map_err(|fault| match fault {
                 Misplaced::Here => Misplaced::There,
                 Misplaced::There => Misplaced::Here,
@@ -105,9 +107,9 @@ impl View<'_> {
         })
     }
 
-    /// Calls `act` with the memory of `length` bytes of a message in the segments `list`, from byte `offset` on. The
-    /// memory stays registered until `act` returns. Returns `None` if the queue pair may not access the bytes. `write`
-    /// is set if `act` writes to the memory.
+    /// Calls `act` with the memory of `length` bytes of a message in the segments `list`, from byte
+    /// `offset` on. The memory stays registered until `act` returns. Returns `None` if the queue
+    /// pair may not access the bytes. `write` is set if `act` writes to the memory.
     #[inline]
     pub(crate) fn with_segments<T>(
         &self,
@@ -168,7 +170,8 @@ impl View<'_> {
     }
 }
 
-/// Copies the bytes of the memory ranges `from` to the memory ranges `to`, which have the same total length.
+/// Copies the bytes of the memory ranges `from` to the memory ranges `to`, which have the same
+/// total length.
 fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     let (mut sources, mut begin) = (from.iter(), 0);
     let mut source = sources.next();

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The memory regions and windows of a registry: checks of accesses that name them by keys, and binding of windows.
+//! The memory regions and windows of a registry: checks of accesses that name them by keys, and
+//! binding of windows.
 
 use super::region::{Region, offset};
 use super::table::Table;
@@ -21,7 +22,8 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access may use: the span of a region or window whose key was checked, and the offset in it.
+/// Memory that an access may use: the span of a region or window whose key was checked, and the
+/// offset in it.
 pub(super) struct Found<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first accessed byte in the span.
@@ -29,9 +31,9 @@ pub(super) struct Found<'a> {
 }
 
 impl Entries {
-    /// Returns the memory at `address` that a queue pair of the protection domain `domain` accesses by the local key
-    /// `key`, after checking the key and the bounds. If `write` is set, also checks that local write access is
-    /// permitted.
+    /// Returns the memory at `address` that a queue pair of the protection domain `domain` accesses
+    /// by the local key `key`, after checking the key and the bounds. If `write` is set, also
+    /// checks that local write access is permitted.
     #[inline]
     pub(super) fn local(
         &self,
@@ -56,8 +58,9 @@ impl Entries {
         })
     }
 
-    /// Returns the memory of a region or window that a peer accesses by the remote key `key` through a queue pair of
-    /// the protection domain `domain`, after checking the access rights and the bounds.
+    /// Returns the memory of a region or window that a peer accesses by the remote key `key`
+    /// through a queue pair of the protection domain `domain`, after checking the access rights and
+    /// the bounds.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -117,8 +120,8 @@ impl Entries {
         }
     }
 
-    /// Returns the address that requests use for the first byte of the region or bound window with the key `key`. Returns `None`
-    /// if no region or window has the key.
+    /// Returns the address that requests use for the first byte of the region or bound window with
+    /// the key `key`. Returns `None` if no region or window has the key.
     pub(super) fn start(&self, key: u32) -> Option<u64> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => Some(region.start),
@@ -133,8 +136,8 @@ impl Entries {
         }
     }
 
-    /// Binds a memory window. Returns the slot of the window (its number in the table). Returns `None`, and changes
-    /// nothing, if the binding is not permitted.
+    /// Binds a memory window. Returns the slot of the window (its number in the table). Returns
+    /// `None`, and changes nothing, if the binding is not permitted.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,
@@ -149,8 +152,8 @@ impl Entries {
             return None;
         }
         let kind = window.kind;
-        // A type 2 window must be unbound (IBTA o10-37.2.30), and cannot be bound to zero bytes (o10-37.2.40). Binding a type 1
-        // window to zero bytes unbinds it.
+        // A type 2 window must be unbound (IBTA o10-37.2.30), and cannot be bound to zero bytes
+        // (o10-37.2.40). Binding a type 1 window to zero bytes unbinds it.
         if kind == WindowKind::Type2 && (window.binding.is_some() || wanted.length == 0) {
             return None;
         }
@@ -164,8 +167,8 @@ impl Entries {
         };
         let peer_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let flushes = AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT;
-        // IBTA C10-72 to C10-75: the domain, the bind and write access flags, and the bounds. As with the kernel's device and
-        // with NICs, no window can be bound to a zero-based region.
+        // IBTA C10-72 to C10-75: the domain, the bind and write access flags, and the bounds. As
+        // with the kernel's device and with NICs, no window can be bound to a zero-based region.
         if region.domain != domain
             || !region.access.contains(AccessFlags::MW_BIND)
             || region.access.contains(AccessFlags::ZERO_BASED)
@@ -198,12 +201,13 @@ impl Entries {
         Some(number)
     }
 
-    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is bound through the
-    /// queue pair, or `None` if there is no such window.
+    /// Returns the slot (number in the table) of the type 2 window that has the key `key` and is
+    /// bound through the queue pair, or `None` if there is no such window.
     pub(super) fn bound_window(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
-            // A region cannot be invalidated: only regions of fast registrations can, which this device does not support.
+            // A region cannot be invalidated: only regions of fast registrations can, which this
+            // device does not support.
             return None;
         };
         let binding = window.binding.as_ref()?;
@@ -212,8 +216,8 @@ impl Entries {
         is_served.then_some(number)
     }
 
-    /// Returns the description of the region or window in the slot `number` for peer processes, or `None` if peers may
-    /// not access it.
+    /// Returns the description of the region or window in the slot `number` for peer processes, or
+    /// `None` if peers may not access it.
     pub(super) fn published(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -250,8 +254,9 @@ impl Entries {
     }
 }
 
-/// Returns the description of a range of a region for peer processes, or `None` if peers may not access it. `part` is
-/// the offset and the length of the range, and `start` is the address by which requests name its first byte.
+/// Returns the description of a range of a region for peer processes, or `None` if peers may not
+/// access it. `part` is the offset and the length of the range, and `start` is the address by which
+/// requests name its first byte.
 fn record(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {

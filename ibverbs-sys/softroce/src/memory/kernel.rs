@@ -1,5 +1,5 @@
-//! System calls that access the program's memory: a query of the mapping at an address, and copies that return an error for
-//! unmapped memory, instead of ending the program.
+//! System calls that access the program's memory: a query of the mapping at an address, and copies
+//! that return an error for unmapped memory, instead of ending the program.
 
 use std::fs::File;
 use std::mem;
@@ -10,7 +10,8 @@ use super::mapping::Mapping;
 use crate::descriptor::Descriptor;
 use crate::per_process::PerProcess;
 
-/// Copies memory at `address` to `out` by a system call. Returns `None` if not all bytes are readable.
+/// Copies memory at `address` to `out` by a system call. Returns `None` if not all bytes are
+/// readable.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_readv,
@@ -20,7 +21,8 @@ pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
     )
 }
 
-/// Copies `data` to memory at `address` by a system call. Returns `None` if not all bytes are writable.
+/// Copies `data` to memory at `address` by a system call. Returns `None` if not all bytes are
+/// writable.
 pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     transfer(
         libc::SYS_process_vm_writev,
@@ -32,11 +34,11 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
 
 /// Returns the mapping that contains `address`, or `None` if the address is not mapped.
 ///
-/// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if the kernel is older than 6.11,
-/// or if there is no `/proc`.
+/// The query takes half a microsecond; reading all of `/proc/self/maps` takes hundreds. Fails if
+/// the kernel is older than 6.11, or if there is no `/proc`.
 pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
-    /// Number of the ioctl `PROCMAP_QUERY` (`linux/fs.h`), which queries the mapping at an address: `_IOWR('f', 17,
-    /// struct procmap_query)`.
+    /// Number of the ioctl `PROCMAP_QUERY` (`linux/fs.h`), which queries the mapping at an address:
+    /// `_IOWR('f', 17, struct procmap_query)`.
     const PROCMAP_QUERY: libc::c_ulong = 0b11 << 30
         | (size_of::<Query>() as libc::c_ulong) << 16
         | (b'f' as libc::c_ulong) << 8
@@ -49,7 +51,8 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupport
         address,
         ..Query::default()
     };
-    // SAFETY: the descriptor is open. The kernel writes to the query only, whose size is in it; the fields for names are 0.
+    // SAFETY: the descriptor is open. The kernel writes to the query only, whose size is in it; the
+    // fields for names are 0.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if answer == 0 {
         return Ok(Some(Mapping {
@@ -65,12 +68,13 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, QueryUnsupport
     }
 }
 
-/// The opened `/proc/self/maps`. Each process needs its own file, because the file shows the mappings of the process
-/// that opened it.
+/// The opened `/proc/self/maps`. Each process needs its own file, because the file shows the
+/// mappings of the process that opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 
-/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, without closing it.
+/// In a child of `fork`, discards the `/proc/self/maps` file that the parent has opened, without
+/// closing it.
 pub(crate) fn reset_in_child() {
     MAPS.reset_in_child();
 }
@@ -110,8 +114,9 @@ fn transfer(call: libc::c_long, remote: usize, local: *mut u8, length: usize) ->
         iov_base: ptr::with_exposed_provenance_mut(remote),
         iov_len: length,
     };
-    // SAFETY: the kernel checks the addresses of `remote`. `local` describes a slice of this length, which only the call that
-    // reads `remote` writes to; the caller of that call passes an exclusive slice.
+    // SAFETY: the kernel checks the addresses of `remote`. `local` describes a slice of this
+    // length, which only the call that reads `remote` writes to; the caller of that call passes an
+    // exclusive slice.
     let copied = unsafe {
         libc::syscall(
             call,

@@ -4,9 +4,10 @@ use std::fs;
 
 use super::kernel::{self, QueryUnsupported};
 
-/// Returns whether the program's memory from `address` to `address + length` is mapped and readable, and also writable
-/// if `writable` is set. For a kernel device, the kernel checks this when it pins the pages of a region. Returns `true`
-/// if the check is not possible because there is no `/proc`.
+/// Returns whether the program's memory from `address` to `address + length` is mapped and
+/// readable, and also writable if `writable` is set. For a kernel device, the kernel checks this
+/// when it pins the pages of a region. Returns `true` if the check is not possible because there is
+/// no `/proc`.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     let address = address as u64;
     covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|QueryUnsupported| {
@@ -24,8 +25,8 @@ pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
     })
 }
 
-/// Returns whether contiguous mappings, all with the required protection, cover the `length` bytes at `address`.
-/// `mapping_at` returns the mapping at an address.
+/// Returns whether contiguous mappings, all with the required protection, cover the `length` bytes
+/// at `address`. `mapping_at` returns the mapping at an address.
 fn covers(
     mapping_at: impl Fn(u64) -> Result<Option<Mapping>, QueryUnsupported>,
     address: u64,
@@ -61,7 +62,8 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// Parses a line of `/proc/self/maps`, such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
+    /// Parses a line of `/proc/self/maps`, such as
+    /// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
@@ -126,7 +128,8 @@ mod tests {
         assert!(!is_mapped(8, 8, false));
     }
 
-    /// Checks that the kernel's query and `/proc/self/maps` return the same mapping, if the kernel supports the query.
+    /// Checks that the kernel's query and `/proc/self/maps` return the same mapping, if the kernel
+    /// supports the query.
     #[test]
     fn the_query_and_the_maps_file_agree() {
         let bytes = vec![0_u8; 1 << 20];
@@ -138,7 +141,8 @@ mod tests {
         let mut listed = maps.lines().filter_map(Mapping::parse);
         let listed = listed.find(|mapping| mapping.has(address)).unwrap();
         let answer = answer.unwrap();
-        // Start and end of the mapping are not compared: other threads may map adjacent memory meanwhile.
+        // Start and end of the mapping are not compared: other threads may map adjacent memory
+        // meanwhile.
         assert!(answer.has(address));
         assert_eq!(
             (answer.readable, answer.writable),

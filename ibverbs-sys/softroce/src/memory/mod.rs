@@ -1,11 +1,13 @@
-//! Registered memory: the regions and windows of a NIC, found by their keys, and copies from and to them.
+//! Registered memory: the regions and windows of a NIC, found by their keys, and copies from and to
+//! them.
 //!
-//! The program's memory is accessed only in `copy` and, by system calls, in `kernel`. All other modules only check
-//! access rights and ranges.
+//! The program's memory is accessed only in `copy` and, by system calls, in `kernel`. All other
+//! modules only check access rights and ranges.
 //!
-//! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file in this process, and peer
-//! processes of the same host can map it as well. To reach bytes, a peer needs their location in the file (a [`ArenaLocation`]) and the
-//! file's descriptor. The functions [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with
+//! Memory that the device allocates for regions ([`Arena`]) is in a file. `segment` maps the file
+//! in this process, and peer processes of the same host can map it as well. To reach bytes, a peer
+//! needs their location in the file (a [`ArenaLocation`]) and the file's descriptor. The functions
+//! [`Span::place`] (of a region), [`Registry::place`] (by a key), and [`Arena::find`] with
 //! [`Block::place`] (by an address) return such a location.
 //!
 //! `peers` is the interface to processes of the host that access regions and windows directly.

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! The interface of the [`Registry`](super::Registry) to processes of the host that access memory regions and windows
-//! directly. The registry publishes each region and window to these processes, and withdraws it before it changes or is
-//! removed.
+//! The interface of the [`Registry`](super::Registry) to processes of the host that access memory
+//! regions and windows directly. The registry publishes each region and window to these processes,
+//! and withdraws it before it changes or is removed.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ pub(crate) struct Published {
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
-    /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the domain may access
-    /// it.
+    /// The only queue pair through which the memory is accessible; `None` if all queue pairs of the
+    /// domain may access it.
     pub(crate) queue_pair: Option<u32>,
     /// Remote access rights that the region or window grants.
     pub(crate) access: AccessFlags,
@@ -35,35 +35,39 @@ pub(crate) struct Published {
 pub(crate) struct FilePlace {
     /// Offset of the first byte in the file.
     pub(crate) offset: u64,
-    /// Range in the file of the segment that contains the bytes. A peer maps the segment as a whole.
+    /// Range in the file of the segment that contains the bytes. A peer maps the segment as a
+    /// whole.
     pub(crate) segment: Range<u64>,
 }
 
-/// The peer processes of the host to which memory regions and windows are published. The published table has a record
-/// (slot) for each region and window.
+/// The peer processes of the host to which memory regions and windows are published. The published
+/// table has a record (slot) for each region and window.
 ///
 /// Registration, deregistration and window binding call these functions. Copies of data do not.
 pub(crate) trait Peers: Send + Sync {
-    /// Publishes a region or window in the record `slot` of the table, and replaces the previous content of the record.
-    /// Does not wait for peers that are still copying from or to the previous region or window.
+    /// Publishes a region or window in the record `slot` of the table, and replaces the previous
+    /// content of the record. Does not wait for peers that are still copying from or to the
+    /// previous region or window.
     fn publish(&self, slot: u32, region: &Published);
 
-    /// Removes the region or window in the record `slot` from the published table. Peers that have found it before may
-    /// still be copying from or to its memory.
+    /// Removes the region or window in the record `slot` from the published table. Peers that have
+    /// found it before may still be copying from or to its memory.
     fn retract(&self, slot: u32);
 
     /// Returns whether the record `slot` of the published table contains a region or window.
     fn is_published(&self, slot: u32) -> bool;
 
-    /// Waits until peers have finished all copies from and to memory whose records were removed before this call. Fails
-    /// with [`Busy`](Refusal::Busy) if a peer process was stopped during a copy and does not finish the copy in time.
+    /// Waits until peers have finished all copies from and to memory whose records were removed
+    /// before this call. Fails with [`Busy`](Refusal::Busy) if a peer process was stopped during a
+    /// copy and does not finish the copy in time.
     fn wait(&self) -> Result<(), Refusal>;
 
-    /// Begins or continues the withdrawal of the region or window in the record `slot` of the table: removes it from
-    /// the table, without waiting for peers that are still copying. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of the region or window in the record `slot` of the
+    /// table: removes it from the table, without waiting for peers that are still copying. Returns
+    /// the progress of the withdrawal.
     fn withdraw(&self, slot: u32) -> Withdrawal;
 
-    /// Cancels the pending withdrawal of the region or window in the record `slot` of the table. Returns `false` if no
-    /// withdrawal was pending.
+    /// Cancels the pending withdrawal of the region or window in the record `slot` of the table.
+    /// Returns `false` if no withdrawal was pending.
     fn cancel_withdrawal(&self, slot: u32) -> bool;
 }

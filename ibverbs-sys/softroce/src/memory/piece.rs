@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// Borrowed range of bytes, which are registered as memory or borrowed from this process for the lifetime `'a`. An
-/// access to bytes that are no longer mapped returns an error.
+/// Borrowed range of bytes, which are registered as memory or borrowed from this process for the
+/// lifetime `'a`. An access to bytes that are no longer mapped returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -29,21 +29,26 @@ impl<'a> Piece<'a> {
 
     /// Creates a writable memory range from a mutable slice of this process.
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
-        // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes may be written.
+        // SAFETY: the piece keeps the exclusive borrow, so no other references exist, and the bytes
+        // may be written.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Creates a writable memory range from words that other threads or processes may read and write at any time.
+    /// Creates a writable memory range from words that other threads or processes may read and
+    /// write at any time.
     pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
         let address = words.as_ptr().expose_provenance();
-        // SAFETY: `words` keeps the memory for `'a`, and atomics may be written through a shared reference.
+        // SAFETY: `words` keeps the memory for `'a`, and atomics may be written through a shared
+        // reference.
         unsafe { Self::new(address, size_of_val(words), true) }
     }
 
-    /// Creates a memory range of `length` bytes at `address`, which may be written if `writable` is set.
+    /// Creates a memory range of `length` bytes at `address`, which may be written if `writable` is
+    /// set.
     ///
     /// # Safety
-    /// While the piece exists, the bytes must be registered memory, or the caller must ensure that no references to them exist.
+    /// While the piece exists, the bytes must be registered memory, or the caller must ensure that
+    /// no references to them exist.
     #[inline]
     pub(super) unsafe fn new(address: usize, length: usize, writable: bool) -> Self {
         Self {
@@ -64,7 +69,8 @@ impl<'a> Piece<'a> {
         self.length
     }
 
-    /// Returns the total length in bytes of the memory ranges in `list`. Optimized for lists of one range.
+    /// Returns the total length in bytes of the memory ranges in `list`. Optimized for lists of one
+    /// range.
     #[inline]
     pub(crate) fn total(list: &[Self]) -> usize {
         match list {
@@ -73,7 +79,8 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns the memory ranges of the bytes `range`, counted over all bytes of the memory ranges in `list`.
+    /// Returns the memory ranges of the bytes `range`, counted over all bytes of the memory ranges
+    /// in `list`.
     #[inline]
     pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (range.start, range.len());
@@ -90,15 +97,16 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ, or if bytes are
-    /// unmapped or not writable.
+    /// Copies all bytes of this memory range to another one. Returns `None` if the lengths differ,
+    /// or if bytes are unmapped or not writable.
     #[inline]
     pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
         if !to.writable || self.length != to.length {
             return None;
         }
-        // SAFETY: the creators of both pieces guarantee that no references to the bytes exist, except to atomics, as long as
-        // the pieces exist. `to` may be written, and both pieces have `length` bytes.
+        // SAFETY: the creators of both pieces guarantee that no references to the bytes exist,
+        // except to atomics, as long as the pieces exist. `to` may be written, and both pieces have
+        // `length` bytes.
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
@@ -107,13 +115,14 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is shorter, not
-    /// writable, or unmapped.
+    /// Writes a word to the first eight bytes of the memory range. Returns `None` if the range is
+    /// shorter, not writable, or unmapped.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;
         }
-        // SAFETY: the creator of the piece guarantees that it may be written, and the word is inside the piece.
+        // SAFETY: the creator of the piece guarantees that it may be written, and the word is
+        // inside the piece.
         unsafe {
             let from = (&raw const word).expose_provenance();
             copy::copy(from, self.address, size_of::<u64>()).ok()

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Allocator of byte ranges. Stores the free ranges by their start, and merges adjacent free ranges.
+/// Allocator of byte ranges. Stores the free ranges by their start, and merges adjacent free
+/// ranges.
 #[derive(Debug)]
 pub(super) struct RangeAllocator {
     free: BTreeMap<usize, usize>,
@@ -18,8 +19,8 @@ impl RangeAllocator {
         }
     }
 
-    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two). Returns the start of the
-    /// allocated range, or `None` if no free range is long enough.
+    /// Allocates `length` bytes (not 0) at the first free multiple of `align` (a power of two).
+    /// Returns the start of the allocated range, or `None` if no free range is long enough.
     pub(super) fn allocate(&mut self, length: usize, align: usize) -> Option<usize> {
         let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
             let end = start + extent;
@@ -87,7 +88,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that allocated ranges do not overlap, and that all bytes are free after all ranges were freed.
+        /// Checks that allocated ranges do not overlap, and that all bytes are free after all
+        /// ranges were freed.
         #[test]
         fn no_range_is_allocated_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
             let mut extents = RangeAllocator::new(256);

@@ -1,9 +1,10 @@
 //! A lock for a value that is read for every message and rarely changed.
 //!
-//! A reader occupies a [lane](Lanes), a word of its own, by one atomic operation that usually meets no other thread. So
-//! readers do not slow each other down, as they would by the shared counter of a reader-writer lock. A writer first
-//! announces the change, and then waits until no lane is occupied. Either a reader finds the announcement, or the
-//! writer finds the reader's lane occupied and waits: see [`epoch`](crate::epoch).
+//! A reader occupies a [lane](Lanes), a word of its own, by one atomic operation that usually meets
+//! no other thread. So readers do not slow each other down, as they would by the shared counter of
+//! a reader-writer lock. A writer first announces the change, and then waits until no lane is
+//! occupied. Either a reader finds the announcement, or the writer finds the reader's lane occupied
+//! and waits: see [`epoch`](crate::epoch).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -47,8 +48,8 @@ pub(super) struct WriteGuard<'a, T> {
 /// Time between two checks of a writer whether readers have released their guards.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads that can read at the
-/// same time without waiting for each other. A power of two.
+/// Number of lanes (words that mark a read as in progress), which is the maximum number of threads
+/// that can read at the same time without waiting for each other. A power of two.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {
@@ -60,9 +61,10 @@ impl<T> ReadMostly<T> {
         }
     }
 
-    /// Locks the value for reading. The guard should be held for a short time only, because writers wait for it. `hint`
-    /// selects the lane that is tried first, so threads should pass different values. A thread must not call this
-    /// function while it holds a guard: if a writer is waiting, the thread would deadlock.
+    /// Locks the value for reading. The guard should be held for a short time only, because writers
+    /// wait for it. `hint` selects the lane that is tried first, so threads should pass different
+    /// values. A thread must not call this function while it holds a guard: if a writer is waiting,
+    /// the thread would deadlock.
     #[inline]
     pub(super) fn read(&self, hint: u32) -> ReadGuard<'_, T> {
         let lane = Lanes(&self.lanes).enter(hint as usize);
@@ -71,8 +73,8 @@ impl<T> ReadMostly<T> {
             return self.read_later(lane);
         }
         ReadGuard {
-            // SAFETY: a writer waits until this lane is left before it returns the guard, or it has set `changing` before,
-            // which was checked above.
+            // SAFETY: a writer waits until this lane is left before it returns the guard, or it has
+            // set `changing` before, which was checked above.
             value: unsafe { &*self.lock.data_ptr() },
             _hold: ReaderLock::Lane(lane),
         }
@@ -95,7 +97,8 @@ impl<T> ReadMostly<T> {
         self.changing.store(true, Ordering::Relaxed);
         let lanes = Lanes(&self.lanes);
         lanes.occupied().wait(lanes, || {
-            // A reader may hold its guard during a long copy, and may need the processor of this thread.
+            // A reader may hold its guard during a long copy, and may need the processor of this
+            // thread.
             thread::sleep(CHECK_INTERVAL);
             false
         });
@@ -163,7 +166,8 @@ mod tests {
         assert!(readings.iter().all(|reading| **reading == 1));
     }
 
-    /// Checks that readers see no incomplete change, and that the value does not change while they read.
+    /// Checks that readers see no incomplete change, and that the value does not change while they
+    /// read.
     #[test]
     fn no_thread_reads_during_a_change() {
         const CHANGES: u64 = 2_000;

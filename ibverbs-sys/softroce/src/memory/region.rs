@@ -18,7 +18,8 @@ pub struct RegionAttributes {
     pub access: AccessFlags,
 }
 
-/// New attributes of a region that is registered again (`ibv_rereg_mr`). An attribute that is `None` stays unchanged.
+/// New attributes of a region that is registered again (`ibv_rereg_mr`). An attribute that is
+/// `None` stays unchanged.
 #[derive(Debug, Default)]
 pub struct RegionChange {
     /// New protection domain.
@@ -43,16 +44,16 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Returns the offset in the region of the `length` bytes that requests address by `address`. Returns `None` if
-    /// they are not all inside the region.
+    /// Returns the offset in the region of the `length` bytes that requests address by `address`.
+    /// Returns `None` if they are not all inside the region.
     #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }
 }
 
-/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`. Returns `None` if they are
-/// not all inside.
+/// Returns the offset of the `length` bytes at `address` within the `size` bytes at `start`.
+/// Returns `None` if they are not all inside.
 pub(super) fn offset(start: u64, size: u64, address: u64, length: u64) -> Option<u64> {
     let offset = address.checked_sub(start)?;
     (offset <= size && length <= size - offset).then_some(offset)

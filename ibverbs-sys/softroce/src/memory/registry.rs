@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The registry of all memory regions and windows of a NIC: registration, changes, and deregistration.
+//! The registry of all memory regions and windows of a NIC: registration, changes, and
+//! deregistration.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +23,9 @@ use super::{
 
 /// All memory regions and windows of a NIC.
 ///
-/// A copy holds a read lock from the check of its memory key until its last byte is copied. Registration,
-/// deregistration and other changes wait for these locks. So when a deregistration has returned, no copy uses the
-/// region, and none can begin.
+/// A copy holds a read lock from the check of its memory key until its last byte is copied.
+/// Registration, deregistration and other changes wait for these locks. So when a deregistration
+/// has returned, no copy uses the region, and none can begin.
 pub struct Registry {
     entries: ReadMostly<Entries>,
     /// Number of bytes of allocated device memory.
@@ -38,9 +39,9 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
-    /// Returns the memory of `segment` that a queue pair of the protection domain `domain` accesses, writable if
-    /// `write` is set. Returns `None` if the access is not permitted, or if the memory may be unmapped (on-demand
-    /// regions).
+    /// Returns the memory of `segment` that a queue pair of the protection domain `domain`
+    /// accesses, writable if `write` is set. Returns `None` if the access is not permitted, or if
+    /// the memory may be unmapped (on-demand regions).
     #[inline]
     pub(crate) fn piece(
         &self,
@@ -64,7 +65,8 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Creates a registry without regions and windows, and installs the signal handler for faults in registered memory.
+    /// Creates a registry without regions and windows, and installs the signal handler for faults
+    /// in registered memory.
     pub fn new() -> Self {
         guarded::install();
         let entries = Entries {
@@ -80,26 +82,27 @@ impl Registry {
         }
     }
 
-    /// Returns the arena (shared file) from which memory for regions is allocated, and creates it at the first call.
-    /// Returns `None` if the system does not support in-memory files.
+    /// Returns the arena (shared file) from which memory for regions is allocated, and creates it
+    /// at the first call. Returns `None` if the system does not support in-memory files.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Sets the peer processes of the same host to which all regions and windows are published. Must be called before
-    /// the first registration.
+    /// Sets the peer processes of the same host to which all regions and windows are published.
+    /// Must be called before the first registration.
     pub(crate) fn set_peers(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that is added to the index of a region or window in the table to form the index in its memory
-    /// key.
+    /// Returns the number that is added to the index of a region or window in the table to form the
+    /// index in its memory key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
 
-    /// Publishes the region or window in the slot `slot` of the table to peer processes. If the slot is empty, or peers
-    /// may not access its content, removes the slot from the published table.
+    /// Publishes the region or window in the slot `slot` of the table to peer processes. If the
+    /// slot is empty, or peers may not access its content, removes the slot from the published
+    /// table.
     fn publish(&self, entries: &Entries, slot: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -110,11 +113,12 @@ impl Registry {
         }
     }
 
-    /// Withdraws the region or window in the slot `slot` of the table from peer processes, and waits until no peer uses
-    /// it any more. Takes no lock during the wait, which may be long.
+    /// Withdraws the region or window in the slot `slot` of the table from peer processes, and
+    /// waits until no peer uses it any more. Takes no lock during the wait, which may be long.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then published again.
+    /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then
+    /// published again.
     fn vacate(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());
@@ -130,8 +134,9 @@ impl Registry {
         result
     }
 
-    /// Returns the location in the arena's file of the bytes of the region with the key `key`, and the block that contains
-    /// them. Returns `None` if there is no such region, or if its memory is not in the arena; see [`Span::place`].
+    /// Returns the location in the arena's file of the bytes of the region with the key `key`, and
+    /// the block that contains them. Returns `None` if there is no such region, or if its memory is
+    /// not in the arena; see [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, ArenaLocation)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -139,7 +144,8 @@ impl Registry {
         Some((Arc::clone(block), place))
     }
 
-    /// Allocates `length` bytes of device memory. Fails if the total length would exceed the limit of the device.
+    /// Allocates `length` bytes of device memory. Fails if the total length would exceed the limit
+    /// of the device.
     pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
         self.device_memory
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -155,7 +161,8 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// Returns the memory that the queue pair with the number `queue_pair` and the protection domain `domain` can access.
+    /// Returns the memory that the queue pair with the number `queue_pair` and the protection
+    /// domain `domain` can access.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -186,8 +193,8 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Changes the attributes of the region with the key `key`. Returns the key of the region, which is new unless
-    /// `change.keeps_key` is set.
+    /// Changes the attributes of the region with the key `key`. Returns the key of the region,
+    /// which is new unless `change.keeps_key` is set.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
         if let Some((span, start)) = &change.translation {
             check_range(*start, span)?;
@@ -214,8 +221,8 @@ impl Registry {
         Ok(key)
     }
 
-    /// Withdraws the region with the key `key` from peer processes, after `check` has accepted it. Returns the write
-    /// lock on the entries, and the region's slot (number in the table).
+    /// Withdraws the region with the key `key` from peer processes, after `check` has accepted it.
+    /// Returns the write lock on the entries, and the region's slot (number in the table).
     fn withdraw_region(
         &self,
         key: u32,
@@ -238,10 +245,12 @@ impl Registry {
         }
     }
 
-    /// Deregisters a region (`ibv_dereg_mr(3)`). After the call, the device does not access the bytes any more.
+    /// Deregisters a region (`ibv_dereg_mr(3)`). After the call, the device does not access the
+    /// bytes any more.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is stopped during a copy.
+    /// [`Refusal::Busy`] if a window is bound to the region, or if a peer of the same host is
+    /// stopped during a copy.
     pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
         let check = |region: &Region| match region.windows {
             0 => Ok(()),
@@ -269,8 +278,8 @@ impl Registry {
         Ok(entries.table.key(number))
     }
 
-    /// Deallocates a memory window, and unbinds it if necessary. `key` may be the present key or any earlier key of the
-    /// window.
+    /// Deallocates a memory window, and unbinds it if necessary. `key` may be the present key or
+    /// any earlier key of the window.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
         let find = |entries: &Entries| {
             let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
@@ -288,8 +297,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise they would be
-    /// accessible through a later queue pair with the same number.
+    /// Unbinds the type 2 windows that are bound through a queue pair that is destroyed. Otherwise
+    /// they would be accessible through a later queue pair with the same number.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.write();
         if entries.windows == 0 {
@@ -306,17 +315,17 @@ impl Registry {
                 _ => None,
             })
             .collect();
-        // No wait for peers is necessary: they access type 2 windows only through this queue pair, which they do not use any
-        // more.
+        // No wait for peers is necessary: they access type 2 windows only through this queue pair,
+        // which they do not use any more.
         for &number in &bound {
             entries.unbind(number);
             self.publish(&entries, number);
         }
     }
 
-    /// Returns the address of the bytes in an on-demand region that requests address by `address` (`ibv_advise_mr(3)`).
-    /// Fails unless `key` is the key of such a region of the domain, the region contains the bytes, and, if `write` is
-    /// set, the bytes are writable.
+    /// Returns the address of the bytes in an on-demand region that requests address by `address`
+    /// (`ibv_advise_mr(3)`). Fails unless `key` is the key of such a region of the domain, the
+    /// region contains the bytes, and, if `write` is set, the bytes are writable.
     pub fn advise(
         &self,
         domain: DomainId,
@@ -346,22 +355,22 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`. The lock should be held for a
-    /// short time only, because threads that change the registry wait for it.
+    /// Locks the registry for reading by the queue pair with the number `queue_pair`. The lock
+    /// should be held for a short time only, because threads that change the registry wait for it.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))
     }
 
-    /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls `body` with the regions
-    /// and windows.
+    /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls
+    /// `body` with the regions and windows.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Begins or continues the withdrawal of a type 1 window from peer processes, because it is about to be bound
-    /// again. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of a type 1 window from peer processes, because it is
+    /// about to be bound again. Returns the progress of the withdrawal.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
@@ -373,14 +382,14 @@ impl Registry {
         })
     }
 
-    /// Begins or continues the withdrawal of a type 2 window from peer processes, because it is about to be
-    /// invalidated. Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of a type 2 window from peer processes, because it is
+    /// about to be invalidated. Returns the progress of the withdrawal.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.bound_window(domain, queue_pair, key))
     }
 
-    /// Begins or continues the withdrawal of the region or window whose slot (number in the table) `find` returns.
-    /// Returns the progress of the withdrawal.
+    /// Begins or continues the withdrawal of the region or window whose slot (number in the table)
+    /// `find` returns. Returns the progress of the withdrawal.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
@@ -399,7 +408,8 @@ impl Registry {
         withdrawal
     }
 
-    /// Publishes a window to peer processes again if it was withdrawn for a request that was not executed.
+    /// Publishes a window to peer processes again if it was withdrawn for a request that was not
+    /// executed.
     pub(crate) fn keep(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
@@ -410,21 +420,22 @@ impl Registry {
         }
     }
 
-    /// Returns the slot (number in the table) of the key `key`, without checking the tag (low byte of the key). Returns
-    /// `None` if the slot is empty.
+    /// Returns the slot (number in the table) of the key `key`, without checking the tag (low byte
+    /// of the key). Returns `None` if the slot is empty.
     #[cfg(test)]
     pub(crate) fn slot(&self, key: u32) -> Option<u32> {
         self.entries.read(0).table.slot_of(key)
     }
 
-    /// Returns whether the region or window in the slot `slot` of the table is published to peer processes.
+    /// Returns whether the region or window in the slot `slot` of the table is published to peer
+    /// processes.
     fn is_published(&self, slot: u32) -> bool {
         let peers = self.peers.get();
         peers.is_some_and(|peers| peers.is_published(slot))
     }
 
-    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1). The caller must have [withdrawn](Self::withdraw_window) the window
-    /// from peers.
+    /// Binds a memory window (IBTA 10.6.7.2, 11.4.1.1). The caller must have
+    /// [withdrawn](Self::withdraw_window) the window from peers.
     pub(super) fn bind(
         &self,
         domain: DomainId,
@@ -443,8 +454,9 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Unbinds a type 2 window (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw) the window from peers.
-    /// Returns `None` if no window with this key is bound through the queue pair, or if the window is still published.
+    /// Unbinds a type 2 window (IBTA 10.6.7.2.4). The caller must have [withdrawn](Self::withdraw)
+    /// the window from peers. Returns `None` if no window with this key is bound through the queue
+    /// pair, or if the window is still published.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.write();
         let number = entries.bound_window(domain, queue_pair, key)?;
@@ -467,7 +479,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do not wrap around.
+/// Checks that the addresses by which requests name a region's bytes, which begin at `start`, do
+/// not wrap around.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

@@ -10,11 +10,13 @@ use libc::c_void;
 
 use crate::descriptor::Opening;
 
-/// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are multiples of this size.
+/// Size of a huge page in bytes. The address and the length of each mapping of the arena's file are
+/// multiples of this size.
 pub(super) const HUGE: usize = 2 << 20;
 
-/// A mapping of a segment of the arena's file, readable and writable. Dropping this value unmaps the segment. Children
-/// of `fork` do not inherit the mapping, because they would write to the memory of their parent.
+/// A mapping of a segment of the arena's file, readable and writable. Dropping this value unmaps
+/// the segment. Children of `fork` do not inherit the mapping, because they would write to the
+/// memory of their parent.
 #[derive(Debug)]
 pub(super) struct Segment {
     start: NonNull<c_void>,
@@ -28,17 +30,20 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps `length` bytes of the arena's file from `offset` on. Both numbers must be multiples of [`HUGE`].
+    /// Maps `length` bytes of the arena's file from `offset` on. Both numbers must be multiples of
+    /// [`HUGE`].
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
-        // While this guard exists, no child is forked: a child must not inherit the mapping between the two system calls.
+        // While this guard exists, no child is forked: a child must not inherit the mapping between
+        // the two system calls.
         let _opening = Opening::begin();
         let room = length
             .checked_add(HUGE)
             .ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: the first mapping reserves addresses that the kernel chooses, enough for an aligned segment. The second
-        // mapping replaces a part of the reservation, and the rest is unmapped. No other memory is affected.
+        // SAFETY: the first mapping reserves addresses that the kernel chooses, enough for an
+        // aligned segment. The second mapping replaces a part of the reservation, and the rest is
+        // unmapped. No other memory is affected.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let reserved = mapped(libc::mmap(
@@ -102,19 +107,21 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: this `Segment` owns the mapping. The arena drops a segment only when none of its blocks exist.
+        // SAFETY: this `Segment` owns the mapping. The arena drops a segment only when none of its
+        // blocks exist.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
-/// Allocates all pages of a mapped range, with huge pages if possible. Fails if there is not enough memory. Pages that
-/// exist already keep their contents.
+/// Allocates all pages of a mapped range, with huge pages if possible. Fails if there is not enough
+/// memory. Pages that exist already keep their contents.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
     // SAFETY: allocating pages changes no byte.
     let answer = unsafe {
         if length >= HUGE {
-            // This is only a hint: without support for huge pages of shared memory, it has no effect.
+            // This is only a hint: without support for huge pages of shared memory, it has no
+            // effect.
             libc::madvise(start, length, libc::MADV_HUGEPAGE);
         }
         libc::madvise(start, length, libc::MADV_POPULATE_WRITE)
@@ -142,8 +149,8 @@ pub(super) fn page_size() -> usize {
     usize::try_from(size).expect("the system has pages")
 }
 
-/// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). A write beyond this size
-/// raises SIGXFSZ, which ends a process without a handler for it.
+/// Returns the maximum size in bytes of a file that this process creates (`RLIMIT_FSIZE`). A write
+/// beyond this size raises SIGXFSZ, which ends a process without a handler for it.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

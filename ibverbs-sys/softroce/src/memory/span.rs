@@ -26,8 +26,8 @@ enum Kind {
         /// Block that contains the bytes.
         block: Arc<Block>,
     },
-    /// Memory of the program that may be unmapped at times (on-demand region). System calls copy the bytes, and report
-    /// unmapped ones.
+    /// Memory of the program that may be unmapped at times (on-demand region). System calls copy
+    /// the bytes, and report unmapped ones.
     OnDemand,
     /// Device memory.
     Device {
@@ -38,7 +38,8 @@ enum Kind {
     Null,
 }
 
-/// Error: the bytes are not inside the span, not mapped, not writable, or not aligned for an atomic operation.
+/// Error: the bytes are not inside the span, not mapped, not writable, or not aligned for an atomic
+/// operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inaccessible;
 
@@ -49,7 +50,8 @@ impl Span {
     /// While the span or a clone of it exists, the caller must ensure that:
     /// - no references exist in this process to bytes that are written through the span;
     /// - if bytes of the span are unmapped, nothing else is mapped at their addresses;
-    /// - code that accesses the bytes concurrently does so atomically, or accepts the results that the C memory model allows.
+    /// - code that accesses the bytes concurrently does so atomically, or accepts the results that
+    ///   the C memory model allows.
     pub unsafe fn mapped(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -58,12 +60,12 @@ impl Span {
         }
     }
 
-    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns `None` if the range
-    /// is not inside the block.
+    /// Creates a span in memory that was allocated from the device's arena (shared file). Returns
+    /// `None` if the range is not inside the block.
     ///
     /// # Safety
-    /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or accepts the results that
-    /// the C memory model allows.
+    /// The caller must ensure that code that accesses the bytes concurrently does so atomically, or
+    /// accepts the results that the C memory model allows.
     pub unsafe fn allocated(block: &Arc<Block>, address: usize, length: u64) -> Option<Self> {
         block.place(address, length).map(|_| Self {
             address,
@@ -74,10 +76,12 @@ impl Span {
         })
     }
 
-    /// Creates a span of memory of the program in which bytes may be unmapped. Accesses to unmapped bytes fail.
+    /// Creates a span of memory of the program in which bytes may be unmapped. Accesses to unmapped
+    /// bytes fail.
     ///
     /// # Safety
-    /// The caller must ensure that no references exist in this process to bytes that are written through the span.
+    /// The caller must ensure that no references exist in this process to bytes that are written
+    /// through the span.
     pub unsafe fn on_demand(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -86,8 +90,8 @@ impl Span {
         }
     }
 
-    /// Creates a span of `length` bytes at `offset` of the device memory `memory`. Returns `None` if the range is not
-    /// inside the memory.
+    /// Creates a span of `length` bytes at `offset` of the device memory `memory`. Returns `None`
+    /// if the range is not inside the memory.
     pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then(|| Self {
@@ -118,7 +122,8 @@ impl Span {
         self.length
     }
 
-    /// Returns whether the span is memory of the program. Returns `false` for device memory and for the null region.
+    /// Returns whether the span is memory of the program. Returns `false` for device memory and for
+    /// the null region.
     pub fn is_program(&self) -> bool {
         matches!(
             self.kind,
@@ -126,8 +131,8 @@ impl Span {
         )
     }
 
-    /// Returns the location of the span in the arena's file, and the block that contains it. Returns `None` if the memory was
-    /// not allocated from the arena.
+    /// Returns the location of the span in the arena's file, and the block that contains it.
+    /// Returns `None` if the memory was not allocated from the arena.
     pub fn place(&self) -> Option<(&Arc<Block>, ArenaLocation)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
@@ -154,7 +159,8 @@ impl Span {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
-            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to them exist.
+            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to
+            // them exist.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
                 copy::read(address, out).map_err(|_| Inaccessible)
             },
@@ -170,7 +176,8 @@ impl Span {
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
-            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to them exist.
+            // SAFETY: the bytes are inside the span, whose creator guarantees that no references to
+            // them exist.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
                 copy::write(address, data).map_err(|_| Inaccessible)
             },
@@ -195,7 +202,8 @@ impl Span {
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
             ) => {
-                // SAFETY: the bytes are inside the spans, whose creators guarantee that no references to them exist.
+                // SAFETY: the bytes are inside the spans, whose creators guarantee that no
+                // references to them exist.
                 unsafe { copy::copy(from, place, length) }.map_err(|missing| match missing {
                     Missing::Source => Misplaced::Here,
                     Missing::Target => Misplaced::There,
@@ -218,15 +226,16 @@ impl Span {
         Ok(())
     }
 
-    /// Returns the `length` bytes at `offset` of the span as a [`Piece`] (borrowed memory range), writable if `write` is
-    /// set. Returns `None` if the bytes are not inside the span, or if they may be unmapped.
+    /// Returns the `length` bytes at `offset` of the span as a [`Piece`] (borrowed memory range),
+    /// writable if `write` is set. Returns `None` if the bytes are not inside the span, or if they
+    /// may be unmapped.
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
         match self.kind {
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {
-                // SAFETY: the bytes are inside the span, which the piece borrows. The span's creator guarantees that no
-                // references to them exist.
+                // SAFETY: the bytes are inside the span, which the piece borrows. The span's
+                // creator guarantees that no references to them exist.
                 Some(unsafe { Piece::new(address, length, write) })
             }
             Kind::OnDemand | Kind::Null => None,
@@ -261,8 +270,8 @@ impl Span {
         })
     }
 
-    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part with a buffer of
-    /// the same length, the offset of the part in the range, and the part.
+    /// Splits the memory range `piece` into parts of at most 1024 bytes. Calls `copy` for each part
+    /// with a buffer of the same length, the offset of the part in the range, and the part.
     #[cold]
     fn by_parts(
         &self,
@@ -279,7 +288,8 @@ impl Span {
         Ok(())
     }
 
-    /// Executes an atomic compare and swap on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic compare and swap on the eight bytes at `offset`. Returns their previous
+    /// value.
     pub(super) fn compare_swap(
         &self,
         offset: u64,
@@ -287,14 +297,17 @@ impl Span {
         swap: u64,
     ) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
-        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
+        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no
+        // references to it exist.
         unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
-    /// Executes an atomic fetch and add on the eight bytes at `offset`. Returns their previous value.
+    /// Executes an atomic fetch and add on the eight bytes at `offset`. Returns their previous
+    /// value.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
         let address = self.locate_word(offset)?;
-        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no references to it exist.
+        // SAFETY: the word is aligned and inside the span, whose creator guarantees that no
+        // references to it exist.
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
@@ -321,14 +334,15 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// Returns the address of the eight bytes at `offset` for an atomic operation. Fails if they are not inside the span, not
-    /// aligned or not mapped.
+    /// Returns the address of the eight bytes at `offset` for an atomic operation. Fails if they
+    /// are not inside the span, not aligned or not mapped.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {
             Kind::Null => return Err(Inaccessible),
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {}
-            // Without this check, the access would end the program on processors without guarded accesses.
+            // Without this check, the access would end the program on processors without guarded
+            // accesses.
             Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
                 return Err(Inaccessible);
             }

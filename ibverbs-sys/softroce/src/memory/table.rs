@@ -5,25 +5,28 @@ use std::collections::VecDeque;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// A table of objects, which memory keys name. A key consists of an index (24 bits), which determines a slot of the
-/// table, and a tag (the low byte). The tag changes with every use of the slot, so the key of a removed object does not
-/// name a later object.
+/// A table of objects, which memory keys name. A key consists of an index (24 bits), which
+/// determines a slot of the table, and a tag (the low byte). The tag changes with every use of the
+/// slot, so the key of a removed object does not name a later object.
 ///
-/// Keys are unpredictable, even from other keys: the first index, the order of the indices in a block of slots, and the order
-/// of the tags are random. Slots are used in the order of their numbers: objects that are used one after the other are often
-/// adjacent in memory, so the processor prefetches them.
+/// Keys are unpredictable, even from other keys: the first index, the order of the indices in a
+/// block of slots, and the order of the tags are random. Slots are used in the order of their
+/// numbers: objects that are used one after the other are often adjacent in memory, so the
+/// processor prefetches them.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     /// Number that is added to each index in keys, so that keys differ between processes and runs.
     base: u32,
-    /// Generator of the random orders: of the indices in each block of slots, and of the tags of each slot.
+    /// Generator of the random orders: of the indices in each block of slots, and of the tags of
+    /// each slot.
     order: Permutation,
     slots: Vec<Slot<T>>,
-    /// For each index, the bits in which the index differs from the number of its slot. The index and the number are in the
-    /// same block, so only bits of the low byte differ. (LLVM 22 miscompiles an `or` that inserts a low byte.)
+    /// For each index, the bits in which the index differs from the number of its slot. The index
+    /// and the number are in the same block, so only bits of the low byte differ. (LLVM 22
+    /// miscompiles an `or` that inserts a low byte.)
     differences: Vec<u8>,
-    /// Numbers of the free slots. A slot is taken from the front and returned to the back, so it is reused as late as
-    /// possible.
+    /// Numbers of the free slots. A slot is taken from the front and returned to the back, so it is
+    /// reused as late as possible.
     free: VecDeque<u32>,
 }
 
@@ -37,18 +40,20 @@ struct Slot<T> {
     content: Option<T>,
 }
 
-/// Minimum number of free slots. If fewer are left, a block of slots is added: with few free slots, each would be
-/// reused often, and its tags would soon repeat.
+/// Minimum number of free slots. If fewer are left, a block of slots is added: with few free slots,
+/// each would be reused often, and its tags would soon repeat.
 const MIN_FREE_SLOTS: usize = 64;
 
 /// Number of slots that are added together. Their indices are in a random order.
 const BLOCK_SIZE: usize = 1 << 8;
 
-/// Bit that is set in the input of the random permutation for the order of a block's indices. Without this bit, the
-/// input is the number of a slot, and the permutation orders the tags of that slot.
+/// Bit that is set in the input of the random permutation for the order of a block's indices.
+/// Without this bit, the input is the number of a slot, and the permutation orders the tags of that
+/// slot.
 const BLOCK_ORDER_BIT: u32 = 1 << 31;
 
-/// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for "no key".
+/// Number of indices that a key can contain. Index 0 is never used, because programs use key 0 for
+/// "no key".
 const INDICES: u32 = 1 << 24;
 
 impl<T> Table<T> {
@@ -106,12 +111,13 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Assigns the next tag to the slot `number`, and returns the new key. A tag repeats only after all other tags of
-    /// the slot were used.
+    /// Assigns the next tag to the slot `number`, and returns the new key. A tag repeats only after
+    /// all other tags of the slot were used.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
-            // The program may have chosen the present tag (of a memory window). The next tag must differ from it.
+            // The program may have chosen the present tag (of a memory window). The next tag must
+            // differ from it.
             while slot.tag == before {
                 slot.turn = slot.turn.wrapping_add(1);
                 slot.tag = self.order.apply(number, slot.turn.into()) as u8;
@@ -136,7 +142,8 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// Returns the number of the slot of the key `key`, or `None` if the slot is empty. Does not check the tag.
+    /// Returns the number of the slot of the key `key`, or `None` if the slot is empty. Does not
+    /// check the tag.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let index = (key >> 8).checked_sub(self.base)?;
@@ -145,8 +152,8 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// Returns the number of the slot of the key `key`, and the object in the slot. Returns `None` if the slot is
-    /// empty, or if its tag differs from the tag in the key.
+    /// Returns the number of the slot of the key `key`, and the object in the slot. Returns `None`
+    /// if the slot is empty, or if its tag differs from the tag in the key.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -224,7 +231,8 @@ mod tests {
         }
     }
 
-    /// Checks that memory keys look random. Truly random keys would fail this test with a probability below 2^-60.
+    /// Checks that memory keys look random. Truly random keys would fail this test with a
+    /// probability below 2^-60.
     #[test]
     fn keys_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {

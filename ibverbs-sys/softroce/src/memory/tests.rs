@@ -64,7 +64,8 @@ impl Fixture {
         self.registry.allocate_window(self.domain, kind).unwrap()
     }
 
-    /// Returns a request to bind a window to the whole tested region, with the next key of the window.
+    /// Returns a request to bind a window to the whole tested region, with the next key of the
+    /// window.
     fn binding(&self, window: u32, access: AccessFlags) -> WindowBinding {
         WindowBinding {
             window,

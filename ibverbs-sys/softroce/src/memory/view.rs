@@ -13,8 +13,8 @@ use super::Registry;
 use super::entries::{Entries, Found};
 use super::span::Inaccessible;
 
-/// The memory that a queue pair can access: the regions and windows of its protection domain, except type 2 windows that are
-/// bound through other queue pairs.
+/// The memory that a queue pair can access: the regions and windows of its protection domain,
+/// except type 2 windows that are bound through other queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     registry: &'a Registry,
@@ -39,8 +39,9 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Returns the memory at `address` that this queue pair accesses by the local key `key`, after checking the key and
-    /// the bounds. If `write` is set, also checks that local write access is permitted.
+    /// Returns the memory at `address` that this queue pair accesses by the local key `key`, after
+    /// checking the key and the bounds. If `write` is set, also checks that local write access is
+    /// permitted.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -54,8 +55,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns the memory `remote` that a peer accesses through the queue pair, after checking that `access` is
-    /// permitted.
+    /// Returns the memory `remote` that a peer accesses through the queue pair, after checking that
+    /// `access` is permitted.
     #[inline]
     pub(super) fn remote<'e>(
         &self,
@@ -69,8 +70,8 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Returns whether a peer process that shares memory with this process can map the memory of all segments in
-    /// `list`. Such a peer copies from the memory without system calls.
+    /// Returns whether a peer process that shares memory with this process can map the memory of
+    /// all segments in `list`. Such a peer copies from the memory without system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {
@@ -82,8 +83,9 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Calls `visit` for each contiguous part of `length` bytes of a message, from `offset` on, with the memory of the
-    /// part, and the range of the part within the `length` bytes. If `write` is set, checks for local write access.
+    /// Calls `visit` for each contiguous part of `length` bytes of a message, from `offset` on,
+    /// with the memory of the part, and the range of the part within the `length` bytes. If `write`
+    /// is set, checks for local write access.
     #[inline]
     fn for_each_part(
         &self,
@@ -120,7 +122,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of a message in the segments `list`, from byte `offset` on, to the memory ranges `to`.
+    /// Copies `length` bytes of a message in the segments `list`, from byte `offset` on, to the
+    /// memory ranges `to`.
     pub(crate) fn copy_out(
         &self,
         list: &[Segment],
@@ -138,7 +141,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies the memory ranges `from` to `length` bytes of a message in the segments `list`, from byte `offset` on.
+    /// Copies the memory ranges `from` to `length` bytes of a message in the segments `list`, from
+    /// byte `offset` on.
     pub(crate) fn copy_in(
         &self,
         list: &[Segment],
@@ -156,8 +160,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory `to` that a request of a peer names. The memory
-    /// must permit remote writes.
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to` that a request of a
+    /// peer names. The memory must permit remote writes.
     pub(crate) fn copy_in_remote(
         &self,
         to: Remote,
@@ -367,7 +371,8 @@ impl Memory for View<'_> {
             let length = u64::from(length);
             (entries.remote(self.domain, self.queue_pair, key, address, length, access)).map(drop)
         })?;
-        // Earlier writes of all threads that this thread knows of are visible to a thread that sees the flush complete.
+        // Earlier writes of all threads that this thread knows of are visible to a thread that sees
+        // the flush complete.
         fence(Ordering::SeqCst);
         Ok(())
     }
@@ -401,8 +406,9 @@ impl Memory for View<'_> {
     }
 }
 
-/// Splits `length` bytes of a message, from `offset` on, at the boundaries of its segments. Returns the segment, the
-/// offset in the segment, and the number of bytes of each part. Skips empty segments, whose keys are not checked.
+/// Splits `length` bytes of a message, from `offset` on, at the boundaries of its segments. Returns
+/// the segment, the offset in the segment, and the number of bytes of each part. Skips empty
+/// segments, whose keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -18,12 +18,13 @@ pub(super) struct Bound {
     pub(super) all: Vec<Own>,
     /// Index of the port in the device's port range.
     pub(super) slot: u8,
-    /// UDP port of multicast groups: the same in all processes of a host that use a loopback address.
+    /// UDP port of multicast groups: the same in all processes of a host that use a loopback
+    /// address.
     pub(super) group_port: u16,
 }
 
-/// Binds the addresses and the UDP port that the configuration determines: the configured addresses, or else a loopback
-/// address and the addresses of the host.
+/// Binds the addresses and the UDP port that the configuration determines: the configured
+/// addresses, or else a loopback address and the addresses of the host.
 pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     if config.addresses.is_empty() {
         for name in config.interfaces.iter().flatten() {
@@ -60,9 +61,9 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
     Err(last)
 }
 
-/// Returns the addresses of the host that the device uses besides its loopback address: those of all interfaces that
-/// are up, or of the interfaces that the configuration names. Link-local addresses, which only hosts on the same
-/// network link can reach, are last.
+/// Returns the addresses of the host that the device uses besides its loopback address: those of
+/// all interfaces that are up, or of the interfaces that the configuration names. Link-local
+/// addresses, which only hosts on the same network link can reach, are last.
 pub(super) fn host_addresses(config: &Config) -> Vec<HostAddress> {
     used_addresses(config, &HostAddress::list())
 }
@@ -96,9 +97,9 @@ fn used_addresses(config: &Config, list: &[HostAddress]) -> Vec<HostAddress> {
     unique
 }
 
-/// Binds a loopback address of this process and the addresses `hosts` to the first port that is free on all of them. If
-/// no port is, binds to the port that is free on most of them, and reports the other addresses. `list` has all
-/// addresses of the host.
+/// Binds a loopback address of this process and the addresses `hosts` to the first port that is
+/// free on all of them. If no port is, binds to the port that is free on most of them, and reports
+/// the other addresses. `list` has all addresses of the host.
 fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io::Result<Bound> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     let mut best: Option<Bound> = None;
@@ -127,7 +128,8 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
                             break;
                         }
                     }
-                    // An IPv6 address whose uniqueness is being checked cannot be bound. The kernel reports the end of the check.
+                    // An IPv6 address whose uniqueness is being checked cannot be bound. The kernel
+                    // reports the end of the check.
                     Err(_) => {}
                 }
             }
@@ -200,15 +202,16 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
     Ok(Own::new(reserved, address, Some(host.interface.clone())))
 }
 
-/// Binds an address that need not be in `list`, the kernel's list of addresses: an address in 127/8, for example.
+/// Binds an address that need not be in `list`, the kernel's list of addresses: an address in
+/// 127/8, for example.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());
     Ok(Own::new(reserved, address, interface))
 }
 
-/// Returns the slots with their UDP ports. A slot is the index of a port in the device's port range, which begins at
-/// `base`.
+/// Returns the slots with their UDP ports. A slot is the index of a port in the device's port
+/// range, which begins at `base`.
 fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
     (0..address::PORT_SLOTS)
         .filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))

@@ -1,13 +1,13 @@
-//! Selection of datagrams that are passed to the kernel together, as one burst (a message that the kernel splits into
-//! datagrams, `UDP_SEGMENT`).
+//! Selection of datagrams that are passed to the kernel together, as one burst (a message that the
+//! kernel splits into datagrams, `UDP_SEGMENT`).
 
 #![forbid(unsafe_code)]
 
 use super::socket::{MAX_BURST_BYTES, MAX_BURST_DATAGRAMS};
 
-/// Returns the number of datagrams at the beginning of a list that can be sent as one burst. `sizes` has the sizes of
-/// the datagrams in bytes. All datagrams of a burst have the size of the first; only the last may be shorter. The
-/// result is at least 1 unless `sizes` is empty.
+/// Returns the number of datagrams at the beginning of a list that can be sent as one burst.
+/// `sizes` has the sizes of the datagrams in bytes. All datagrams of a burst have the size of the
+/// first; only the last may be shorter. The result is at least 1 unless `sizes` is empty.
 pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {

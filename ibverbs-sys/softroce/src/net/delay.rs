@@ -26,7 +26,8 @@ pub(super) struct Packet {
     pub(super) shipment: Shipment,
 }
 
-/// Packets that injected faults hold back, until a time or until a number of other packets have been sent.
+/// Packets that injected faults hold back, until a time or until a number of other packets have
+/// been sent.
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<Held>,
@@ -35,8 +36,8 @@ pub(super) struct Delay {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Held-back packets, ordered by the time at which each is due, then by arrival. Each comes with the number of
-    /// packets that must still be sent before it.
+    /// Held-back packets, ordered by the time at which each is due, then by arrival. Each comes
+    /// with the number of packets that must still be sent before it.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
     /// Number of packets that are held back until other packets have overtaken them.
     overtaken: usize,
@@ -56,8 +57,9 @@ impl Delay {
         &self.alarm
     }
 
-    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent. Returns `false`, and drops the
-    /// packet, if [`MAX_HELD_PACKETS`] packets are held back already.
+    /// Holds a packet back for `latency`, and until `overtaken` other packets have been sent.
+    /// Returns `false`, and drops the packet, if [`MAX_HELD_PACKETS`] packets are held back
+    /// already.
     pub(super) fn hold(&self, packet: Packet, overtaken: u8, now: Time, latency: Duration) -> bool {
         let mut held = self.held.lock();
         if held.packets.len() >= MAX_HELD_PACKETS {
@@ -71,15 +73,16 @@ impl Delay {
         let due = now + latency + patience;
         held.count += 1;
         let count = held.count;
-        // With a latency, packets are reordered by their due times, so packets that overtake are not counted.
+        // With a latency, packets are reordered by their due times, so packets that overtake are
+        // not counted.
         let overtaken = if latency.is_zero() { overtaken } else { 0 };
         held.overtaken += usize::from(overtaken > 0);
         held.packets.insert((due, count), (overtaken, packet));
         true
     }
 
-    /// Counts a sent packet. Removes and returns the held-back packets that have now been overtaken by enough other
-    /// packets. The caller must send them next.
+    /// Counts a sent packet. Removes and returns the held-back packets that have now been overtaken
+    /// by enough other packets. The caller must send them next.
     pub(super) fn pass(&self) -> Vec<Packet> {
         let mut held = self.held.lock();
         if held.overtaken == 0 {

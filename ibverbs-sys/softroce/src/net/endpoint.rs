@@ -33,14 +33,16 @@ pub(crate) enum GidKind {
 pub(crate) struct Endpoint {
     /// Socket that receives the packets.
     pub(crate) socket: Socket,
-    /// Index of the GID whose address the socket is bound to. For a multicast socket, index of the GID for which the group was
-    /// joined.
+    /// Index of the GID whose address the socket is bound to. For a multicast socket, index of the
+    /// GID for which the group was joined.
     pub(crate) gid: u8,
-    /// Index of the GID at which tunnelled packets arrive; `None` if the socket accepts no tunnelled packets.
+    /// Index of the GID at which tunnelled packets arrive; `None` if the socket accepts no
+    /// tunnelled packets.
     pub(crate) tunnelled: Option<u8>,
 }
 
-/// All sockets that currently receive packets: the port's own sockets, and the sockets of multicast groups.
+/// All sockets that currently receive packets: the port's own sockets, and the sockets of multicast
+/// groups.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
 

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The sockets and GIDs of the host's addresses: sockets are opened on demand, and GIDs follow the changes of the host.
+//! The sockets and GIDs of the host's addresses: sockets are opened on demand, and GIDs follow the
+//! changes of the host.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +11,8 @@ use super::network::Network;
 use crate::address;
 
 impl Network {
-    /// Opens the socket of the GID with the index `gid`, if it is not open. The device receives packets by the socket
-    /// from now on.
+    /// Opens the socket of the GID with the index `gid`, if it is not open. The device receives
+    /// packets by the socket from now on.
     pub(crate) fn activate(&self, gid: u8) {
         // If the socket cannot be opened, packets of the GID are discarded and counted.
         if self.open_socket(gid).is_ok_and(|opened| opened) {
@@ -19,7 +20,8 @@ impl Network {
         }
     }
 
-    /// Opens the sockets of all addresses, present and future ones, because a queue pair receives datagrams at all GIDs.
+    /// Opens the sockets of all addresses, present and future ones, because a queue pair receives
+    /// datagrams at all GIDs.
     pub(crate) fn receive_everywhere(&self) {
         if !self.receives_everywhere.swap(true, Ordering::SeqCst) {
             self.open_all();
@@ -32,8 +34,8 @@ impl Network {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads the kernel's reports about changes of the host's interfaces and addresses, and updates the GID table.
-    /// Returns whether the table has changed.
+    /// Reads the kernel's reports about changes of the host's interfaces and addresses, and updates
+    /// the GID table. Returns whether the table has changed.
     pub(crate) fn follow(&self) -> bool {
         let changes = self.changes.as_ref();
         let Some(port) = address::port_of_slot(self.base, self.slot()) else {
@@ -60,7 +62,8 @@ impl Network {
                         report_taken(host.ip, port);
                     }
                 }
-                // An IPv6 address whose uniqueness is being checked: the kernel reports the end of the check.
+                // An IPv6 address whose uniqueness is being checked: the kernel reports the end of
+                // the check.
                 Err(_) => {}
             }
         }
@@ -70,11 +73,12 @@ impl Network {
         has_changed
     }
 
-    /// Opens the socket of the GID with the index `gid`. Returns `false` if the socket is open already, or if there is
-    /// no such GID.
+    /// Opens the socket of the GID with the index `gid`. Returns `false` if the socket is open
+    /// already, or if there is no such GID.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
-        // Peers in 127/8 do not send to addresses of the host, and have no connections yet otherwise.
+        // Peers in 127/8 do not send to addresses of the host, and have no connections yet
+        // otherwise.
         let prepare = |socket: &_| self.prepare(socket, &[]);
         let Some(own) = self.table.open(gid.into(), buffer, prepare).transpose()? else {
             return Ok(false);

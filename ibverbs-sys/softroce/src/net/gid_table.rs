@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! The GID table of the port, and the address behind each GID.
 //!
-//! Queue pairs, packets and peers name a GID by its index. So an entry keeps its index and its GID as long as the process lives:
-//! the entry of an address that the host loses is only marked as absent, and becomes present again with the address. Threads
-//! read the table without a lock.
+//! Queue pairs, packets and peers name a GID by its index. So an entry keeps its index and its GID
+//! as long as the process lives: the entry of an address that the host loses is only marked as
+//! absent, and becomes present again with the address. Threads read the table without a lock.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -39,7 +39,8 @@ pub(super) struct Entry {
     pub(super) own: Arc<Own>,
 }
 
-/// An IP address and UDP port of this process, with a socket that is opened when the first queue pair uses the address.
+/// An IP address and UDP port of this process, with a socket that is opened when the first queue
+/// pair uses the address.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) local: SocketAddr,
@@ -72,7 +73,8 @@ impl Own {
         self.endpoint.get()
     }
 
-    /// Returns the index of the network interface that has the address, or 0 if no interface has it.
+    /// Returns the index of the network interface that has the address, or 0 if no interface has
+    /// it.
     pub(super) fn interface(&self) -> u32 {
         self.interface
             .lock()
@@ -80,7 +82,8 @@ impl Own {
             .map_or(0, |found| found.index)
     }
 
-    /// Returns the name of the network interface that has the address, or `None` if no interface has it.
+    /// Returns the name of the network interface that has the address, or `None` if no interface
+    /// has it.
     pub(super) fn interface_name(&self) -> Option<String> {
         let interface = self.interface.lock();
         interface.as_ref().map(|found| found.name.clone())
@@ -101,8 +104,8 @@ impl Own {
         self.is_present.load(Ordering::Relaxed)
     }
 
-    /// Records the network interface that has the address at present, or `None` if the host does not have the address.
-    /// Returns whether the host got or lost the address.
+    /// Records the network interface that has the address at present, or `None` if the host does
+    /// not have the address. Returns whether the host got or lost the address.
     pub(super) fn set_interface(&self, interface: Option<&Interface>) -> bool {
         if let Some(interface) = interface {
             *self.interface.lock() = Some(interface.clone());
@@ -120,20 +123,20 @@ impl Table {
         }
     }
 
-    /// Returns the entry with the index `index`, or `None` if there is none. The host need not have its address at
-    /// present.
+    /// Returns the entry with the index `index`, or `None` if there is none. The host need not have
+    /// its address at present.
     pub(super) fn get(&self, index: usize) -> Option<&Entry> {
         self.entries.get(index)?.get()
     }
 
-    /// Returns all entries in the order of their indices, including those whose addresses the host does not have at
-    /// present.
+    /// Returns all entries in the order of their indices, including those whose addresses the host
+    /// does not have at present.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map_while(OnceLock::get)
     }
 
-    /// Returns the index of the GID `gid`, or `None` if the table does not contain it. The host need not have the
-    /// address at present.
+    /// Returns the index of the GID `gid`, or `None` if the table does not contain it. The host
+    /// need not have the address at present.
     pub(super) fn position(&self, gid: Ipv6Addr) -> Option<u8> {
         let found = self.iter().position(|entry| entry.gid.address == gid)?;
         Some(found as u8)
@@ -146,8 +149,8 @@ impl Table {
         })
     }
 
-    /// Adds the GID of the address `own` and, if `is_tunnelled` is set, the GID at which the address receives tunnelled
-    /// packets. Returns `false`, and adds nothing, if the table is full.
+    /// Adds the GID of the address `own` and, if `is_tunnelled` is set, the GID at which the
+    /// address receives tunnelled packets. Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, own: Own, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();
@@ -179,8 +182,8 @@ impl Table {
         true
     }
 
-    /// Opens the socket of the GID with the index `index`. `prepare` sets the options of the socket. Returns `None` if
-    /// the socket is open already, or if there is no such GID.
+    /// Opens the socket of the GID with the index `index`. `prepare` sets the options of the
+    /// socket. Returns `None` if the socket is open already, or if there is no such GID.
     pub(super) fn open(
         &self,
         index: usize,
@@ -203,8 +206,8 @@ impl Table {
         }))
     }
 
-    /// Returns the index of the GID at which the address of the GID `gid` receives tunnelled packets, or `None` if the
-    /// address receives none.
+    /// Returns the index of the GID at which the address of the GID `gid` receives tunnelled
+    /// packets, or `None` if the address receives none.
     pub(super) fn tunnelled(&self, gid: u8) -> Option<u8> {
         let next = gid.checked_add(1)?;
         let entry = self.get(next.into())?;

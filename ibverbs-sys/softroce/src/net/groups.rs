@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the group on each network
-//! interface.
+//! Multicast groups in the network. While the NIC is a member of a group, it has a socket for the
+//! group on each network interface.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,12 +15,13 @@ use super::socket::Socket;
 use crate::address;
 use crate::config::Segmentation;
 
-/// Sockets of multicast groups, by the address of the group and the index of the network interface, each with the
-/// number of times that the group was joined.
+/// Sockets of multicast groups, by the address of the group and the index of the network interface,
+/// each with the number of times that the group was joined.
 pub(super) type Joined = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
 
 impl Network {
-    /// Makes the NIC join a multicast group. Each call must be matched by a call of [`leave`](Self::leave).
+    /// Makes the NIC join a multicast group. Each call must be matched by a call of
+    /// [`leave`](Self::leave).
     pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
         let wanted = self.group_addresses(group);
         if wanted.is_empty() {
@@ -59,7 +60,8 @@ impl Network {
         Ok(())
     }
 
-    /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's sockets are closed.
+    /// Reverses one call of [`join`](Self::join). After the last call for a group, the group's
+    /// sockets are closed.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
         for (at, _, own) in self.group_addresses(group) {
@@ -73,9 +75,9 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most one for each
-    /// network interface and IP version. Each comes with an address of this process on the interface, and the index of
-    /// the first GID of that address.
+    /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most
+    /// one for each network interface and IP version. Each comes with an address of this process on
+    /// the interface, and the index of the first GID of that address.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<Own>)> {
         let port = self.group_port;
         let of = |own: &Arc<Own>| match own.local {
@@ -100,8 +102,8 @@ impl Network {
         all
     }
 
-    /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter. `peers` are the devices
-    /// of this host to which queue pairs are connected.
+    /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter.
+    /// `peers` are the devices of this host to which queue pairs are connected.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {
@@ -116,8 +118,8 @@ impl Network {
         own.chain(of_groups).cloned().collect()
     }
 
-    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine (background thread)
-    /// and all polling threads receive.
+    /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine
+    /// (background thread) and all polling threads receive.
     pub(super) fn publish(&self, groups: &Joined) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);

@@ -1,12 +1,14 @@
 #![forbid(unsafe_code)]
 //! Knowledge of other hosts: the UDP ports of their devices.
 //!
-//! Several processes of a host may use one address. Each has a UDP port of its own, whose [slot](crate::address) its queue pair
-//! numbers contain. Network cards and kernel drivers always use the base port, and their numbers may have any value. So the
-//! port for a number with the slot 0 is the base port in both cases, and other numbers require knowledge of the host: packets
-//! of this crate come from the ports of slots, others do not. A host may send both kinds, if the kernel's driver is loaded
-//! there: its numbers have the slot 0, so the ports of slots are right for the others. Packets to a host of which nothing is
-//! known are sent to both ports in turn; a connection repeats packets that arrive nowhere.
+//! Several processes of a host may use one address. Each has a UDP port of its own, whose
+//! [slot](crate::address) its queue pair numbers contain. Network cards and kernel drivers always
+//! use the base port, and their numbers may have any value. So the port for a number with the slot
+//! 0 is the base port in both cases, and other numbers require knowledge of the host: packets of
+//! this crate come from the ports of slots, others do not. A host may send both kinds, if the
+//! kernel's driver is loaded there: its numbers have the slot 0, so the ports of slots are right
+//! for the others. Packets to a host of which nothing is known are sent to both ports in turn; a
+//! connection repeats packets that arrive nowhere.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,23 +23,23 @@ use crate::proto::Time;
 /// UDP ports that the devices of other hosts use, as far as packets from the hosts have shown.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot (the port of a
-    /// softroce device).
+    /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot
+    /// (the port of a softroce device).
     known: RwLock<HashMap<IpAddr, bool>>,
     /// Number of changes of `known`.
     changes: AtomicU64,
 }
 
-/// Time for which packets to an unknown host are sent to one of its two possible ports, before they are sent to the
-/// other.
+/// Time for which packets to an unknown host are sent to one of its two possible ports, before they
+/// are sent to the other.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
 /// Maximum number of hosts that are remembered.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
-    /// Returns the UDP ports that the devices of `host` use, and whether a packet from the host has shown this. For an
-    /// unknown host, the ports alternate with the time `now`.
+    /// Returns the UDP ports that the devices of `host` use, and whether a packet from the host has
+    /// shown this. For an unknown host, the ports alternate with the time `now`.
     pub(super) fn ports(&self, host: IpAddr, now: impl FnOnce() -> Time) -> (Ports, bool) {
         if host.is_loopback() {
             return (Ports::Slots, true);
@@ -53,7 +55,8 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records that a packet came from the address `from`. `base` is the first port of the devices' port range.
+    /// Records that a packet came from the address `from`. `base` is the first port of the devices'
+    /// port range.
     pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {
@@ -72,8 +75,8 @@ impl Hosts {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns how often the recorded ports have changed, so that a cached result of [`ports`](Self::ports) can be
-    /// validated.
+    /// Returns how often the recorded ports have changed, so that a cached result of
+    /// [`ports`](Self::ports) can be validated.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

@@ -18,7 +18,8 @@ use crate::wire::{IcrcDifferences, Packet, Run, icrc};
 /// Buffers and caches for receiving packets from the sockets. Used by one thread at a time.
 pub(crate) struct Inbox {
     ring: Ring,
-    /// Cached list of sockets, with the number of changes of the network's list when the copy was made.
+    /// Cached list of sockets, with the number of changes of the network's list when the copy was
+    /// made.
     endpoints: Option<(u64, Arc<Endpoints>)>,
     /// For each socket of the list, the number of consecutive attempts that found no packet.
     empty: Vec<u32>,
@@ -38,7 +39,8 @@ impl Inbox {
     }
 }
 
-/// Cache of the checked headers of the last two kinds of datagrams: the next datagram probably has the same headers.
+/// Cache of the checked headers of the last two kinds of datagrams: the next datagram probably has
+/// the same headers.
 #[derive(Default)]
 struct HeaderCache {
     known: [Option<(HeaderKey, CheckedHeaders)>; 2],
@@ -57,8 +59,9 @@ struct HeaderKey {
     hop_limit: u8,
 }
 
-/// IP and UDP headers that a received datagram must have had, their contribution to the ICRC, and the result of their
-/// check: either the arrival data of the packet, or the counter for the reason why the packet is dropped.
+/// IP and UDP headers that a received datagram must have had, their contribution to the ICRC, and
+/// the result of their check: either the arrival data of the packet, or the counter for the reason
+/// why the packet is dropped.
 #[derive(Clone, Copy)]
 struct CheckedHeaders {
     headers: Headers,
@@ -66,8 +69,9 @@ struct CheckedHeaders {
     arrival: Result<Arrival, Counter>,
 }
 
-/// Iterator over the valid packets of datagrams that were received as one message. The items are runs (consecutive
-/// packets of equal size); a single packet is a run of one. Counts and skips invalid packets.
+/// Iterator over the valid packets of datagrams that were received as one message. The items are
+/// runs (consecutive packets of equal size); a single packet is a run of one. Counts and skips
+/// invalid packets.
 pub(crate) struct Arrived<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
@@ -108,9 +112,10 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Checks the packet in the next datagram, whose bytes are `payload`. Returns its arrival data and a run of this
-    /// packet and, if possible, the following packets of equal size. If the packet must be dropped, returns the counter
-    /// for the reason, or `None` if the drop is not counted.
+    /// Checks the packet in the next datagram, whose bytes are `payload`. Returns its arrival data
+    /// and a run of this packet and, if possible, the following packets of equal size. If the
+    /// packet must be dropped, returns the counter for the reason, or `None` if the drop is not
+    /// counted.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -154,8 +159,8 @@ impl<'a> Arrived<'a> {
         if network.receive_trial(endpoint.socket.local().ip(), &arrival, &packet.header) {
             return Err(None);
         }
-        // Captured packets are not merged to runs, since each is recorded separately. Packets in a tunnel are not merged
-        // either, since each has its own headers.
+        // Captured packets are not merged to runs, since each is recorded separately. Packets in a
+        // tunnel are not merged either, since each has its own headers.
         if network.is_captured() || bytes.len() != self.message.segment {
             return Ok((arrival, Run::of_packet(packet)));
         }
@@ -171,8 +176,9 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// Checks the IP and UDP headers of a packet that arrived at the GID with the index `gid`. Returns the packet's
-    /// arrival data for the transport. If the packet must be dropped, returns the counter for the reason.
+    /// Checks the IP and UDP headers of a packet that arrived at the GID with the index `gid`.
+    /// Returns the packet's arrival data for the transport. If the packet must be dropped, returns
+    /// the counter for the reason.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
@@ -201,8 +207,9 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// Returns the IP and UDP headers of a datagram of `len` bytes without a tunnel, and the result of their check.
-    /// Uses the cached result of an earlier datagram with the same properties, if there is one.
+    /// Returns the IP and UDP headers of a datagram of `len` bytes without a tunnel, and the result
+    /// of their check. Uses the cached result of an earlier datagram with the same properties, if
+    /// there is one.
     fn outer(&mut self, len: usize) -> CheckedHeaders {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = HeaderKey {
@@ -232,18 +239,20 @@ impl<'a> Arrived<'a> {
     }
 }
 
-/// Number of consecutive attempts that must find a socket empty before most attempts skip the socket.
+/// Number of consecutive attempts that must find a socket empty before most attempts skip the
+/// socket.
 const EMPTY_CHECKS: u32 = 64;
 
 /// A socket that is usually skipped is checked in one of this many attempts.
 const SKIP_INTERVAL: u32 = 16;
 
 impl Network {
-    /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message, which may contain
-    /// several datagrams. Returns the number of received datagrams, valid or not.
+    /// Receives one batch of datagrams from each socket. Calls `deliver` for each received message,
+    /// which may contain several datagrams. Returns the number of received datagrams, valid or not.
     ///
-    /// If `is_thorough` is not set, most attempts skip the sockets that have been empty for some time, unless there is
-    /// only one socket. So an unused address costs a polling thread little time.
+    /// If `is_thorough` is not set, most attempts skip the sockets that have been empty for some
+    /// time, unless there is only one socket. So an unused address costs a polling thread little
+    /// time.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
@@ -306,7 +315,8 @@ impl Network {
     }
 }
 
-/// Returns the IP and UDP headers that the datagram of `len` bytes in a received message must have had.
+/// Returns the IP and UDP headers that the datagram of `len` bytes in a received message must have
+/// had.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {
@@ -321,15 +331,15 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Returns whether the identification in the packet's IPv4 header is unknown: the ICRC covers the identification, but a
-/// UDP socket does not report it. Returns `false` for senders in 127/8, because they run this implementation, which
-/// sends identification 0.
+/// Returns whether the identification in the packet's IPv4 header is unknown: the ICRC covers the
+/// identification, but a UDP socket does not report it. Returns `false` for senders in 127/8,
+/// because they run this implementation, which sends identification 0.
 fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
     matches!(headers, Headers::V4 { .. }) && !from.ip().is_loopback()
 }
 
-/// Returns whether the source address in the header of a tunnelled packet equals the address from which the datagram
-/// came.
+/// Returns whether the source address in the header of a tunnelled packet equals the address from
+/// which the datagram came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()
@@ -341,8 +351,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the receiver accepts a packet from `from` whose ICRC has the error `damage` and was computed for
-    /// the IPv4 identification `identification`.
+    /// Returns whether the receiver accepts a packet from `from` whose ICRC has the error `damage`
+    /// and was computed for the IPv4 identification `identification`.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

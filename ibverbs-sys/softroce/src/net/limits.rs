@@ -7,11 +7,12 @@ use std::net::IpAddr;
 use super::socket::Interface;
 use crate::proto::Mtu;
 
-/// Maximum length in bytes of a packet's headers and ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
+/// Maximum length in bytes of a packet's headers and ICRC: IPv6, UDP, BTH, XRCETH, RETH, immediate
+/// data, ICRC.
 pub(super) const MAX_HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
-/// Returns the maximum size of the receive buffer that an unprivileged process gets, in bytes as the kernel counts them
-/// (`net.core.rmem_max`, doubled).
+/// Returns the maximum size of the receive buffer that an unprivileged process gets, in bytes as
+/// the kernel counts them (`net.core.rmem_max`, doubled).
 pub(super) fn unprivileged_buffer() -> usize {
     let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
     let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());
@@ -19,14 +20,15 @@ pub(super) fn unprivileged_buffer() -> usize {
     limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
 }
 
-/// Returns the MTU in bytes of the network interface `interface`, which has the address `address`. If the interface is
-/// `None` or does not exist any more, returns a usual value.
+/// Returns the MTU in bytes of the network interface `interface`, which has the address `address`.
+/// If the interface is `None` or does not exist any more, returns a usual value.
 pub(super) fn interface_mtu(interface: Option<&Interface>, address: IpAddr) -> usize {
     let usual = if address.is_loopback() { 1 << 16 } else { 1500 };
     interface.and_then(Interface::mtu).unwrap_or(usual)
 }
 
-/// Returns the largest path MTU whose packets fit, with all headers, into a network interface's MTU of `bytes` bytes.
+/// Returns the largest path MTU whose packets fit, with all headers, into a network interface's MTU
+/// of `bytes` bytes.
 pub(super) fn path_mtu(bytes: usize) -> Mtu {
     [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
         .into_iter()

@@ -1,4 +1,5 @@
-//! The network below the transport: UDP sockets, the GIDs of the port, and packets with their ICRC in both directions.
+//! The network below the transport: UDP sockets, the GIDs of the port, and packets with their ICRC
+//! in both directions.
 //!
 //! ```text
 //!     poll_transmit ──> Outbox ── ICRC, accidents, capture ──> bursts ── sendmmsg ──┐
@@ -7,14 +8,17 @@
 //! ```
 //!
 //! # GIDs
-//! A process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped. GID 1 is a unique local IPv6 address
-//! (RFC 4193) that contains the IPv4 address and the UDP port. Packets between such GIDs use the same socket, with a complete
-//! IPv6 and UDP header [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. The other GIDs are the addresses of the
-//! host's interfaces, by which the process reaches other hosts. With `SOFTROCE_ADDRESS`, a process has only the given ones.
+//! A process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped. GID 1 is
+//! a unique local IPv6 address (RFC 4193) that contains the IPv4 address and the UDP port. Packets
+//! between such GIDs use the same socket, with a complete IPv6 and UDP header [in front of the
+//! BTH](tunnel), so the receiver has an IPv6 GRH. The other GIDs are the addresses of the host's
+//! interfaces, by which the process reaches other hosts. With `SOFTROCE_ADDRESS`, a process has
+//! only the given ones.
 //!
-//! The process binds all its addresses to one UDP port when the device is opened, because the port is part of its queue pair
-//! numbers. A socket for packets is [opened](Network::activate) when the first queue pair uses the address, so a process that
-//! only uses its loopback address receives from one socket.
+//! The process binds all its addresses to one UDP port when the device is opened, because the port
+//! is part of its queue pair numbers. A socket for packets is [opened](Network::activate) when the
+//! first queue pair uses the address, so a process that only uses its loopback address receives
+//! from one socket.
 
 mod bind;
 mod bursts;
@@ -48,11 +52,13 @@ pub(crate) use outbox::{Outbox, SharedVolume};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
-/// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take twice the time.
+/// Alignment in bytes of packet payloads in buffers. The copy of an unaligned payload can take
+/// twice the time.
 const ALIGN: usize = 16;
 
-/// Offset of a packet from a multiple of [`ALIGN`] bytes in a buffer, so that its payload is aligned if only a BTH, or
-/// a BTH and a RETH (16 bytes), precede the payload. Payloads after other headers are not aligned.
+/// Offset of a packet from a multiple of [`ALIGN`] bytes in a buffer, so that its payload is
+/// aligned if only a BTH, or a BTH and a RETH (16 bytes), precede the payload. Payloads after other
+/// headers are not aligned.
 const OFFSET: usize = ALIGN - BASE % ALIGN;
 
 const _: () = assert!(

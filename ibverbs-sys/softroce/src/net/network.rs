@@ -47,11 +47,14 @@ const OUTER_HEADERS: usize = 20 + 8;
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(super) table: Table,
-    /// Source of the kernel's reports about changes of the host's addresses; `None` if the device ignores such changes.
+    /// Source of the kernel's reports about changes of the host's addresses; `None` if the device
+    /// ignores such changes.
     pub(super) changes: Option<Changes>,
-    /// Set if packets are received at all addresses, and not only at those that queue pairs have used.
+    /// Set if packets are received at all addresses, and not only at those that queue pairs have
+    /// used.
     pub(super) receives_everywhere: AtomicBool,
-    /// Addresses of the host for which the program's user was told that they get no GID, because their port is in use.
+    /// Addresses of the host for which the program's user was told that they get no GID, because
+    /// their port is in use.
     pub(super) reported: Mutex<HashSet<IpAddr>>,
     pub(super) config: Config,
     pub(super) base: u16,
@@ -84,9 +87,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Binds the addresses of this process, and creates the network with them. If an address and port are in use, tries
-    /// other ports of the port range and, unless the configuration names addresses, other addresses in 127/8. Fails if
-    /// no address and port are free.
+    /// Binds the addresses of this process, and creates the network with them. If an address and
+    /// port are in use, tries other ports of the port range and, unless the configuration names
+    /// addresses, other addresses in 127/8. Fails if no address and port are free.
     pub(crate) fn open(
         config: &Config,
         counters: Arc<Counters>,
@@ -99,7 +102,8 @@ impl Network {
         let changes = follows.then(|| Changes::watch().ok()).flatten();
         let bound = bind(config)?;
         let table = Table::new();
-        // The port has the MTU of the addresses that it always has. Queue pairs of the others use smaller packets if needed.
+        // The port has the MTU of the addresses that it always has. Queue pairs of the others use
+        // smaller packets if needed.
         let permanent = match config.addresses.len() {
             0 => 1,
             count => count,
@@ -154,13 +158,14 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the address of this process whose first GID has the index `index`, or `None` if there is none.
+    /// Returns the address of this process whose first GID has the index `index`, or `None` if
+    /// there is none.
     pub(super) fn own(&self, index: usize) -> Option<&Own> {
         Some(&self.table.get(index)?.own)
     }
 
-    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not have the address at
-    /// present.
+    /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not
+    /// have the address at present.
     pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
         let entry = self.table.get(index)?;
         entry.own.is_present().then_some(entry.gid.address)
@@ -175,26 +180,27 @@ impl Network {
         })
     }
 
-    /// Returns at most `count` GIDs from the beginning of the table, including those whose addresses the host does not
-    /// have at present.
+    /// Returns at most `count` GIDs from the beginning of the table, including those whose
+    /// addresses the host does not have at present.
     pub(crate) fn first_gids(&self, count: usize) -> Vec<Ipv6Addr> {
         let first = self.table.iter().take(count);
         first.map(|entry| entry.gid.address).collect()
     }
 
-    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if no interface has
-    /// this address.
+    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if
+    /// no interface has this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.own(gid).map_or(0, Own::interface)
     }
 
-    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no interface has it.
+    /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
+    /// interface has it.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
         self.own(gid)?.interface_name()
     }
 
-    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of the NIC's queue pair
-    /// numbers contain the slot.
+    /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of
+    /// the NIC's queue pair numbers contain the slot.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
@@ -212,52 +218,57 @@ impl Network {
         }
     }
 
-    /// Returns the range of the maximum number of packets that a queue pair with the path MTU `mtu` may have in flight
-    /// from the GID with the index `gid`. The start of the range is about half of the packets that fit into the socket
-    /// buffer of a peer; the other half is left for other queue pairs, and for memory that the kernel does not free
-    /// immediately. The peer is assumed to have the buffer that an unprivileged process gets. The end of the range
-    /// applies to paths to other hosts that have been found to hold as many packets.
+    /// Returns the range of the maximum number of packets that a queue pair with the path MTU `mtu`
+    /// may have in flight from the GID with the index `gid`. The start of the range is about half
+    /// of the packets that fit into the socket buffer of a peer; the other half is left for other
+    /// queue pairs, and for memory that the kernel does not free immediately. The peer is assumed
+    /// to have the buffer that an unprivileged process gets. The end of the range applies to paths
+    /// to other hosts that have been found to hold as many packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
         let own = self.own(gid.into());
         let loopback = own.is_some_and(|own| own.local.ip().is_loopback());
         let in_pages = loopback && outbox::uses_pages(mtu.bytes()) && self.sends_bursts(own);
-        // The kernel counts the memory of a packet, and 256 bytes for its description. The memory is either pages and a buffer
-        // for headers; or a power of two with room for headers and for the 320 bytes at the end of every buffer.
+        // The kernel counts the memory of a packet, and 256 bytes for its description. The memory
+        // is either pages and a buffer for headers; or a power of two with room for headers and for
+        // the 320 bytes at the end of every buffer.
         let taken = if in_pages {
             mtu.bytes() + MAX_HEADERS + 640 + 256
         } else {
             (mtu.bytes() + 128 + 320).next_power_of_two() + 256
         };
         let packets = self.peer_buffer / taken / 2;
-        // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at most 128 packets in flight.
+        // The capacity of a network between two hosts is unknown. The kernel's RoCE driver keeps at
+        // most 128 packets in flight.
         let packets = packets.clamp(8, if loopback { 512 } else { 128 });
         let most = if loopback { 0 } else { MAX_BYTES / mtu.bytes() };
         packets as u32..=packets.max(most) as u32
     }
 
-    /// Returns whether the socket of the address `own` can send bursts (messages that the kernel splits into several
-    /// datagrams, `UDP_SEGMENT`).
+    /// Returns whether the socket of the address `own` can send bursts (messages that the kernel
+    /// splits into several datagrams, `UDP_SEGMENT`).
     fn sends_bursts(&self, own: Option<&Own>) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
         wanted && own.and_then(Own::socket).is_some_and(Socket::sends_bursts)
     }
 
-    /// Returns whether packets can be sent on `path`: the local GID exists, and the peer's GID is of the same kind.
+    /// Returns whether packets can be sent on `path`: the local GID exists, and the peer's GID is
+    /// of the same kind.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         // The queue pair number does not matter here, as long as its slot has a port.
         self.way(path, 0).is_some()
     }
 
-    /// Returns the index of the GID of this NIC at which packets on `path` to the queue pair with the number
-    /// `queue_pair` arrive, or `None` if the path leads to another NIC.
+    /// Returns the index of the GID of this NIC at which packets on `path` to the queue pair with
+    /// the number `queue_pair` arrive, or `None` if the path leads to another NIC.
     pub(crate) fn host_peer(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = self.table.position(path.destination)?;
         self.way(path, queue_pair)?;
         Some(local)
     }
 
-    /// Returns the GRH of a packet on `path` to a queue pair of this NIC, as [`receive`](Self::receive) would report
-    /// it. `length` is the length of the packet in bytes, from BTH to pad.
+    /// Returns the GRH of a packet on `path` to a queue pair of this NIC, as
+    /// [`receive`](Self::receive) would report it. `length` is the length of the packet in bytes,
+    /// from BTH to pad.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -272,13 +283,14 @@ impl Network {
         Some(route.headers(length).global_route())
     }
 
-    /// Sets the peer processes that share memory with this process. Packets to them are sent through the shared memory
-    /// from now on.
+    /// Sets the peer processes that share memory with this process. Packets to them are sent
+    /// through the shared memory from now on.
     pub(crate) fn share(&self, host_peers: Arc<HostPeers>) {
         let _ = self.host_peers.set(host_peers);
     }
 
-    /// Returns the peer processes that share memory with this process, or `None` if this process does not share memory.
+    /// Returns the peer processes that share memory with this process, or `None` if this process
+    /// does not share memory.
     pub(super) fn host_peers(&self) -> Option<&HostPeers> {
         self.host_peers.get().map(|host_peers| &**host_peers)
     }
@@ -289,20 +301,21 @@ impl Network {
         own.filter(|(_, own)| own.socket().is_some()).count()
     }
 
-    /// Returns the socket addresses of this process, including those that the host does not have at present.
+    /// Returns the socket addresses of this process, including those that the host does not have at
+    /// present.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.table.all_own().map(|(_, own)| own.local)
     }
 
-    /// Returns the socket address to which packets on `path` to the queue pair with the number `queue_pair` are sent,
-    /// or `None` if packets cannot be sent on the path.
+    /// Returns the socket address to which packets on `path` to the queue pair with the number
+    /// `queue_pair` are sent, or `None` if packets cannot be sent on the path.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with the number
-    /// `queue_pair`. Returns `None` if no memory is shared with that process, or while injected faults require that all
-    /// packets go through sockets.
+    /// Returns the link (shared memory with another process) to the process of the queue pair with
+    /// the number `queue_pair`. Returns `None` if no memory is shared with that process, or while
+    /// injected faults require that all packets go through sockets.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.allows_other_paths() {
             return None;
@@ -310,14 +323,15 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link (shared memory with another process) to the process of the queue pair with the number `queue_pair`,
-    /// even while injected faults require all packets to go through sockets.
+    /// Returns the link (shared memory with another process) to the process of the queue pair with
+    /// the number `queue_pair`, even while injected faults require all packets to go through
+    /// sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
 
-    /// Returns the link (shared memory with another process) to the process whose socket has the address `address`, or
-    /// `None` if there is no live link.
+    /// Returns the link (shared memory with another process) to the process whose socket has the
+    /// address `address`, or `None` if there is no live link.
     pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.host_peers.get()?.link(address)
     }
@@ -327,8 +341,8 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or `None` if packets
-    /// cannot be sent on the path.
+    /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or
+    /// `None` if packets cannot be sent on the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
         let Entry { gid, own } = self.table.get(path.source.into())?;
         let ports_of = |host| {
@@ -371,8 +385,8 @@ impl Network {
         self.endpoints_changes.load(Ordering::Acquire)
     }
 
-    /// Sends the packets that injected faults have held back and that are due at `now`, and sets the timer for the next
-    /// one. `noted` is the time for which the expired timer was set.
+    /// Sends the packets that injected faults have held back and that are due at `now`, and sets
+    /// the timer for the next one. `noted` is the time for which the expired timer was set.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::clear(self.delay.alarm(), noted);
         self.send_until(now);
@@ -406,6 +420,6 @@ impl Network {
     }
 }
 
-/// Key of the timer for packets that injected faults hold back. Differs from the keys of queue pairs' timers, which are
-/// below 2^24.
+/// Key of the timer for packets that injected faults hold back. Differs from the keys of queue
+/// pairs' timers, which are below 2^24.
 pub(crate) const DELAY_TIMER: u32 = 1 << 24;

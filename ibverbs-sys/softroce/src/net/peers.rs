@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The devices on this host to which queue pairs are connected. The packet filters of the sockets pass packets of
-//! connections only if these devices have sent them.
+//! The devices on this host to which queue pairs are connected. The packet filters of the sockets
+//! pass packets of connections only if these devices have sent them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,14 +11,15 @@ use parking_lot::Mutex;
 use super::network::Network;
 use crate::proto::Path;
 
-/// Addresses of the devices of this host to which queue pairs are connected, each with the number of these queue pairs.
+/// Addresses of the devices of this host to which queue pairs are connected, each with the number
+/// of these queue pairs.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Opens the socket of the path, and makes the packet filters of the sockets pass packets of connections from the
-    /// device of the queue pair with the number `queue_pair`. Each call must be matched by a call of
-    /// [`disconnect`](Self::disconnect).
+    /// Opens the socket of the path, and makes the packet filters of the sockets pass packets of
+    /// connections from the device of the queue pair with the number `queue_pair`. Each call must
+    /// be matched by a call of [`disconnect`](Self::disconnect).
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         self.activate(path.source);
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
@@ -35,9 +36,9 @@ impl Network {
         }
     }
 
-    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the number `queue_pair`.
-    /// After the last such call, the next update of the packet filters makes them drop packets of connections from the
-    /// device.
+    /// Reverses one call of [`connect`](Self::connect) for the device of the queue pair with the
+    /// number `queue_pair`. After the last such call, the next update of the packet filters makes
+    /// them drop packets of connections from the device.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered_peer(path, queue_pair) else {
             return;
@@ -50,8 +51,8 @@ impl Network {
         }
     }
 
-    /// Removes the packet filters from the sockets, so that a test can check how the receiver handles packets that the
-    /// filters would drop.
+    /// Removes the packet filters from the sockets, so that a test can check how the receiver
+    /// handles packets that the filters would drop.
     #[cfg(test)]
     pub(crate) fn remove_filter(&self) {
         for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
@@ -59,8 +60,9 @@ impl Network {
         }
     }
 
-    /// Returns the address of the device that has the queue pair with the number `queue_pair`. Returns `None` if the
-    /// device is on another host or uses IPv6, because its packets are not filtered.
+    /// Returns the address of the device that has the queue pair with the number `queue_pair`.
+    /// Returns `None` if the device is on another host or uses IPv6, because its packets are not
+    /// filtered.
     fn filtered_peer(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

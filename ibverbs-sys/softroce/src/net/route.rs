@@ -9,8 +9,8 @@ use crate::number;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
-/// Hop limit of packets whose path has the hop limit 0 or 1. Kernel drivers ignore the path's hop limit and use that of
-/// the IP route, so programs that set 1 expect to reach peers behind routers.
+/// Hop limit of packets whose path has the hop limit 0 or 1. Kernel drivers ignore the path's hop
+/// limit and use that of the IP route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
 /// Route of a packet: the socket that sends the packet, the destination, and the headers.
@@ -20,7 +20,8 @@ pub(super) struct PacketRoute {
     pub(super) endpoint: usize,
     /// Destination address of the datagram.
     pub(super) to: SocketAddr,
-    /// Contents of the packet's IP and UDP headers. If the packet is tunnelled, these headers are inside the datagram.
+    /// Contents of the packet's IP and UDP headers. If the packet is tunnelled, these headers are
+    /// inside the datagram.
     pub(super) route: Route,
     /// Set if the packet is tunnelled: an IPv6 header and a UDP header of its own precede the BTH.
     pub(super) tunnelled: bool,
@@ -28,22 +29,25 @@ pub(super) struct PacketRoute {
     pub(super) hop_limit: Option<u8>,
     /// Other packets that may be sent together with the packet in a burst.
     pub(super) batching: Batching,
-    /// Set if later packets to the same destination have the same route, until the [recorded ports](super::hosts) of
-    /// the peer's host change.
+    /// Set if later packets to the same destination have the same route, until the [recorded
+    /// ports](super::hosts) of the peer's host change.
     pub(super) is_certain: bool,
 }
 
-/// Packets that may be sent together with a packet in a burst (one message to the kernel). The kernel splits a burst
-/// into datagrams, and numbers them from 0 on in the identification of their IPv4 headers, which the ICRC covers.
+/// Packets that may be sent together with a packet in a burst (one message to the kernel). The
+/// kernel splits a burst into datagrams, and numbers them from 0 on in the identification of their
+/// IPv4 headers, which the ICRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Batching {
-    /// No other packet, because the packet goes to a multicast group, whose members need not support bursts.
+    /// No other packet, because the packet goes to a multicast group, whose members need not
+    /// support bursts.
     None,
-    /// All packets of the same route. Their ICRC does not depend on the identification: it covers an IPv6 header, or the
-    /// packets stay on this host, where bursts are not split and both sides assume 0.
+    /// All packets of the same route. Their ICRC does not depend on the identification: it covers
+    /// an IPv6 header, or the packets stay on this host, where bursts are not split and both sides
+    /// assume 0.
     Any,
-    /// All packets of the same route, after a [trial](super::trial) has succeeded. The receiver may see the
-    /// identification, so the ICRC must cover the index of the packet in the burst.
+    /// All packets of the same route, after a [trial](super::trial) has succeeded. The receiver may
+    /// see the identification, so the ICRC must cover the index of the packet in the burst.
     Numbered,
     /// The other packets of a [trial](super::trial), whose ICRC covers their index, too.
     Trial,
@@ -58,8 +62,9 @@ pub(super) struct OwnPorts {
     pub(super) groups: u16,
 }
 
-/// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to the queue pair with
-/// the number `queue_pair`. Returns `None` if packets cannot be sent on the path.
+/// Returns the route of packets on `path` from the GID `gid`, whose socket is bound to `local`, to
+/// the queue pair with the number `queue_pair`. Returns `None` if packets cannot be sent on the
+/// path.
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
@@ -199,7 +204,8 @@ mod tests {
             };
             let to = |number| way(&gid, local, ports, &path, number, ports_of).unwrap();
             assert_eq!(to(0x1234).batching, batching, "{destination}");
-            // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group contain the port.
+            // Without a slot, nothing has to be known of the host. The GID of a tunnel and a group
+            // contain the port.
             assert!(to(0x1234).is_certain);
             let has_port = kind == GidKind::Tunnelled || batching == Batching::None;
             assert_eq!(to(0x20_1234).is_certain, has_port, "{destination}");

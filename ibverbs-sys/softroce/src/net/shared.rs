@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! Packets and ring messages (short messages without packet headers) that arrive through shared memory.
+//! Packets and ring messages (short messages without packet headers) that arrive through shared
+//! memory.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -13,29 +14,31 @@ use crate::transfer::{RingMessage, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
-/// Maximum number of messages that are received from a link (shared memory with another process) before they are
-/// acknowledged. With more, a sender of short messages would fill its send queue before the first acknowledgement
-/// arrives, and the two processes would alternately wait for each other.
+/// Maximum number of messages that are received from a link (shared memory with another process)
+/// before they are acknowledged. With more, a sender of short messages would fill its send queue
+/// before the first acknowledgement arrives, and the two processes would alternately wait for each
+/// other.
 const BATCH: usize = 16;
 
-/// Returns the tag of packets on `path` in shared memory: the indices of their GIDs in the GID tables of the two
-/// processes. Returns `None` if the peer does not have the destination GID, or if an index is 16 or more.
+/// Returns the tag of packets on `path` in shared memory: the indices of their GIDs in the GID
+/// tables of the two processes. Returns `None` if the peer does not have the destination GID, or if
+/// an index is 16 or more.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
-/// Encodes the fields of a datagram's route that its tag (GID indices) does not contain in a word for the shared
-/// memory.
+/// Encodes the fields of a datagram's route that its tag (GID indices) does not contain in a word
+/// for the shared memory.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8
         | u64::from(route.traffic_class)
 }
 
-/// Decodes the route of a datagram from shared memory, from the word that [`annotation`] has returned and the GIDs
-/// `source` and `destination`.
+/// Decodes the route of a datagram from shared memory, from the word that [`annotation`] has
+/// returned and the GIDs `source` and `destination`.
 fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
     Route {
         source,
@@ -52,19 +55,21 @@ fn gids_of(tag: u16) -> (usize, usize) {
     (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
 }
 
-/// A packet or ring message (short message without packet headers) that has arrived through shared memory.
+/// A packet or ring message (short message without packet headers) that has arrived through shared
+/// memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    /// A ring message (short message without packet headers), and the memory of its payload in the shared ring.
+    /// A ring message (short message without packet headers), and the memory of its payload in the
+    /// shared ring.
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
 impl Network {
-    /// Receives packets and ring messages (short messages without packet headers) from all `links` (memory shared with
-    /// other processes), and passes them to `deliver`. Calls `go_on` with the number of each queue pair that was
-    /// waiting for free space in the ring of a link (shared memory) that has free space now. Returns the number of
-    /// received packets and messages.
+    /// Receives packets and ring messages (short messages without packet headers) from all `links`
+    /// (memory shared with other processes), and passes them to `deliver`. Calls `go_on` with the
+    /// number of each queue pair that was waiting for free space in the ring of a link (shared
+    /// memory) that has free space now. Returns the number of received packets and messages.
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],

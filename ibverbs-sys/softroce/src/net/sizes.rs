@@ -1,15 +1,17 @@
 #![forbid(unsafe_code)]
 //! Checks of packet sizes: detection of paths to other hosts that lose long packets.
 //!
-//! A network between two hosts may have a smaller MTU than their interfaces. The packets of this crate and of kernel drivers must
-//! not be fragmented (the IP headers forbid fragmentation), so such a network drops long packets, and a connection with long
-//! messages never receives an answer. A check sends two [questions](super::trial): a long one, with the length of the longest
-//! packet, and then a short one. If only the short one is answered, the check is repeated immediately; after several such
-//! answers, a message on standard error reports the path.
+//! A network between two hosts may have a smaller MTU than their interfaces. The packets of this
+//! crate and of kernel drivers must not be fragmented (the IP headers forbid fragmentation), so
+//! such a network drops long packets, and a connection with long messages never receives an answer.
+//! A check sends two [questions](super::trial): a long one, with the length of the longest packet,
+//! and then a short one. If only the short one is answered, the check is repeated immediately;
+//! after several such answers, a message on standard error reports the path.
 //!
-//! A path is checked when a connection is made, and when packets of a connection are not acknowledged. The peer may not be open
-//! yet when the connection is made; a question of the peer then repeats the check. Other implementations do not answer questions,
-//! so paths to other implementations are not checked.
+//! A path is checked when a connection is made, and when packets of a connection are not
+//! acknowledged. The peer may not be open yet when the connection is made; a question of the peer
+//! then repeats the check. Other implementations do not answer questions, so paths to other
+//! implementations are not checked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,17 +26,19 @@ use crate::number;
 use crate::proto::{Mtu, Path, Time};
 use crate::random;
 
-/// Number of bytes of the long question's payload in addition to the path MTU. The longest packet of a connection has a RETH
-/// and immediate data, and a question has a DETH.
+/// Number of bytes of the long question's payload in addition to the path MTU. The longest packet
+/// of a connection has a RETH and immediate data, and a question has a DETH.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
 /// Time to wait for the answers to a check. The time doubles with each check that is not answered.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which a path is checked again. Also the maximum time between two checks that are not answered.
+/// Time after which a path is checked again. Also the maximum time between two checks that are not
+/// answered.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Number of consecutive checks with an answer only to the short question, after which the path is reported.
+/// Number of consecutive checks with an answer only to the short question, after which the path is
+/// reported.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
 /// Maximum number of routes whose state is kept.
@@ -55,7 +59,8 @@ struct Check {
     to: Target,
     /// Path MTU of the check.
     mtu: Mtu,
-    /// Sequence number of the long question, which is odd. The sequence number of the short question is higher by 2.
+    /// Sequence number of the long question, which is odd. The sequence number of the short
+    /// question is higher by 2.
     sequence: u32,
     state: State,
     /// Number of consecutive unanswered checks.
@@ -68,7 +73,8 @@ struct Check {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No question was answered. `is_repeated` is set if the check was repeated because of a question of the peer.
+    /// No question was answered. `is_repeated` is set if the check was repeated because of a
+    /// question of the peer.
     Unanswered { is_repeated: bool },
     /// Only short questions were answered, in this number of consecutive checks.
     Lossy(u32),
@@ -97,7 +103,8 @@ impl Check {
 }
 
 impl Sizes {
-    /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than in the last check.
+    /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than
+    /// in the last check.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> Step {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
@@ -130,7 +137,8 @@ impl Sizes {
         check.ask(State::Unanswered { is_repeated: false })
     }
 
-    /// Handles a question of the peer: repeats an unanswered check once, because the question shows that the peer is open now.
+    /// Handles a question of the peer: repeats an unanswered check once, because the question shows
+    /// that the peer is open now.
     pub(super) fn handle_question(&self, route: Route) -> Step {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
@@ -170,8 +178,9 @@ impl Sizes {
 }
 
 impl Network {
-    /// Checks that the longest packets of a connection arrive. The connection uses `path` and the path MTU `mtu`, to the queue
-    /// pair with the number `destination`. Called when the connection is made, and when packets are not acknowledged.
+    /// Checks that the longest packets of a connection arrive. The connection uses `path` and the
+    /// path MTU `mtu`, to the queue pair with the number `destination`. Called when the connection
+    /// is made, and when packets are not acknowledged.
     pub(crate) fn check_sizes(&self, path: &Path, destination: u32, mtu: Mtu) {
         let Some(own) = self.own(path.source.into()) else {
             return;
@@ -189,7 +198,8 @@ impl Network {
     pub(super) fn continue_check(&self, (local, peer): Route, step: Step) {
         match step {
             Step::Ask(to, mtu, sequence) => {
-                // Sent separately: a virtual interface passes on a burst whatever the length of its packets.
+                // Sent separately: a virtual interface passes on a burst whatever the length of its
+                // packets.
                 let long = mtu.bytes() + EXTRA_PAYLOAD;
                 self.ask(&mut self.outbox(), to, sequence, long);
                 self.ask(&mut self.outbox(), to, sequence + 2, 0);

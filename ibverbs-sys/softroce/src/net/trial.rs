@@ -1,15 +1,18 @@
 #![forbid(unsafe_code)]
-//! Trials of bursts: the proof, for each peer, that the packets of a burst arrive with a valid ICRC.
+//! Trials of bursts: the proof, for each peer, that the packets of a burst arrive with a valid
+//! ICRC.
 //!
-//! The kernel or the network card splits a burst into datagrams and numbers them in the identification of their IPv4 headers.
-//! The ICRC covers this field. The sender computes it for the numbers that Linux assigns; a network card that splits bursts may
-//! assign others. A peer of this crate accepts a packet whose ICRC is valid for any identification, because a UDP socket does
-//! not report the field. Kernel drivers and network cards check the field.
+//! The kernel or the network card splits a burst into datagrams and numbers them in the
+//! identification of their IPv4 headers. The ICRC covers this field. The sender computes it for the
+//! numbers that Linux assigns; a network card that splits bursts may assign others. A peer of this
+//! crate accepts a packet whose ICRC is valid for any identification, because a UDP socket does not
+//! report the field. Kernel drivers and network cards check the field.
 //!
-//! So bursts are sent over IPv4 to other hosts only after a trial: a burst of two packets whose opcode is reserved for
-//! manufacturers. A peer of this crate answers the second packet, which shows that it received the packet with an ICRC that it
-//! accepts. Other implementations drop both packets (IBTA 9.2.1, 9.7.2). A trial is repeated at intervals, because the route
-//! to the peer may change.
+//! So bursts are sent over IPv4 to other hosts only after a trial: a burst of two packets whose
+//! opcode is reserved for manufacturers. A peer of this crate answers the second packet, which
+//! shows that it received the packet with an ICRC that it accepts. Other implementations drop both
+//! packets (IBTA 9.2.1, 9.7.2). A trial is repeated at intervals, because the route to the peer may
+//! change.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -27,8 +30,8 @@ use crate::proto::{Arrival, Path, Time};
 use crate::random;
 use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transport};
 
-/// Number of the queue pairs at both ends of a trial (test burst), without the slot bits. The number is that of the
-/// general services interface, which no queue pair of a program has.
+/// Number of the queue pairs at both ends of a trial (test burst), without the slot bits. The
+/// number is that of the general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
 /// Opcode of a packet that requests an answer.
@@ -57,7 +60,8 @@ pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 struct Trial {
     /// Set if a trial was answered recently.
     is_proven: bool,
-    /// Sequence number of the first packet of the last trial, which is even. The second packet has the next number.
+    /// Sequence number of the first packet of the last trial, which is even. The second packet has
+    /// the next number.
     sequence: u32,
     /// Number of trials since the last answer.
     unanswered: u32,
@@ -74,21 +78,23 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Time after which an answered trial is repeated.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Number of unanswered trials after which no bursts are sent to the peer until a trial (test burst) succeeds.
+/// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
+/// burst) succeeds.
 const MAX_MISSES: u32 = 3;
 
 /// Maximum number of routes whose state is kept.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
-    /// Returns whether a trial has shown that bursts may be sent from the address `local` to `peer`.
+    /// Returns whether a trial has shown that bursts may be sent from the address `local` to
+    /// `peer`.
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
     }
 
-    /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`. Returns the sequence
-    /// number of its first packet, or `None` if no trial is due.
+    /// Begins a trial (test burst) from the address `local` to `peer`, if a trial is due at `now`.
+    /// Returns the sequence number of its first packet, or `None` if no trial is due.
     pub(super) fn begin(&self, local: IpAddr, peer: IpAddr, now: Time) -> Option<u32> {
         let route = (local, peer);
         let mut trials = self.0.lock();
@@ -117,7 +123,8 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A trial is a test burst.
+    /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A
+    /// trial is a test burst.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -131,9 +138,9 @@ impl Trials {
 }
 
 impl Network {
-    /// Returns the trial (test burst) that must be sent to the destination of the first packet of `batch`. Returns
-    /// `None` if no trial is due, or if the batch has no packets that a successful trial would allow to be sent as a
-    /// burst.
+    /// Returns the trial (test burst) that must be sent to the destination of the first packet of
+    /// `batch`. Returns `None` if no trial is due, or if the batch has no packets that a successful
+    /// trial would allow to be sent as a burst.
     pub(super) fn due_trial(&self, batch: &Batch) -> Option<DueTrial> {
         if self.segmentation != Segmentation::Peers {
             return None;
@@ -161,8 +168,9 @@ impl Network {
         outbox.make_trial();
     }
 
-    /// Adds a question with a payload of `padding` bytes to the outbox. The question is sent on `path` to the queue pair number
-    /// `destination`. A peer of this crate answers questions with an odd sequence number.
+    /// Adds a question with a payload of `padding` bytes to the outbox. The question is sent on
+    /// `path` to the queue pair number `destination`. A peer of this crate answers questions with
+    /// an odd sequence number.
     pub(super) fn ask(
         &self,
         outbox: &mut Outbox<'_>,
@@ -182,8 +190,8 @@ impl Network {
         });
     }
 
-    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a question, or records an
-    /// answer. Returns `false` if the packet belongs to no trial.
+    /// Handles a packet of a trial (test burst) that arrived at the address `local`: answers a
+    /// question, or records an answer. Returns `false` if the packet belongs to no trial.
     pub(super) fn receive_trial(&self, local: IpAddr, arrival: &Arrival, header: &Header) -> bool {
         let Bth {
             opcode,
@@ -219,7 +227,8 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of the end of a trial (test burst) at the device with the slot (port index) `slot`.
+/// Returns the queue pair number of the end of a trial (test burst) at the device with the slot
+/// (port index) `slot`.
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

@@ -1,6 +1,6 @@
-//! Tunnelled packets: IPv6 packets that are sent by the socket of an IPv4 address. The IPv6 and UDP headers of the
-//! packet are in front of its BTH. Packets between GIDs that [contain](crate::address::carried) an IPv4 address are
-//! tunnelled.
+//! Tunnelled packets: IPv6 packets that are sent by the socket of an IPv4 address. The IPv6 and UDP
+//! headers of the packet are in front of its BTH. Packets between GIDs that
+//! [contain](crate::address::carried) an IPv4 address are tunnelled.
 
 #![forbid(unsafe_code)]
 
@@ -10,18 +10,19 @@ use crate::wire::ip::Headers;
 /// Length in bytes of the IPv6 and UDP headers before the BTH of a tunnelled packet.
 pub(crate) const OVERHEAD: usize = 40 + 8;
 
-/// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a BTH.
+/// Returns whether a datagram begins with the IPv6 header of a tunnel. Other datagrams begin with a
+/// BTH.
 ///
-/// The version field is not sufficient: 0x64 is also the opcode of a UD packet. At the place of the sender's address, a BTH has
-/// the acknowledge request bit and seven reserved bits, which are sent as zero (IBTA 9.2.9). The address begins with 0xfd,
-/// which sets six of the reserved bits.
+/// The version field is not sufficient: 0x64 is also the opcode of a UD packet. At the place of the
+/// sender's address, a BTH has the acknowledge request bit and seven reserved bits, which are sent
+/// as zero (IBTA 9.2.9). The address begins with 0xfd, which sets six of the reserved bits.
 pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first >> 4 == 6)
         && datagram.get(8..).is_some_and(is_unique_local)
 }
 
-/// Splits a tunnelled datagram into its IPv6 and UDP headers, and the bytes from BTH to ICRC. Returns `None` if the
-/// headers are invalid.
+/// Splits a tunnelled datagram into its IPv6 and UDP headers, and the bytes from BTH to ICRC.
+/// Returns `None` if the headers are invalid.
 pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
     match Headers::parse(datagram)? {
         (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),

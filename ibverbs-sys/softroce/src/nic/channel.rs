@@ -9,17 +9,17 @@ use crate::engine::ReceiveAttempt;
 use crate::same_host::HostPeers;
 
 impl Nic {
-    /// Creates a completion channel. If a wakeup descriptor is free, peer processes can wake threads that wait on the
-    /// channel.
+    /// Creates a completion channel. If a wakeup descriptor is free, peer processes can wake
+    /// threads that wait on the channel.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let wake_eventfd =
             (self.host_peers.as_ref()).and_then(|host_peers| host_peers.wake_eventfd());
         wake_eventfd.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
-    /// Fetches the next event of a channel. If no event is queued, waits for one, unless the channel's descriptor is
-    /// non-blocking. While this thread waits, peer processes on the same host wake this thread instead of the engine,
-    /// and this thread receives their messages.
+    /// Fetches the next event of a channel. If no event is queued, waits for one, unless the
+    /// channel's descriptor is non-blocking. While this thread waits, peer processes on the same
+    /// host wake this thread instead of the engine, and this thread receives their messages.
     pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         if let Some(event) = channel.try_next_event() {
             return Ok(event);
@@ -58,9 +58,10 @@ impl Nic {
         event
     }
 
-    /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion queue of the
-    /// channel was armed. Packets wake the engine (background thread) from now on. If the channel is non-blocking and
-    /// the only one, peer processes on the same host wake the waiting thread instead.
+    /// Prepares for a thread that waits for an event of `channel`. Must be called when a completion
+    /// queue of the channel was armed. Packets wake the engine (background thread) from now on. If
+    /// the channel is non-blocking and the only one, peer processes on the same host wake the
+    /// waiting thread instead.
     pub(crate) fn armed(&self, channel: Option<&CompletionChannel>) {
         self.watch();
         if let (Some(host_peers), Some(channel)) = (&self.host_peers, channel)
@@ -72,8 +73,8 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a non-blocking channel. If a peer has made the channel's descriptor readable, first
-    /// receives the peer's messages in place of the engine.
+    /// Fetches the next event of a non-blocking channel. If a peer has made the channel's
+    /// descriptor readable, first receives the peer's messages in place of the engine.
     fn next_event_non_blocking(
         &self,
         channel: &CompletionChannel,
@@ -89,13 +90,15 @@ impl Nic {
                 return Ok(event);
             }
             if let Some(event) = receive() {
-                // The engine sends the deferred wakeups if the thread does not, at the end of its interval at the latest.
+                // The engine sends the deferred wakeups if the thread does not, at the end of its
+                // interval at the latest.
                 if !host_peers.is_channel_armed() {
                     schedule_wakeups(host_peers);
                 }
                 return Ok(event);
             }
-            // The message caused no event, so the queue is still armed, and the program waits without arming the queue again.
+            // The message caused no event, so the queue is still armed, and the program waits
+            // without arming the queue again.
             host_peers.arm_channel(wake_eventfd);
             if let Some(event) = receive() {
                 return Ok(event);
@@ -103,9 +106,10 @@ impl Nic {
         }
     }
 
-    /// Fetches the next event of a channel, or waits for it, while the engine (background thread) or another waiting
-    /// thread receives messages. If a peer's wakeup for another thread on the same channel ends this wait without an
-    /// event, wakes the engine, because otherwise no thread would receive the peer's message.
+    /// Fetches the next event of a channel, or waits for it, while the engine (background thread)
+    /// or another waiting thread receives messages. If a peer's wakeup for another thread on the
+    /// same channel ends this wait without an event, wakes the engine, because otherwise no thread
+    /// would receive the peer's message.
     fn next_event_shared(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {
@@ -118,8 +122,8 @@ impl Nic {
     }
 }
 
-/// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if the thread does not
-/// send them soon.
+/// Makes the engine (background thread) send the wakeups of peers that this thread has deferred, if
+/// the thread does not send them soon.
 fn schedule_wakeups(host_peers: &HostPeers) {
     let mut links = host_peers.links().into_iter();
     if links.any(|links| links.iter().any(|link| link.must_wake())) {

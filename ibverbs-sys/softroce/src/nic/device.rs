@@ -25,8 +25,8 @@ impl engine::EngineTasks for Nic {
         match self.receive_and_run_timers(self.now(), Caller::Engine) {
             ReceiveAttempt::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
-                // Either the thread that holds the lock sees the flag after it has released the lock, or this thread finds the
-                // lock free.
+                // Either the thread that holds the lock sees the flag after it has released the
+                // lock, or this thread finds the lock free.
                 fence(Ordering::SeqCst);
                 self.receive_and_run_timers(self.now(), Caller::Engine)
             }

@@ -1,4 +1,5 @@
-//! Failure of the device: a failed device sends and receives nothing, and every waiting thread is notified.
+//! Failure of the device: a failed device sends and receives nothing, and every waiting thread is
+//! notified.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -11,14 +12,15 @@ use crate::engine;
 use crate::proto::Time;
 
 impl Nic {
-    /// Makes the device fail permanently: the link goes down, all queue pairs enter the error state, which flushes their
-    /// requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. Afterwards verbs that create or change objects fail
-    /// with `EIO`.
+    /// Makes the device fail permanently: the link goes down, all queue pairs enter the error
+    /// state, which flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`.
+    /// Afterwards verbs that create or change objects fail with `EIO`.
     ///
-    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is the first call.
+    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether
+    /// this is the first call.
     ///
-    /// Any thread may call this function, with any locks held. A new thread does the steps that need locks, possibly after
-    /// this function has returned.
+    /// Any thread may call this function, with any locks held. A new thread does the steps that
+    /// need locks, possibly after this function has returned.
     pub(crate) fn fatal(&self, reason: &str) -> bool {
         if !self.faults.fail_device() {
             return false;
@@ -37,8 +39,8 @@ impl Nic {
         true
     }
 
-    /// Makes the device fail because a thread panicked in it. Returns whether the device had not [failed](Self::fatal)
-    /// before.
+    /// Makes the device fail because a thread panicked in it. Returns whether the device had not
+    /// [failed](Self::fatal) before.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {
             Some(message) => Some(message.as_str()),

@@ -10,7 +10,8 @@ static FAULTS: PerProcess<Arc<Faults>> = PerProcess::new(|| {
     Arc::new(Config::of_process().unwrap_or(&default).faults())
 });
 
-/// Returns the fault injector of the process's device. Faults can be configured before the device is opened.
+/// Returns the fault injector of the process's device. Faults can be configured before the device
+/// is opened.
 #[inline]
 pub fn faults() -> &'static Faults {
     of_process()
@@ -22,8 +23,8 @@ pub(super) fn of_process() -> &'static Arc<Faults> {
     FAULTS.get()
 }
 
-/// In a child of `fork`, replaces the fault injector by a new one, configured from the environment. The parent's
-/// injector does not change.
+/// In a child of `fork`, replaces the fault injector by a new one, configured from the environment.
+/// The parent's injector does not change.
 pub(super) fn reset_in_child() {
     FAULTS.reset_in_child();
 }

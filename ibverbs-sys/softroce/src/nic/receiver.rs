@@ -1,5 +1,5 @@
-//! Receiving of packets, and of messages through shared memory. The thread that receives is one that polls, one that a
-//! peer process has woken, or the engine.
+//! Receiving of packets, and of messages through shared memory. The thread that receives is one
+//! that polls, one that a peer process has woken, or the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -25,7 +25,8 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State that only the receiving thread uses. A lock ensures that only one thread receives at a time.
+/// State that only the receiving thread uses. A lock ensures that only one thread receives at a
+/// time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
@@ -54,47 +55,52 @@ impl Receiver {
     }
 }
 
-/// Kind of the thread that receives packets. The kind determines which responses the thread may delay.
+/// Kind of the thread that receives packets. The kind determines which responses the thread may
+/// delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
     /// A thread of the program that polls a completion queue, and is expected to poll again.
     Poll,
-    /// A thread of the program that waited for a completion event until a peer woke it. The thread receives the
-    /// messages for which it was woken, and sends the responses itself.
+    /// A thread of the program that waited for a completion event until a peer woke it. The thread
+    /// receives the messages for which it was woken, and sends the responses itself.
     Wake,
     /// The engine (background thread of the device). No other thread can be relied on to receive.
     Engine,
 }
 
-/// A polling thread checks the sockets in one of this many consecutive polls. The other polls check only shared memory.
+/// A polling thread checks the sockets in one of this many consecutive polls. The other polls check
+/// only shared memory.
 const CHECK_INTERVAL: u32 = 8;
 
-/// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the timers run even if
-/// more packets are waiting.
+/// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
+/// timers run even if more packets are waiting.
 const MAX_BACKLOG: u32 = 256;
 
-/// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is delayed. After more
-/// packets, further packets are probably in flight, and the acknowledgement is sent immediately.
+/// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is
+/// delayed. After more packets, further packets are probably in flight, and the acknowledgement is
+/// sent immediately.
 const MAX_DELAYED: usize = 4;
 
-/// Number of received packets after which responses are sent, even if more packets follow. A peer with a small window
-/// may be waiting for an acknowledgement.
+/// Number of received packets after which responses are sent, even if more packets follow. A peer
+/// with a small window may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
-/// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the process ends.
+/// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the
+/// process ends.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives in place of the engine, after the engine
-/// (background thread) tried to receive while the polling thread held the lock.
+/// Maximum number of batches of packets that a polling thread receives in place of the engine,
+/// after the engine (background thread) tried to receive while the polling thread held the lock.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 impl Nic {
-    /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the program calls this
-    /// function, in place of the engine, when a poll finds no completion. Returns `false`, and does nothing, if another
-    /// thread is receiving.
+    /// Receives one batch of packets, sends the responses, and runs due timers. A thread of the
+    /// program calls this function, in place of the engine, when a poll finds no completion.
+    /// Returns `false`, and does nothing, if another thread is receiving.
     pub(crate) fn progress(&self) -> bool {
         if let Some(host_peers) = &self.host_peers {
-            // A lost increment is harmless: two threads that poll at the same time may count as one.
+            // A lost increment is harmless: two threads that poll at the same time may count as
+            // one.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
             if !polls.is_multiple_of(CHECK_INTERVAL) && self.receive_shared_only(host_peers) {
@@ -105,16 +111,18 @@ impl Nic {
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
         let looked = self.receive_and_run_timers(now, Caller::Poll) != ReceiveAttempt::Contended;
         if !looked {
-            // The thread that is receiving may have been descheduled; further polling would keep it off the processor.
+            // The thread that is receiving may have been descheduled; further polling would keep it
+            // off the processor.
             thread::yield_now();
         }
         looked
     }
 
-    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived while this process
-    /// was not scheduled. So timers run only when no packets are left, or after [`MAX_BACKLOG`] attempts that found
-    /// packets, because a peer may send without end. If another thread is receiving, that thread runs the timers. The
-    /// engine (background thread) does not sleep before the timers have run.
+    /// Receives packets, and runs due timers. The packets that the timers wait for may have arrived
+    /// while this process was not scheduled. So timers run only when no packets are left, or after
+    /// [`MAX_BACKLOG`] attempts that found packets, because a peer may send without end. If another
+    /// thread is receiving, that thread runs the timers. The engine (background thread) does not
+    /// sleep before the timers have run.
     pub(super) fn receive_and_run_timers(&self, now: Time, care: Caller) -> ReceiveAttempt {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Caller::Engine } else { care });
@@ -130,8 +138,8 @@ impl Nic {
         look
     }
 
-    /// Receives from shared memory only, without a system call. Returns `false` if the caller must receive from the
-    /// sockets as well.
+    /// Receives from shared memory only, without a system call. Returns `false` if the caller must
+    /// receive from the sockets as well.
     fn receive_shared_only(&self, host_peers: &HostPeers) -> bool {
         let Some(mut receiver) = self.receiver.try_lock() else {
             return false;
@@ -150,10 +158,11 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives packets, unless another thread is receiving. If the engine (background thread) tried to receive
-    /// meanwhile, receives more batches, because the packet that woke the engine does not wake it again. If packets are
-    /// left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes the engine to receive them, because the polling thread has
-    /// other work that the peer may be waiting for.
+    /// Receives packets, unless another thread is receiving. If the engine (background thread)
+    /// tried to receive meanwhile, receives more batches, because the packet that woke the engine
+    /// does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes
+    /// the engine to receive them, because the polling thread has other work that the peer may be
+    /// waiting for.
     fn fetch(&self, now: Time, mut care: Caller) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
@@ -164,13 +173,14 @@ impl Nic {
             drop(receiver);
             fetched += received;
             batches += 1;
-            // The engine stores `refused` and then tries the lock. Here the order is reversed, so one of the two threads sees
-            // the other.
+            // The engine stores `refused` and then tries the lock. Here the order is reversed, so
+            // one of the two threads sees the other.
             fence(Ordering::SeqCst);
             let refused = self.refused.load(Ordering::Relaxed);
             if refused {
                 self.refused.store(false, Ordering::Relaxed);
-                // Packets that arrived before this fence, and that woke the engine in vain, are visible in the next iteration.
+                // Packets that arrived before this fence, and that woke the engine in vain, are
+                // visible in the next iteration.
                 fence(Ordering::SeqCst);
                 (owed, care) = (true, Caller::Engine);
             }
@@ -190,7 +200,8 @@ impl Nic {
             host_peers.refresh_links(&mut receiver.host_peers);
         }
         if receiver.host_peers.links().is_empty() {
-            // Acknowledgements that were delayed are sent now, unless a message of the program has carried them.
+            // Acknowledgements that were delayed are sent now, unless a message of the program has
+            // carried them.
             receiver.touched.retain(|pair| pair.must_acknowledge());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
@@ -230,9 +241,10 @@ impl Nic {
         shared + received
     }
 
-    /// Receives packets and messages from shared memory, and sends the responses that may not be delayed. Returns the
-    /// number of received packets and messages. If `now` is `None`, reads the exact time only when a packet arrives or
-    /// is sent; for messages without packet headers the coarse clock is sufficient.
+    /// Receives packets and messages from shared memory, and sends the responses that may not be
+    /// delayed. Returns the number of received packets and messages. If `now` is `None`, reads the
+    /// exact time only when a packet arrives or is sent; for messages without packet headers the
+    /// coarse clock is sufficient.
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Caller) -> usize {
         let Receiver {
             touched,
@@ -273,7 +285,8 @@ impl Nic {
             }
         }
         if is_urgent && care == Caller::Poll {
-            // Copying a long message may have taken so long that the engine would assume that no thread polls.
+            // Copying a long message may have taken so long that the engine would assume that no
+            // thread polls.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
@@ -293,7 +306,8 @@ impl Nic {
         count
     }
 
-    /// Sends the responses of the queue pairs `touched`. Each queue pair responds once to all packets that it received.
+    /// Sends the responses of the queue pairs `touched`. Each queue pair responds once to all
+    /// packets that it received.
     fn answer(
         &self,
         mut now: impl FnMut() -> Time,
@@ -309,8 +323,8 @@ impl Nic {
         }
     }
 
-    /// Sends the responses of the queue pairs `touched`, except acknowledgements that may be delayed to a later receive
-    /// attempt.
+    /// Sends the responses of the queue pairs `touched`, except acknowledgements that may be
+    /// delayed to a later receive attempt.
     pub(super) fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
         touched.retain(|queue_pair| {
             let rests = queue_pair.may_rest();
@@ -319,26 +333,29 @@ impl Nic {
             }
             rests
         });
-        // This must also happen if no queue pair is left, so that no response is recorded as delayed.
+        // This must also happen if no queue pair is left, so that no response is recorded as
+        // delayed.
         if touched.is_empty() || !self.may_answer_later() {
             self.answer(|| now, touched, false);
         }
     }
 
-    /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling program handles a message
-    /// immediately, and often sends a message itself, which then includes the acknowledgement. If no thread polls
-    /// again, the engine (background thread) sends the acknowledgement.
+    /// Returns whether acknowledgements may be delayed to a later receive attempt. A polling
+    /// program handles a message immediately, and often sends a message itself, which then includes
+    /// the acknowledgement. If no thread polls again, the engine (background thread) sends the
+    /// acknowledgement.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
-            // The engine first publishes that packets wake it, and then checks whether responses are delayed.
+            // The engine first publishes that packets wake it, and then checks whether responses
+            // are delayed.
             fence(Ordering::SeqCst);
         }
         self.engine.get().is_some_and(Engine::is_unwatched)
     }
 
-    /// Passes received packets to the queue pair with their destination number, or to all queue pairs of their
-    /// multicast group.
+    /// Passes received packets to the queue pair with their destination number, or to all queue
+    /// pairs of their multicast group.
     fn deliver(
         &self,
         now: Time,
@@ -348,7 +365,8 @@ impl Nic {
     ) {
         let number = run.first().header.bth.destination;
         let to_group = multicast::canonical(arrival.destination).is_some();
-        // The multicast address and the multicast queue pair number must occur together (IBTA 9.6.3).
+        // The multicast address and the multicast queue pair number must occur together (IBTA
+        // 9.6.3).
         if to_group != (number == address::MULTICAST) {
             self.counters
                 .count(Counter::Unaddressed, run.count() as u64);
@@ -391,21 +409,24 @@ impl Nic {
         }
     }
 
-    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than [`LOCK_TIMEOUT`].
+    /// Sends all delayed responses. Does nothing if another thread is receiving for longer than
+    /// [`LOCK_TIMEOUT`].
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             self.answer(|| self.now(), &mut receiver.touched, false);
         }
     }
 
-    /// Clears the cache of the queue pair that received the last message, because a queue pair is being destroyed.
+    /// Clears the cache of the queue pair that received the last message, because a queue pair is
+    /// being destroyed.
     pub(super) fn clear_recent(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
             receiver.recent = Recent::default();
         }
     }
 
-    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than [`LOCK_TIMEOUT`].
+    /// Locks the receiver. Returns `None` if another thread holds the lock for longer than
+    /// [`LOCK_TIMEOUT`].
     fn try_lock_receiver(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + LOCK_TIMEOUT;
         loop {

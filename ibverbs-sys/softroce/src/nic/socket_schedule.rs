@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Schedule of a polling thread's checks of the UDP sockets, if the process also shares memory with peers. A check is a
-/// system call, and takes longer than receiving a message through shared memory.
+/// Schedule of a polling thread's checks of the UDP sockets, if the process also shares memory with
+/// peers. A check is a system call, and takes longer than receiving a message through shared
+/// memory.
 #[derive(Debug, Default)]
 pub(super) struct SocketSchedule {
     /// Time of the last check.
@@ -12,16 +13,17 @@ pub(super) struct SocketSchedule {
     interval: Duration,
 }
 
-/// Maximum interval between two checks of the sockets while no messages arrive through shared memory.
+/// Maximum interval between two checks of the sockets while no messages arrive through shared
+/// memory.
 const IDLE_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Maximum interval between two checks of the sockets while messages arrive through shared memory. The interval is
-/// short enough that packets in the sockets need not wait for the engine.
+/// Maximum interval between two checks of the sockets while messages arrive through shared memory.
+/// The interval is short enough that packets in the sockets need not wait for the engine.
 const BUSY_INTERVAL: Duration = Duration::from_micros(100);
 
 impl SocketSchedule {
-    /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if messages have arrived
-    /// through shared memory.
+    /// Returns whether a check of the sockets may be omitted at the time `now`. `busy` is set if
+    /// messages have arrived through shared memory.
     pub(super) fn may_omit(&self, now: Time, busy: bool) -> bool {
         let is_quiet = !self.interval.is_zero();
         now - self.checked

@@ -1,5 +1,5 @@
-//! Tests of two NICs in one process with queue pairs over real sockets. The messages have no bytes, and carry their
-//! number as immediate data.
+//! Tests of two NICs in one process with queue pairs over real sockets. The messages have no bytes,
+//! and carry their number as immediate data.
 
 mod host;
 mod strangers;
@@ -116,13 +116,15 @@ impl Host {
             .unwrap();
     }
 
-    /// Moves the queue pair to RTS, connected to the queue pair of `peer`. After a timeout of 34 ms, lost packets are sent
-    /// again. Eight such timeouts are longer than a busy machine keeps a thread from running.
+    /// Moves the queue pair to RTS, connected to the queue pair of `peer`. After a timeout of 34
+    /// ms, lost packets are sent again. Eight such timeouts are longer than a busy machine keeps a
+    /// thread from running.
     fn connect(&self, peer: &Self) {
         self.connect_with(peer, 13);
     }
 
-    /// Moves the queue pair to RTS, connected to the queue pair of `peer`, with the given acknowledgement timeout code.
+    /// Moves the queue pair to RTS, connected to the queue pair of `peer`, with the given
+    /// acknowledgement timeout code.
     fn connect_with(&self, peer: &Self, timeout: u8) {
         type Bit = ibv_qp_attr_mask;
         let mut values = ibv_qp_attr {
@@ -199,7 +201,8 @@ impl Host {
         }
     }
 
-    /// Sends an empty message with `number` as its immediate data. A datagram is sent to the address `to`.
+    /// Sends an empty message with `number` as its immediate data. A datagram is sent to the
+    /// address `to`.
     fn send(&self, number: u32, to: Option<Address>) {
         let immediate = Some(number.to_be_bytes());
         let operation = SendOperation::Send {
@@ -215,7 +218,8 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Polls until `count` completions have arrived, and returns them. Calls `between` whenever a poll finds none.
+    /// Polls until `count` completions have arrived, and returns them. Calls `between` whenever a
+    /// poll finds none.
     fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
         let (mut completions, end) = (Vec::new(), Instant::now() + LOST_TIMEOUT);
         while completions.len() < count {
@@ -354,7 +358,8 @@ fn an_acknowledgement_is_sent_with_the_next_message_of_the_program() {
 #[test]
 fn the_due_flag_is_cleared_if_no_acknowledgement_is_left() {
     let (a, _b) = connected(0, Service::ReliableConnection);
-    // This state arises if an earlier attempt delayed a response, which was then sent with a message of the program.
+    // This state arises if an earlier attempt delayed a response, which was then sent with a
+    // message of the program.
     let _receiver = a.nic.receiver.lock();
     a.nic.owes_answers.store(true, Ordering::SeqCst);
     let mut touched = vec![Arc::clone(&a.queue_pair)];
@@ -577,7 +582,8 @@ fn arrived_packets_are_handled_before_a_late_timer() {
     b.completions(10, nobody_polls);
     let sent = || b.nic.counters.value(Counter::SentPackets);
     until("the answer is sent", || sent() > 16);
-    // When the timeout expires, the response is in the socket, behind so many packets that one batch does not reach it.
+    // When the timeout expires, the response is in the socket, behind so many packets that one
+    // batch does not reach it.
     let late = a.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
     until("the time is over", || a.nic.now() > late);
     assert!(!a.nic.progress());
@@ -586,8 +592,9 @@ fn arrived_packets_are_handled_before_a_late_timer() {
     assert_eq!(a.nic.counters.value(Counter::AcknowledgementTimeout), 0);
 }
 
-/// Sends `count` datagrams from one NIC to another while the receiver of the other is locked, so that its engine cannot
-/// receive them. Calls `before_release` before the lock is released. Returns both NICs.
+/// Sends `count` datagrams from one NIC to another while the receiver of the other is locked, so
+/// that its engine cannot receive them. Calls `before_release` before the lock is released. Returns
+/// both NICs.
 fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
     let (a, b) = connected(0, Service::UnreliableDatagram);
     let path = Path {
@@ -633,7 +640,8 @@ fn a_poll_returns_in_bounded_time_under_constant_load() {
             }
         });
         let looked = b.nic.receive_and_run_timers(b.nic.now(), Caller::Engine);
-        // A batch has 8 messages, and the first batch does not count as received in place of the engine.
+        // A batch has 8 messages, and the first batch does not count as received in place of the
+        // engine.
         let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);
         assert!(
             matches!(looked, ReceiveAttempt::Contended)

@@ -1,4 +1,5 @@
-/// Received messages whose acknowledgement is delayed, so that a message of the program can include it.
+/// Received messages whose acknowledgement is delayed, so that a message of the program can include
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     /// Number of messages that arrived since the last acknowledgement.
@@ -10,11 +11,13 @@ pub(super) struct Unanswered {
 /// Minimum number of received messages at which acknowledgements are no longer delayed.
 const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages per queue pair at which acknowledgements are no longer delayed. If the average
-/// is lower, acknowledging the messages of many queue pairs takes about one acknowledgement for each message.
+/// Average number of received messages per queue pair at which acknowledgements are no longer
+/// delayed. If the average is lower, acknowledging the messages of many queue pairs takes about one
+/// acknowledgement for each message.
 const PER_QUEUE_PAIR: u32 = 4;
 
-/// Maximum number of received messages whose acknowledgements are delayed, for any number of queue pairs.
+/// Maximum number of received messages whose acknowledgements are delayed, for any number of queue
+/// pairs.
 const MAX_MESSAGES: u32 = 256;
 
 /// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
@@ -32,8 +35,8 @@ impl Unanswered {
         }
     }
 
-    /// Returns whether the acknowledgements of the received messages may be delayed further. `queue_pairs` is the
-    /// number of queue pairs that received the messages.
+    /// Returns whether the acknowledgements of the received messages may be delayed further.
+    /// `queue_pairs` is the number of queue pairs that received the messages.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
         let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);

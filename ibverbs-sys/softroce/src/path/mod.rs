@@ -7,23 +7,27 @@
 //! | [`Shared`](Way::Shared) | in another process of the host | the thread that posts; for messages that consume a receive also a thread of the peer |
 //! | [`Udp`](Way::Udp) | anywhere | packets |
 //!
-//! A queue pair uses the first of these paths that is available, and decides again for each range of a message. This needs no
-//! agreement with the peer, because sequence numbers are the same on all paths: all packets and messages that are
-//! unacknowledged on one path are completed there before another path is used. So [injected faults](crate::fault) and captures
-//! also apply to packets if they begin while messages are transferred. If the state of the peer is unclear (not ready, ended,
-//! or connected to another queue pair), packets are used, within the timeouts of the attributes.
+//! A queue pair uses the first of these paths that is available, and decides again for each range
+//! of a message. This needs no agreement with the peer, because sequence numbers are the same on
+//! all paths: all packets and messages that are unacknowledged on one path are completed there
+//! before another path is used. So [injected faults](crate::fault) and captures also apply to
+//! packets if they begin while messages are transferred. If the state of the peer is unclear (not
+//! ready, ended, or connected to another queue pair), packets are used, within the timeouts of the
+//! attributes.
 //!
-//! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) allows only one path besides packets, or none. [`way()`] returns the present
-//! path of a queue pair, and the [counters](crate::counters()) `direct_messages` and `shared_messages` count the messages on
-//! these paths. Between processes these are reads, writes and atomics. A message that consumes a receive goes through a ring in
-//! shared memory, or one side copies its bytes; other [counters](crate::counters()) count these messages, bytes and copies.
+//! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) allows only one path besides packets, or none.
+//! [`way()`] returns the present path of a queue pair, and the [counters](crate::counters())
+//! `direct_messages` and `shared_messages` count the messages on these paths. Between processes
+//! these are reads, writes and atomics. A message that consumes a receive goes through a ring in
+//! shared memory, or one side copies its bytes; other [counters](crate::counters()) count these
+//! messages, bytes and copies.
 
 use crate::nic::Nic;
 
 pub use crate::config::Way;
 
-/// Returns the path that messages of the local queue pair number `queue_pair` take at present, or `None` if this process has no
-/// such queue pair.
+/// Returns the path that messages of the local queue pair number `queue_pair` take at present, or
+/// `None` if this process has no such queue pair.
 ///
 /// The path of a queue pair that has not sent anything yet is [`Udp`](Way::Udp).
 pub fn way(queue_pair: u32) -> Option<Way> {

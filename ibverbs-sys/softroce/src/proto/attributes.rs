@@ -4,7 +4,8 @@ use bitflags::bitflags;
 
 use super::{Path, Sequence};
 
-/// Transport service of a queue pair. XRC queue pairs have only one half: the requester or the responder.
+/// Transport service of a queue pair. XRC queue pairs have only one half: the requester or the
+/// responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -108,12 +109,13 @@ pub struct Attributes {
     pub retry_count: u8,
     /// Maximum number of retries after RNR NAKs, from 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
-    /// RNR timer code in the RNR NAKs that this side sends when no receive is posted: the time that the peer must wait.
+    /// RNR timer code in the RNR NAKs that this side sends when no receive is posted: the time that
+    /// the peer must wait.
     pub min_rnr_timer: u8,
     /// Maximum number of outstanding RDMA reads and atomics that this side sends as the requester.
     pub max_initiated: u8,
-    /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer. The responder stores
-    /// as many of them, to answer them again if a response is lost.
+    /// Maximum number of outstanding RDMA reads and atomics that this side accepts from the peer.
+    /// The responder stores as many of them, to answer them again if a response is lost.
     pub max_accepted: u8,
     /// Remote operations that the peer may execute through this queue pair.
     pub access: AccessFlags,

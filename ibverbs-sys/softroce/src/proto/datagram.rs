@@ -2,7 +2,8 @@ use super::endpoint::Endpoint;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, NetworkHeader, Work};
 use crate::wire::Packet;
 
-/// Fields of a datagram's headers that the receiving queue pair checks, or reports in the completion.
+/// Fields of a datagram's headers that the receiving queue pair checks, or reports in the
+/// completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramFields {
     pub(super) queue_key: u32,
@@ -11,8 +12,9 @@ pub(super) struct DatagramFields {
     pub(super) solicited: bool,
 }
 
-/// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns `Ok`, if its queue key
-/// is wrong, if it has too many bytes, or if no receive is posted (IBTA 9.8.3.2).
+/// Receives a datagram packet, and completes a receive with it. Drops the datagram, and returns
+/// `Ok`, if its queue key is wrong, if it has too many bytes, or if no receive is posted (IBTA
+/// 9.8.3.2).
 ///
 /// # Errors
 /// The status of the receive, if the receive failed and its completion has already been generated.
@@ -31,10 +33,10 @@ pub(super) fn receive(
     deliver(endpoint, &arrival.route, label, packet.payload, host)
 }
 
-/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is the GRH, and `label`
-/// the checked header fields. The datagram has arrived as a packet, or comes from a sender in this process. Drops the
-/// datagram if `label` is `None`, if the queue key is wrong, if the payload is longer than the MTU, or if no receive is
-/// posted.
+/// Delivers the payload of a datagram to the next receive, and completes the receive. `route` is
+/// the GRH, and `label` the checked header fields. The datagram has arrived as a packet, or comes
+/// from a sender in this process. Drops the datagram if `label` is `None`, if the queue key is
+/// wrong, if the payload is longer than the MTU, or if no receive is posted.
 pub(super) fn deliver(
     endpoint: &Endpoint,
     route: &[u8; 40],
@@ -54,8 +56,8 @@ pub(super) fn deliver(
         host.count(Counter::ReceiveDropped, 1);
         return Ok(());
     };
-    // The payload is stored after 40 bytes for the GRH. They are always filled, because every RoCEv2 packet has a GRH or an
-    // IPv4 header.
+    // The payload is stored after 40 bytes for the GRH. They are always filled, because every
+    // RoCEv2 packet has a GRH or an IPv4 header.
     let before = route.len() as u32;
     let total = before + length;
     let scattered = if u64::from(total) > receive.length {

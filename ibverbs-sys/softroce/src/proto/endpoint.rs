@@ -1,8 +1,9 @@
 use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
-/// Maximum length of a message in bytes, which the device reports. This is half of what the specification allows, so
-/// that a message with the smallest MTU has fewer packets than a quarter of all sequence numbers.
+/// Maximum length of a message in bytes, which the device reports. This is half of what the
+/// specification allows, so that a message with the smallest MTU has fewer packets than a quarter
+/// of all sequence numbers.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Destination queue pair number of packets to multicast groups (IBTA 10.5.2).
@@ -18,7 +19,8 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether the service of the queue pair is reliable, which means that packets are acknowledged.
+    /// Returns whether the service of the queue pair is reliable, which means that packets are
+    /// acknowledged.
     pub(super) fn is_reliable(&self) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
@@ -35,7 +37,8 @@ impl Endpoint {
         }
     }
 
-    /// Creates the header of a packet to the peer with the operation `operation` and the sequence number `sequence`.
+    /// Creates the header of a packet to the peer with the operation `operation` and the sequence
+    /// number `sequence`.
     pub(super) fn header(&self, operation: Operation, sequence: Sequence) -> Header {
         let opcode = Opcode::new(self.transport(), operation);
         Header::new(Bth {
@@ -44,7 +47,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns whether a packet contains the number of this queue pair and belongs to its service (IBTA 9.6.1.1).
+    /// Returns whether a packet contains the number of this queue pair and belongs to its service
+    /// (IBTA 9.6.1.1).
     pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
         let bth = &packet.header.bth;
         let datagram = self.service == Service::UnreliableDatagram;
@@ -54,8 +58,8 @@ impl Endpoint {
             _ => true,
         };
         let service = match bth.opcode.transport {
-            // Manufacturer opcodes of writes announce skipped sequence numbers of connections. The others are receipts of
-            // unreliable services.
+            // Manufacturer opcodes of writes announce skipped sequence numbers of connections. The
+            // others are receipts of unreliable services.
             Transport::Manufacturer if bth.opcode.is_write() => !datagram,
             Transport::Manufacturer => !self.is_reliable(),
             transport => transport == self.transport(),
@@ -65,7 +69,8 @@ impl Endpoint {
             && half
     }
 
-    /// Returns whether a packet with the partition key `partition_key` belongs to the partition of this queue pair.
+    /// Returns whether a packet with the partition key `partition_key` belongs to the partition of
+    /// this queue pair.
     pub(super) fn is_of_partition(&self, partition_key: u16) -> bool {
         is_of_partition(self.attributes.partition_key, partition_key)
     }
@@ -88,7 +93,8 @@ impl Endpoint {
         self.attributes.path_mtu.bytes() as u32
     }
 
-    /// Returns the number of packets of a message of `length` bytes. An empty message has one packet.
+    /// Returns the number of packets of a message of `length` bytes. An empty message has one
+    /// packet.
     #[inline]
     pub(super) fn packets(&self, length: u32) -> u32 {
         // 256 bytes is the smallest MTU. Most messages are shorter, and need no division.
@@ -100,8 +106,8 @@ impl Endpoint {
     }
 }
 
-/// Returns whether two partition keys match: they have the same partition number, and at least one has full membership
-/// (IBTA 10.9.3).
+/// Returns whether two partition keys match: they have the same partition number, and at least one
+/// has full membership (IBTA 10.9.3).
 fn is_of_partition(own: u16, other: u16) -> bool {
     let (key, full) = (0x7fff, 0x8000);
     own & key == other & key && own & key != 0 && (own | other) & full != 0

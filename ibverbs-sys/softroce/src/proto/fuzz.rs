@@ -1,4 +1,5 @@
-//! Fuzz targets for the transport: two queue pairs whose states, requests and packets the fuzzer's input determines.
+//! Fuzz targets for the transport: two queue pairs whose states, requests and packets the fuzzer's
+//! input determines.
 
 use std::collections::VecDeque;
 
@@ -16,8 +17,8 @@ use crate::wire::{Aeth, AtomicEth, Deth, Feth, Header, Opcode, Packet, Reth, Syn
 /// Maximum number of steps for one input.
 const STEPS: usize = 200;
 
-/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it is assumed to send
-/// forever.
+/// Maximum number of packets that a queue pair may send at one time. If a queue pair sends more, it
+/// is assumed to send forever.
 const BURST: usize = 10_000;
 
 /// Length of a region in bytes.
@@ -27,12 +28,13 @@ const REGION: u32 = 2048;
 struct Half {
     node: Node,
     watch: PacketChecker,
-    /// Set after this side or its peer received a forged or changed packet. Such a packet may have acknowledged
-    /// requests that the peer never received.
+    /// Set after this side or its peer received a forged or changed packet. Such a packet may have
+    /// acknowledged requests that the peer never received.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
-    /// Keys of this side's memory: a region with all access rights, a region for receives, and a memory window.
+    /// Keys of this side's memory: a region with all access rights, a region for receives, and a
+    /// memory window.
     keys: [u32; 3],
     next: u64,
 }
@@ -45,8 +47,8 @@ struct Connection {
     now: Time,
 }
 
-/// Runs two queue pairs. The input bytes determine the transitions, requests and timeouts, and which packets are
-/// delayed, duplicated, changed, dropped or forged.
+/// Runs two queue pairs. The input bytes determine the transitions, requests and timeouts, and
+/// which packets are delayed, duplicated, changed, dropped or forged.
 pub fn queue_pair(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = Connection::new(&mut input);
@@ -71,8 +73,9 @@ pub fn queue_pair(bytes: &[u8]) {
     world.end();
 }
 
-/// Runs two connected queue pairs, and delivers forged packets with manufacturer opcodes between their own packets. Checks that
-/// no forged packet changes memory, completes a request or takes a receive.
+/// Runs two connected queue pairs, and delivers forged packets with manufacturer opcodes between
+/// their own packets. Checks that no forged packet changes memory, completes a request or takes a
+/// receive.
 pub fn manufacturer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = Connection::new(&mut input);
@@ -117,8 +120,8 @@ impl Half {
         side
     }
 
-    /// Returns the state that a forged packet must not change: the bytes of the side's memory, the numbers of its send
-    /// and receive completions, and the number of its posted receives.
+    /// Returns the state that a forged packet must not change: the bytes of the side's memory, the
+    /// numbers of its send and receive completions, and the number of its posted receives.
     fn observable_state(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -299,8 +302,8 @@ impl Connection {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Delivers the oldest packet in flight to the queue pair `side`, or drops, duplicates, delays or changes it, as
-    /// the input determines.
+    /// Delivers the oldest packet in flight to the queue pair `side`, or drops, duplicates, delays
+    /// or changes it, as the input determines.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -340,8 +343,8 @@ impl Connection {
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition key, or it consists
-    /// of arbitrary bytes. `only` limits the opcodes to those of one transport.
+    /// Delivers a packet that neither side has sent. It has a valid queue pair number and partition
+    /// key, or it consists of arbitrary bytes. `only` limits the opcodes to those of one transport.
     fn inject(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -487,8 +490,8 @@ impl Connection {
         self.sides.iter_mut().for_each(Half::check);
     }
 
-    /// Moves both queue pairs to the error state. Checks that every request then completes, and that the queue pairs stop
-    /// sending packets.
+    /// Moves both queue pairs to the error state. Checks that every request then completes, and
+    /// that the queue pairs stop sending packets.
     fn end(&mut self) {
         for side in [0, 1] {
             let Half { node, .. } = &mut self.sides[side];

@@ -8,7 +8,8 @@ use super::{
 /// Reason why a queue pair could not access local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalFault {
-    /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
+    /// The key is invalid, has another protection domain or lacks the access right, or the bytes
+    /// are out of bounds.
     Protection,
     /// The memory window cannot be bound as requested, or the key cannot be invalidated.
     Bind,
@@ -17,15 +18,17 @@ pub enum LocalFault {
 /// Reason why a request of a peer may not access memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
-    /// The key is invalid, has another protection domain or lacks the access right, or the bytes are out of bounds.
+    /// The key is invalid, has another protection domain or lacks the access right, or the bytes
+    /// are out of bounds.
     Access,
     /// The request itself is invalid: an atomic on an address that is not a multiple of eight.
     Invalid,
 }
 
-/// Progress of the withdrawal of a memory key from other processes of the host. When the withdrawal begins, another
-/// process may be copying bytes of the memory. The withdrawal is complete when all such copies have ended. A thread
-/// that holds the lock of a queue pair does not wait for these copies, but tries again later.
+/// Progress of the withdrawal of a memory key from other processes of the host. When the withdrawal
+/// begins, another process may be copying bytes of the memory. The withdrawal is complete when all
+/// such copies have ended. A thread that holds the lock of a queue pair does not wait for these
+/// copies, but tries again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No other process accesses the memory by the withdrawn key any more.
@@ -35,8 +38,8 @@ pub enum Withdrawal {
         /// Time to wait before the next attempt.
         again: Duration,
     },
-    /// The withdrawal has failed: another process has been copying bytes of the memory for so long that it may have
-    /// stopped. The key stays valid.
+    /// The withdrawal has failed: another process has been copying bytes of the memory for so long
+    /// that it may have stopped. The key stays valid.
     Refused,
 }
 
@@ -58,15 +61,16 @@ pub enum Misplaced {
     There,
 }
 
-/// The memory that a queue pair can access. An implementation checks the keys and the protection domain for every
-/// access. The check and the copy are one step: after a region was deregistered, no copy touches its memory.
+/// The memory that a queue pair can access. An implementation checks the keys and the protection
+/// domain for every access. The check and the copy are one step: after a region was deregistered,
+/// no copy touches its memory.
 pub trait Memory {
-    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message on, to
-    /// `out`.
+    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte
+    /// `offset` of the message on, to `out`.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the
-    /// message on, to the buffers `parts`, which together have `length` bytes.
+    /// Copies `length` bytes of the message that the scatter/gather list `list` describes, from
+    /// byte `offset` of the message on, to the buffers `parts`, which together have `length` bytes.
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
@@ -83,11 +87,12 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
+    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the
+    /// message on.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to the memory of the scatter/gather list `list`,
-    /// from byte `offset` of the message on.
+    /// Copies the buffers `parts`, which together have `length` bytes, to the memory of the
+    /// scatter/gather list `list`, from byte `offset` of the message on.
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
@@ -104,8 +109,8 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Checks that a peer may access `length` bytes at `address` by the remote key `key` with the rights `access`. An
-    /// access to zero bytes needs no key (IBTA 9.7.4.1.5).
+    /// Checks that a peer may access `length` bytes at `address` by the remote key `key` with the
+    /// rights `access`. An access to zero bytes needs no key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,
         key: u32,
@@ -114,14 +119,16 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Copies bytes from memory at `address`, which a peer may read by the remote key `key`, to `out`.
+    /// Copies bytes from memory at `address`, which a peer may read by the remote key `key`, to
+    /// `out`.
     fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
 
-    /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in ascending order of addresses.
+    /// Copies `data` to memory at `address`, which a peer may write by the remote key `key`, in
+    /// ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
 
-    /// Copies the buffers `parts`, which together have `length` bytes, to memory at `address` that a peer may write by
-    /// the remote key `key`, in ascending order of addresses.
+    /// Copies the buffers `parts`, which together have `length` bytes, to memory at `address` that
+    /// a peer may write by the remote key `key`, in ascending order of addresses.
     fn write_remote_parts<'p>(
         &self,
         key: u32,
@@ -139,8 +146,9 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they are equal. `key` is
-    /// the remote key. The operation is atomic, and uses the byte order of this machine. Returns the previous value.
+    /// Compares the eight bytes at `address` with `compare`, and replaces them by `swap` if they
+    /// are equal. `key` is the remote key. The operation is atomic, and uses the byte order of this
+    /// machine. Returns the previous value.
     fn compare_swap(
         &self,
         key: u32,
@@ -149,16 +157,16 @@ pub trait Memory {
         swap: u64,
     ) -> Result<u64, RemoteFault>;
 
-    /// Adds `add` to the eight bytes at `address`, atomically and in this machine's byte order. `key` is the remote
-    /// key. Returns the previous value.
+    /// Adds `add` to the eight bytes at `address`, atomically and in this machine's byte order.
+    /// `key` is the remote key. Returns the previous value.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
     /// Writes eight bytes at `address` atomically. `address` must be a multiple of eight.
     fn write_word(&self, key: u32, address: u64, bytes: [u8; 8]) -> Result<(), RemoteFault>;
 
-    /// Checks that a peer may flush memory with the rights `access`, and flushes the memory. `range` is the address and the length
-    /// in bytes; `None` stands for the whole region or window. Afterwards, all earlier writes to the memory are visible to the
-    /// program.
+    /// Checks that a peer may flush memory with the rights `access`, and flushes the memory.
+    /// `range` is the address and the length in bytes; `None` stands for the whole region or
+    /// window. Afterwards, all earlier writes to the memory are visible to the program.
     fn flush(
         &self,
         key: u32,
@@ -166,21 +174,23 @@ pub trait Memory {
         access: AccessFlags,
     ) -> Result<(), RemoteFault>;
 
-    /// Withdraws the present key of a memory window that is about to be bound again, so that no other process can begin
-    /// to use the key. The caller repeats the call until the result is not [`Withdrawal::Pending`], and then
-    /// [binds](Self::bind) the window or [publishes the key again](Self::keep).
+    /// Withdraws the present key of a memory window that is about to be bound again, so that no
+    /// other process can begin to use the key. The caller repeats the call until the result is not
+    /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
+    /// again](Self::keep).
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other process can begin to use
-    /// the key. The caller repeats the call until the result is not [`Withdrawal::Pending`].
+    /// Withdraws a key that is about to be [invalidated](Self::invalidate), so that no other
+    /// process can begin to use the key. The caller repeats the call until the result is not
+    /// [`Withdrawal::Pending`].
     fn withdraw(&self, _key: u32) -> Withdrawal {
         Withdrawal::Complete
     }
 
-    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key was neither rebound nor
-    /// invalidated.
+    /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key was
+    /// neither rebound nor invalidated.
     fn keep(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region.
@@ -192,15 +202,16 @@ pub trait Memory {
     /// Invalidates a key, because a message of the peer demands it (a send with invalidate).
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Checks that the memory of the scatter/gather list `list` may be read, for `length` bytes from byte `offset` of
-    /// the message on.
+    /// Checks that the memory of the scatter/gather list `list` may be read, for `length` bytes
+    /// from byte `offset` of the message on.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
     }
 
-    /// Copies `length` bytes of the local message `message`, from byte `offset` on, to the memory `to` of `peer`, in
-    /// ascending order of addresses. All keys are checked before the first byte is copied, the local keys first.
+    /// Copies `length` bytes of the local message `message`, from byte `offset` on, to the memory
+    /// `to` of `peer`, in ascending order of addresses. All keys are checked before the first byte
+    /// is copied, the local keys first.
     fn copy_message(
         &self,
         message: Data<'_>,
@@ -233,8 +244,9 @@ pub trait Memory {
         }
     }
 
-    /// Copies `length` bytes of the memory `from` of `peer` to the local memory of the scatter/gather list `list`, from
-    /// byte `offset` of the message on. All keys are checked before the first byte is copied, the peer's keys first.
+    /// Copies `length` bytes of the memory `from` of `peer` to the local memory of the
+    /// scatter/gather list `list`, from byte `offset` of the message on. All keys are checked
+    /// before the first byte is copied, the peer's keys first.
     fn fetch(
         &self,
         list: &[Segment],
@@ -267,11 +279,13 @@ pub enum Event {
     InvalidRequest,
     /// A request of the peer named memory without a valid key or access right.
     AccessViolation,
-    /// The queue pair is in the error state and takes no more receives from its shared receive queue.
+    /// The queue pair is in the error state and takes no more receives from its shared receive
+    /// queue.
     LastRequestReached,
 }
 
-/// Statistics counter of the device. The names are those of the hardware counters of the kernel and of vendors.
+/// Statistics counter of the device. The names are those of the hardware counters of the kernel and
+/// of vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -337,38 +351,40 @@ impl Counter {
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
-/// Environment of a queue pair, through which the transport accesses memory and receive requests, and reports
-/// completions, events and counts.
+/// Environment of a queue pair, through which the transport accesses memory and receive requests,
+/// and reports completions, events and counts.
 pub trait Host: Memory {
-    /// Takes a receive from the queue pair's own or shared receive queue or, for an XRC target, from the shared receive queue
-    /// with the number `xrc_srq`.
+    /// Takes a receive from the queue pair's own or shared receive queue or, for an XRC target,
+    /// from the shared receive queue with the number `xrc_srq`.
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
-    /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's XRC domain.
+    /// Returns whether the XRC shared receive queue `number` exists and belongs to the queue pair's
+    /// XRC domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
     /// Reports the completion of a send request to the program.
     fn complete_send(&mut self, completion: Completion);
 
-    /// Reports the completion of a receive to the program. For an XRC target, the receive was taken from the shared
-    /// receive queue `xrc_srq`.
+    /// Reports the completion of a receive to the program. For an XRC target, the receive was taken
+    /// from the shared receive queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
-    /// Returns whether another process of the host can map the memory that contains the bytes of the request. Called
-    /// once, when the request starts. The result may be `false` if it does not affect how the request is sent.
+    /// Returns whether another process of the host can map the memory that contains the bytes of
+    /// the request. Called once, when the request starts. The result may be `false` if it does not
+    /// affect how the request is sent.
     fn is_mappable(&self, _request: &SendRequest) -> bool {
         false
     }
 
-    /// Returns whether the next bytes of a request must not be sent as packets, because the caller will transfer them
-    /// without packets.
+    /// Returns whether the next bytes of a request must not be sent as packets, because the caller
+    /// will transfer them without packets.
     fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 
-    /// Withdraws the descriptions of messages that this queue pair published to peers, because its requests are about
-    /// to fail. Called before the first of these requests completes: after a completion, the program may change the
-    /// bytes of the message.
+    /// Withdraws the descriptions of messages that this queue pair published to peers, because its
+    /// requests are about to fail. Called before the first of these requests completes: after a
+    /// completion, the program may change the bytes of the message.
     fn fails(&mut self) {}
 
     /// Raises an asynchronous event of the queue pair.

@@ -1,7 +1,8 @@
-//! The RoCEv2 transport as a sans-IO state machine: how a queue pair responds to packets, what it sends, and when it sends
-//! again. This module has no socket, no clock and no unsafe code. The caller passes in the time and the received packets, and
-//! takes the packets to send. Memory, receives, completions and events come through [`Host`]. The same calls in the same order
-//! give the same packets, so tests can use a simulated network with virtual time.
+//! The RoCEv2 transport as a sans-IO state machine: how a queue pair responds to packets, what it
+//! sends, and when it sends again. This module has no socket, no clock and no unsafe code. The
+//! caller passes in the time and the received packets, and takes the packets to send. Memory,
+//! receives, completions and events come through [`Host`]. The same calls in the same order give
+//! the same packets, so tests can use a simulated network with virtual time.
 //!
 //! ```text
 //!   post ──> ┌───────────┐ ──> poll_transmit ──> packets
@@ -10,9 +11,10 @@
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
 //!
-//! The bytes of a message can also reach a peer on this host without packets, in [parts](Part): ranges of the message. Then the
-//! caller (module `transfer`) copies the bytes from memory to memory, and the transport keeps sequence numbers, windows and
-//! completions. Parts and packets use the same sequence numbers, so they can follow each other within a message.
+//! The bytes of a message can also reach a peer on this host without packets, in [parts](Part):
+//! ranges of the message. Then the caller (module `transfer`) copies the bytes from memory to
+//! memory, and the transport keeps sequence numbers, windows and completions. Parts and packets use
+//! the same sequence numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;

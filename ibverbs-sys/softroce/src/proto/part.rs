@@ -1,9 +1,9 @@
-//! Transfer of messages without packets, to a peer in this process or in another process of the host. A part is a range of a
-//! message.
+//! Transfer of messages without packets, to a peer in this process or in another process of the
+//! host. A part is a range of a message.
 //!
-//! The caller copies the bytes of a part in any way. The transport keeps order, sequence numbers, windows, acknowledgements,
-//! receives and completions. A part uses the sequence numbers that its packets would have, so parts and packets can follow each
-//! other, also within a message.
+//! The caller copies the bytes of a part in any way. The transport keeps order, sequence numbers,
+//! windows, acknowledgements, receives and completions. A part uses the sequence numbers that its
+//! packets would have, so parts and packets can follow each other, also within a message.
 //!
 //! ```text
 //! sender:   upcoming -> part -> the caller copies the bytes -> conclude_part
@@ -18,8 +18,8 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// Position of the next unsent bytes of a send queue, with the properties that determine by which path the bytes can be
-/// transferred.
+/// Position of the next unsent bytes of a send queue, with the properties that determine by which
+/// path the bytes can be transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Upcoming {
     /// Sequence number of the message's first packet.
@@ -32,26 +32,29 @@ pub struct Upcoming {
     pub on_the_way: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
-    /// Set if sequence numbers were [skipped](QueuePair::skip), and a packet must announce them to the peer before the
-    /// next message.
+    /// Set if sequence numbers were [skipped](QueuePair::skip), and a packet must announce them to
+    /// the peer before the next message.
     pub is_gap_untold: bool,
-    /// Set if this side must send the bytes of the message, because the peer could not copy the bytes of this message,
-    /// or of several previous messages from the same kind of memory, from this process.
+    /// Set if this side must send the bytes of the message, because the peer could not copy the
+    /// bytes of this message, or of several previous messages from the same kind of memory, from
+    /// this process.
     pub is_declined: bool,
-    /// Set if another process can map the memory of the request: the result of [`Host::is_mappable`].
+    /// Set if another process can map the memory of the request: the result of
+    /// [`Host::is_mappable`].
     pub is_mappable: bool,
     /// Set if the peer acknowledges messages.
     pub is_reliable: bool,
-    /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so that any other
-    /// transfer would overtake them. Never set for a reliable connection, which restores the order itself.
+    /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so
+    /// that any other transfer would overtake them. Never set for a reliable connection, which
+    /// restores the order itself.
     pub has_packets_on_the_way: bool,
-    /// Set if the peer of an unreliable connection may not have received all earlier messages, so that a one-sided
-    /// operation would overtake them. Never set for a reliable connection.
+    /// Set if the peer of an unreliable connection may not have received all earlier messages, so
+    /// that a one-sided operation would overtake them. Never set for a reliable connection.
     pub awaits_receipt: bool,
 }
 
-/// A range of a message that is transferred without packets. Its beginning and end are packet boundaries of the
-/// message.
+/// A range of a message that is transferred without packets. Its beginning and end are packet
+/// boundaries of the message.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// Send request that the part belongs to.
@@ -79,13 +82,13 @@ pub struct Part<'a> {
 pub enum Outcome {
     /// The part was executed at the peer, and counts as acknowledged.
     Executed,
-    /// A whole message was executed in the peer's memory without the peer's queue pair. Before the next packet, a
-    /// packet must announce the skipped sequence numbers to the peer.
+    /// A whole message was executed in the peer's memory without the peer's queue pair. Before the
+    /// next packet, a packet must announce the skipped sequence numbers to the peer.
     ExecutedAlone,
     /// The part was sent, including its bytes. The peer will acknowledge the part.
     Sent,
-    /// A description of the part (the location of its bytes in this process's memory) was sent. The peer will copy the
-    /// bytes and acknowledge the part, or decline the message.
+    /// A description of the part (the location of its bytes in this process's memory) was sent. The
+    /// peer will copy the bytes and acknowledge the part, or decline the message.
     Offered,
     /// The part was not transferred. The message must be sent as packets.
     Left,
@@ -114,15 +117,16 @@ pub enum Step {
     Packets,
 }
 
-/// A part of a message, as its receiver gets it. The message is a send, or a write with immediate data, and consumes a
-/// receive.
+/// A part of a message, as its receiver gets it. The message is a send, or a write with immediate
+/// data, and consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     /// Sequence number of the part's first packet.
     pub sequence: Sequence,
     /// Kind of the message.
     pub kind: Kind,
-    /// Length of the part in bytes; for [`Kind::Write`] and [`Kind::Written`], length of the whole message in bytes.
+    /// Length of the part in bytes; for [`Kind::Write`] and [`Kind::Written`], length of the whole
+    /// message in bytes.
     pub length: u32,
     /// Set if the part is the first of the message.
     pub starts: bool,
@@ -136,26 +140,29 @@ pub struct Incoming {
     pub solicited: bool,
 }
 
-/// Kind of a message that consumes a receive. The kind determines the memory to which the bytes are copied.
+/// Kind of a message that consumes a receive. The kind determines the memory to which the bytes are
+/// copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A send: the bytes go to the memory of the receive.
     Send,
-    /// A write with immediate data whose bytes the [`Source`] copies to this memory of the receiver. The receiver
-    /// checks that the sender may write there.
+    /// A write with immediate data whose bytes the [`Source`] copies to this memory of the
+    /// receiver. The receiver checks that the sender may write there.
     Write(Remote),
-    /// A write with immediate data whose bytes the sender has written to the receiver's memory after checking its
-    /// access rights, or whose [`Source`] writes them.
+    /// A write with immediate data whose bytes the sender has written to the receiver's memory
+    /// after checking its access rights, or whose [`Source`] writes them.
     Written,
 }
 
 /// Source from which a receiver copies the bytes of a part of a message.
 pub trait Source<H> {
-    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message on. The bytes of a write
-    /// ([`Kind::Write`], [`Kind::Written`]) go to the memory that the write names instead. `host` is the receiver's [`Host`].
+    /// Copies the bytes of the part to the receive memory `to`, from byte `offset` of the message
+    /// on. The bytes of a write ([`Kind::Write`], [`Kind::Written`]) go to the memory that the
+    /// write names instead. `host` is the receiver's [`Host`].
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if the receiver's memory cannot be written, and [`Misplaced::There`] if the bytes cannot be read.
+    /// [`Misplaced::Here`] if the receiver's memory cannot be written, and [`Misplaced::There`] if
+    /// the bytes cannot be read.
     fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
 }
 
@@ -167,7 +174,8 @@ pub enum NotTaken {
         /// RNR timer code, which determines how long the sender must wait.
         timer: u8,
     },
-    /// The message invalidates a key that other processes still use. The caller must try again after a pause.
+    /// The message invalidates a key that other processes still use. The caller must try again
+    /// after a pause.
     Later {
         /// Time to wait before the next attempt.
         again: Duration,
@@ -187,7 +195,8 @@ impl Upcoming {
 }
 
 impl QueuePair {
-    /// Starts the next send request, if this is possible now, and returns the position of its next unsent bytes.
+    /// Starts the next send request, if this is possible now, and returns the position of its next
+    /// unsent bytes.
     ///
     /// # Errors
     /// The next step of the caller, if nothing can be transferred without packets now.
@@ -206,8 +215,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the next step in sending, without changing the state. The result is [`Step::Moved`] if a part may be
-    /// transferred now and no packet is unacknowledged.
+    /// Returns the next step in sending, without changing the state. The result is [`Step::Moved`]
+    /// if a part may be transferred now and no packet is unacknowledged.
     pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
@@ -216,8 +225,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer
-    /// them without packets.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because the
+    /// caller will transfer them without packets.
     pub fn is_held_back(&self, host: &impl Host) -> bool {
         self.requester.is_held_back(&self.endpoint, host)
     }
@@ -227,19 +236,20 @@ impl QueuePair {
         self.requester.next_request()
     }
 
-    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence numbers. Returns
-    /// `None` if the request is not the next to be sent any more.
+    /// Returns the part of the message that begins at `upcoming` and has at most `packets` sequence
+    /// numbers. Returns `None` if the request is not the next to be sent any more.
     pub fn part(&self, upcoming: &Upcoming, packets: u32) -> Option<Part<'_>> {
         self.requester.part(upcoming, packets, &self.endpoint)
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after the unacknowledged ones.
+    /// Returns whether the window allows sending `packets` more sequence numbers after the
+    /// unacknowledged ones.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
         self.requester.has_window(upcoming.on_the_way, packets)
     }
 
-    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets` sequence numbers.
-    /// Returns the next step.
+    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
+    /// sequence numbers. Returns the next step.
     pub fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -255,22 +265,22 @@ impl QueuePair {
         step
     }
 
-    /// Requires that the bytes of the next message are sent: the peer must not copy them from this process's memory,
-    /// and this side must not write them to the peer's memory.
+    /// Requires that the bytes of the next message are sent: the peer must not copy them from this
+    /// process's memory, and this side must not write them to the peer's memory.
     pub fn require_sent_bytes(&mut self) {
         self.requester.require_sent_bytes();
     }
 
-    /// Returns whether all requests have completed and nothing is to be sent. A request that is posted now would be
-    /// sent next.
+    /// Returns whether all requests have completed and nothing is to be sent. A request that is
+    /// posted now would be sent next.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages, so that a one-sided
-    /// operation would overtake them. If so, a receipt is requested from the peer after the next message that is sent
-    /// as packets.
+    /// Returns whether the peer of an unreliable connection may not have received all messages, so
+    /// that a one-sided operation would overtake them. If so, a receipt is requested from the peer
+    /// after the next message that is sent as packets.
     pub fn awaits_receipt(&mut self) -> bool {
         self.requester.awaits_receipt()
     }
@@ -287,14 +297,15 @@ impl QueuePair {
         self.endpoint.mtu()
     }
 
-    /// Advances the send sequence number by `packets`, because messages of this queue pair were executed directly in
-    /// the peer's memory without being posted here. [`is_idle`](Self::is_idle) must have returned `true`.
+    /// Advances the send sequence number by `packets`, because messages of this queue pair were
+    /// executed directly in the peer's memory without being posted here. [`is_idle`](Self::is_idle)
+    /// must have returned `true`.
     pub fn skip(&mut self, packets: u32) {
         self.requester.skip(packets);
     }
 
-    /// Returns whether a message with `packets` sequence numbers may be [posted as sent](Self::post_sent) now: all
-    /// earlier messages have been sent, and the window has room.
+    /// Returns whether a message with `packets` sequence numbers may be [posted as
+    /// sent](Self::post_sent) now: all earlier messages have been sent, and the window has room.
     #[inline]
     pub fn may_post_sent(&self, packets: u32) -> bool {
         self.endpoint.state == State::ReadyToSend
@@ -309,17 +320,18 @@ impl QueuePair {
         self.requester.all_on_the_way()
     }
 
-    /// Returns whether this side must send the bytes of all further messages from one kind of memory, because the peer
-    /// failed to copy the bytes of several such messages in a row. `is_mappable` selects the kind: memory that the peer
-    /// can map, or all other memory.
+    /// Returns whether this side must send the bytes of all further messages from one kind of
+    /// memory, because the peer failed to copy the bytes of several such messages in a row.
+    /// `is_mappable` selects the kind: memory that the peer can map, or all other memory.
     #[inline]
     pub fn is_declined(&self, is_mappable: bool) -> bool {
         self.requester.is_declined(is_mappable)
     }
 
-    /// Posts a message that the caller has already sent with the [next sequence number](Self::send_sequence).
-    /// [`may_post_sent`](Self::may_post_sent) must have returned `true`. `data` has the bytes, and `length` is their
-    /// number. If only a description of the bytes was sent, which the peer may decline, `offered` is the result of
+    /// Posts a message that the caller has already sent with the [next sequence
+    /// number](Self::send_sequence). [`may_post_sent`](Self::may_post_sent) must have returned
+    /// `true`. `data` has the bytes, and `length` is their number. If only a description of the
+    /// bytes was sent, which the peer may decline, `offered` is the result of
     /// [`Host::is_mappable`], and otherwise `None`. The caller must then call [`arm`](Self::arm).
     #[inline(always)]
     pub fn post_sent(
@@ -333,23 +345,24 @@ impl QueuePair {
         (self.requester).post_sent(message, data, size, offered, &self.endpoint);
     }
 
-    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response without a timeout, so
-    /// that the caller must call [`arm`](Self::arm).
+    /// Returns whether a message that was [posted as sent](Self::post_sent) awaits a response
+    /// without a timeout, so that the caller must call [`arm`](Self::arm).
     #[inline]
     pub fn is_unarmed(&self) -> bool {
         self.requester.is_unarmed()
     }
 
-    /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent), if it is not set.
-    /// [`handle_timeout`](Self::handle_timeout) also sets this timeout, so a caller of that function need not call
-    /// `arm`. Until the timeout is set, [`next_timeout`](Self::next_timeout) does not include it.
+    /// Sets the timeout for the response to messages that were [posted as sent](Self::post_sent),
+    /// if it is not set. [`handle_timeout`](Self::handle_timeout) also sets this timeout, so a
+    /// caller of that function need not call `arm`. Until the timeout is set,
+    /// [`next_timeout`](Self::next_timeout) does not include it.
     #[inline]
     pub fn arm(&mut self, now: Time) {
         self.requester.arm(now, &self.endpoint);
     }
 
-    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams, returns whether they are
-    /// in the same partition.
+    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams,
+    /// returns whether they are in the same partition.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -359,22 +372,22 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Returns whether `part` has the sequence number that this queue pair expects next, and no response must be
-    /// transmitted first.
+    /// Returns whether `part` has the sequence number that this queue pair expects next, and no
+    /// response must be transmitted first.
     pub fn expects(&self, part: &Part<'_>) -> bool {
         self.may_receive() && self.responder.expects(part)
     }
 
-    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory of this queue pair.
-    /// [`expects`](Self::expects) must have returned `true` for the part.
+    /// Records that the peer executed a part of a write, a read or an atomic directly in the memory
+    /// of this queue pair. [`expects`](Self::expects) must have returned `true` for the part.
     pub fn executed(&mut self, part: &Part<'_>, host: &mut impl Host) {
         self.report_established(host);
         self.responder.executed(part);
     }
 
-    /// Receives a part of a message from a sender in this process, on the sender's thread, and copies the bytes from
-    /// `source` to the receive. The caller must have checked that the part is [expected](Self::expects), and that the
-    /// two queue pairs are connected.
+    /// Receives a part of a message from a sender in this process, on the sender's thread, and
+    /// copies the bytes from `source` to the receive. The caller must have checked that the part is
+    /// [expected](Self::expects), and that the two queue pairs are connected.
     pub fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -388,9 +401,10 @@ impl QueuePair {
         taken
     }
 
-    /// Receives a part of a message from another process, and copies the bytes from `source`. Returns whether the bytes
-    /// were copied to a receive. Acknowledgements and NAKs are sent later, as for [`receive`](Self::receive). The
-    /// caller must have checked that the part comes from the connected peer.
+    /// Receives a part of a message from another process, and copies the bytes from `source`.
+    /// Returns whether the bytes were copied to a receive. Acknowledgements and NAKs are sent
+    /// later, as for [`receive`](Self::receive). The caller must have checked that the part comes
+    /// from the connected peer.
     #[inline(always)]
     pub fn receive_part<H: Host>(
         &mut self,
@@ -415,9 +429,9 @@ impl QueuePair {
         })
     }
 
-    /// Handles an acknowledgement of all packets up to `sequence`. An unreliable connection ignores acknowledgements.
-    /// `now` may return a time somewhat later than the present, because only the timeout of the next response depends
-    /// on it.
+    /// Handles an acknowledgement of all packets up to `sequence`. An unreliable connection ignores
+    /// acknowledgements. `now` may return a time somewhat later than the present, because only the
+    /// timeout of the next response depends on it.
     #[inline]
     pub fn receive_acknowledgement(
         &mut self,
@@ -431,15 +445,15 @@ impl QueuePair {
         }
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, and records that it was sent. Returns
-    /// `None` if no acknowledgement must be sent.
+    /// Returns the sequence number of the acknowledgement that must be sent, and records that it
+    /// was sent. Returns `None` if no acknowledgement must be sent.
     #[inline]
     pub fn take_acknowledgement(&mut self) -> Option<Sequence> {
         self.responder.take_acknowledgement()
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is none. Does not
-    /// change the state.
+    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is
+    /// none. Does not change the state.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Sequence> {
         self.responder.acknowledgement()
@@ -451,8 +465,8 @@ impl QueuePair {
         self.responder.acknowledgement_sent();
     }
 
-    /// Returns whether a message with the queue pair number `destination` and the partition key `partition_key` is
-    /// accepted in the present state. If not, counts the message as dropped.
+    /// Returns whether a message with the queue pair number `destination` and the partition key
+    /// `partition_key` is accepted in the present state. If not, counts the message as dropped.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         self.takes(destination, partition_key, host)
@@ -464,13 +478,15 @@ impl QueuePair {
         self.responder.has_no_packet()
     }
 
-    /// Returns whether no response to a request of the peer must be transmitted, not even an acknowledgement.
+    /// Returns whether no response to a request of the peer must be transmitted, not even an
+    /// acknowledgement.
     #[inline]
     pub fn has_no_response(&self) -> bool {
         self.responder.is_silent() && self.receipts.is_empty()
     }
 
-    /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something urgent.
+    /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something
+    /// urgent.
     #[inline]
     pub fn prospect(&self) -> Prospect {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
@@ -492,9 +508,9 @@ impl QueuePair {
         self.prospect() == Prospect::Nothing
     }
 
-    /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40 bytes of the
-    /// receive. `sender` gives access to the memory of the sending queue pair. Returns [`Outcome::Executed`] even if
-    /// the datagram is dropped.
+    /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40
+    /// bytes of the receive. `sender` gives access to the memory of the sending queue pair. Returns
+    /// [`Outcome::Executed`] even if the datagram is dropped.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -561,7 +577,8 @@ impl QueuePair {
     }
 }
 
-/// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed separately.
+/// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed
+/// separately.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     /// Work request id.
@@ -581,8 +598,8 @@ pub struct Posted {
 pub enum Prospect {
     /// Nothing must be transmitted.
     Nothing,
-    /// Only an acknowledgement must be transmitted. It may be delayed to be sent together with a message of the
-    /// program.
+    /// Only an acknowledgement must be transmitted. It may be delayed to be sent together with a
+    /// message of the program.
     Acknowledgement,
     /// A message, a packet or a NAK must be transmitted now.
     Urgent,

@@ -27,21 +27,21 @@ pub struct Arrival {
     pub source: Ipv6Addr,
     /// Destination GID of the packet: a local GID, or the GID of a multicast group.
     pub destination: Ipv6Addr,
-    /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified bytes and the
-    /// IPv4 header (IBTA annex A17.4.5.1).
+    /// GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20
+    /// unspecified bytes and the IPv4 header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The four high bits of all queue pair numbers of the sending NIC (its slot), which the UDP source port
-    /// determines. `None` if the sender is on another host or is not a softroce device, and so may use any queue pair
-    /// number.
+    /// The four high bits of all queue pair numbers of the sending NIC (its slot), which the UDP
+    /// source port determines. `None` if the sender is on another host or is not a softroce device,
+    /// and so may use any queue pair number.
     pub slot: Option<u8>,
-    /// Set if the packet came through memory shared with the process that owns the sender's address. Then no other process can
-    /// have forged the packet.
+    /// Set if the packet came through memory shared with the process that owns the sender's
+    /// address. Then no other process can have forged the packet.
     pub private: bool,
 }
 
 impl Arrival {
-    /// Returns whether the packet came from the connected peer that `attributes` describe, along the path of the
-    /// connection.
+    /// Returns whether the packet came from the connected peer that `attributes` describe, along
+    /// the path of the connection.
     #[inline]
     pub(crate) fn is_from_peer(&self, attributes: &Attributes) -> bool {
         let path = attributes.path.as_ref();

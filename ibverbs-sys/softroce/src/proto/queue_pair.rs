@@ -10,8 +10,9 @@ use crate::wire::{Opcode, Packet, Transport};
 
 /// The transport of a queue pair: requester, responder, attributes and state.
 ///
-/// The caller passes in the time, the packets and the [`Host`]. The caller also enforces the rules that this type cannot check:
-/// the order of state transitions, the limit on outstanding requests, and the source addresses of packets.
+/// The caller passes in the time, the packets and the [`Host`]. The caller also enforces the rules
+/// that this type cannot check: the order of state transitions, the limit on outstanding requests,
+/// and the source addresses of packets.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) endpoint: Endpoint,
@@ -20,7 +21,8 @@ pub struct QueuePair {
     pub(super) receipts: Receipts,
     /// Set once [`Event::CommunicationEstablished`] was raised.
     established: bool,
-    /// Set once [`Event::SendQueueDrained`] was raised. Cleared when the queue pair starts to drain again.
+    /// Set once [`Event::SendQueueDrained`] was raised. Cleared when the queue pair starts to drain
+    /// again.
     drained: bool,
     /// Number of packets that were sent while the acknowledgement of received packets was delayed.
     pub(super) passed: u32,
@@ -69,9 +71,10 @@ impl QueuePair {
         &self.endpoint.attributes
     }
 
-    /// Returns a mutable reference to the attributes. They must be set before the [transition](Self::enter) to a state
-    /// that uses them. The sequence numbers are initial values, which take effect at the transitions to ready to
-    /// receive and ready to send. The window takes effect at the transition to ready to send.
+    /// Returns a mutable reference to the attributes. They must be set before the
+    /// [transition](Self::enter) to a state that uses them. The sequence numbers are initial
+    /// values, which take effect at the transitions to ready to receive and ready to send. The
+    /// window takes effect at the transition to ready to send.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
@@ -100,16 +103,18 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair is in the state "send queue drained" and still has started requests in progress.
+    /// Returns whether the queue pair is in the state "send queue drained" and still has started
+    /// requests in progress.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
 
     /// Changes the state. Effects of the new state:
-    /// - RESET: all requests are discarded without completions; the attributes return to their defaults, except those set when
-    ///   the queue pair was created;
+    /// - RESET: all requests are discarded without completions; the attributes return to their
+    ///   defaults, except those set when the queue pair was created;
     /// - ready to receive, ready to send: the sequence numbers of the attributes take effect;
-    /// - send queue drained: no new request is started; started requests continue, and an event is raised when they have ended;
+    /// - send queue drained: no new request is started; started requests continue, and an event is
+    ///   raised when they have ended;
     /// - send queue error: send requests are flushed;
     /// - error: send requests are flushed, and receives too unless their queue is shared.
     ///
@@ -154,8 +159,9 @@ impl QueuePair {
         self.report_drained(host);
     }
 
-    /// Queues a send request. In an error state the request is flushed at once. The caller must have checked that the service
-    /// supports the operation, that the state allows it, and the limits.
+    /// Queues a send request. In an error state the request is flushed at once. The caller must
+    /// have checked that the service supports the operation, that the state allows it, and the
+    /// limits.
     #[inline]
     pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
         self.queue(request);
@@ -164,28 +170,29 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request without sending or flushing it; [`post`](Self::post) also flushes it in an error state.
+    /// Queues a send request without sending or flushing it; [`post`](Self::post) also flushes it
+    /// in an error state.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Returns whether the request that was posted last may be delayed, to be sent together with others. If so, the
-    /// caller need not call [`poll_transmit`](Self::poll_transmit) until the next response of the peer, which is
-    /// expected soon.
+    /// Returns whether the request that was posted last may be delayed, to be sent together with
+    /// others. If so, the caller need not call [`poll_transmit`](Self::poll_transmit) until the
+    /// next response of the peer, which is expected soon.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// Records that the peer no longer exists. Requests that wait for a response then fail after the configured
-    /// timeouts and retries, without extensions of the timeouts.
+    /// Records that the peer no longer exists. Requests that wait for a response then fail after
+    /// the configured timeouts and retries, without extensions of the timeouts.
     pub fn set_peer_gone(&mut self) {
         self.requester.set_peer_gone();
     }
 
-    /// Returns whether transmission may be delayed, because the only transmission is the acknowledgement of a message
-    /// that the program has received. If the program soon sends a message in response, the acknowledgement is sent
-    /// together with it.
+    /// Returns whether transmission may be delayed, because the only transmission is the
+    /// acknowledgement of a message that the program has received. If the program soon sends a
+    /// message in response, the acknowledgement is sent together with it.
     pub fn may_rest(&self) -> bool {
         self.may_delay() && self.requester.is_silent()
     }
@@ -201,9 +208,9 @@ impl QueuePair {
             && self.responder.may_delay()
     }
 
-    /// Receives a packet. The caller must then call [`poll_transmit`](Self::poll_transmit), which returns the
-    /// responses, but only after all packets that arrived together, so that a single acknowledgement covers all of
-    /// them.
+    /// Receives a packet. The caller must then call [`poll_transmit`](Self::poll_transmit), which
+    /// returns the responses, but only after all packets that arrived together, so that a single
+    /// acknowledgement covers all of them.
     ///
     /// The caller must have checked the ICRC, and that the packet came from the peer's address.
     pub fn receive(
@@ -265,8 +272,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the queue pair accepts a packet with the queue pair number `destination` and the partition key
-    /// `partition_key`. If not, counts the packet as dropped.
+    /// Returns whether the queue pair accepts a packet with the queue pair number `destination` and
+    /// the partition key `partition_key`. If not, counts the packet as dropped.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -283,12 +290,14 @@ impl QueuePair {
         is_of_partition
     }
 
-    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the path of the packet.
-    /// Returns `None` if nothing can be sent now. The caller must repeat the call until the result is `None`.
+    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC, and returns the
+    /// path of the packet. Returns `None` if nothing can be sent now. The caller must repeat the
+    /// call until the result is `None`.
     ///
-    /// Responses are sent first; then retransmissions and new packets, as far as the window allows; then an acknowledgement
-    /// that [may be delayed](Self::may_rest). The acknowledgement comes last because the kernel segments a shorter packet
-    /// together with the longer packets before it.
+    /// Responses are sent first; then retransmissions and new packets, as far as the window allows;
+    /// then an acknowledgement that [may be delayed](Self::may_rest). The acknowledgement comes
+    /// last because the kernel segments a shorter packet together with the longer packets before
+    /// it.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -339,29 +348,32 @@ impl QueuePair {
         sent
     }
 
-    /// Returns the earliest time at which the caller must call [`handle_timeout`](Self::handle_timeout) and then
-    /// [`poll_transmit`](Self::poll_transmit), or `None` if there is none.
+    /// Returns the earliest time at which the caller must call
+    /// [`handle_timeout`](Self::handle_timeout) and then [`poll_transmit`](Self::poll_transmit), or
+    /// `None` if there is none.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         earlier(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// Records that packets cannot be sent, because the ring (queue in shared memory) from which the peer receives
-    /// packets is full. The wait for free space is limited by the same timeout and retries as the wait for a response.
+    /// Records that packets cannot be sent, because the ring (queue in shared memory) from which
+    /// the peer receives packets is full. The wait for free space is limited by the same timeout
+    /// and retries as the wait for a response.
     pub fn wait_for_space(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.wait_for_space(now, &self.endpoint);
         }
     }
 
-    /// Records that the peer has removed packets from its ring (queue in shared memory). Restarts the wait that
-    /// [`wait_for_space`](Self::wait_for_space) began, because other senders may have filled the ring first.
+    /// Records that the peer has removed packets from its ring (queue in shared memory). Restarts
+    /// the wait that [`wait_for_space`](Self::wait_for_space) began, because other senders may have
+    /// filled the ring first.
     pub fn space_available(&mut self) {
         self.requester.space_available();
     }
 
-    /// Handles expired timeouts: schedules unanswered packets for retransmission, or fails the oldest request if no
-    /// retry is left.
+    /// Handles expired timeouts: schedules unanswered packets for retransmission, or fails the
+    /// oldest request if no retry is left.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
@@ -373,7 +385,8 @@ impl QueuePair {
         self.requester.unanswered_timeouts()
     }
 
-    /// Handles the result of a call of the requester. After an error, moves the queue pair to an error state.
+    /// Handles the result of a call of the requester. After an error, moves the queue pair to an
+    /// error state.
     #[inline]
     pub(super) fn handle_result(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
@@ -382,7 +395,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to an error state, because its requester has failed with the status `status`.
+    /// Moves the queue pair to an error state, because its requester has failed with the status
+    /// `status`.
     #[cold]
     fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
         host.fails();
@@ -396,8 +410,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if the peer has sent an invalid request and all earlier requests are
-    /// answered. Returns whether the state was changed.
+    /// Moves the queue pair to the error state if the peer has sent an invalid request and all
+    /// earlier requests are answered. Returns whether the state was changed.
     #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let due = self.responder.due_end();
@@ -408,8 +422,9 @@ impl QueuePair {
         due.is_some()
     }
 
-    /// Completes the receive of the message in progress with the error `status`, and moves the queue pair to the error
-    /// state, because an error of the receive queue ends the connection (IBTA 9.9.3, class E, and 10.3.1.7).
+    /// Completes the receive of the message in progress with the error `status`, and moves the
+    /// queue pair to the error state, because an error of the receive queue ends the connection
+    /// (IBTA 9.9.3, class E, and 10.3.1.7).
     pub(super) fn fail_receive(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.responder.abort(status, host);
         self.enter_error(host);

@@ -4,13 +4,15 @@ use super::endpoint::{Endpoint, MULTICAST};
 use super::{Arrival, Path, Sequence, Service};
 use crate::wire::{Aeth, Header, Opcode, Operation, Packet, Syndrome, Transport};
 
-/// Receipts that a queue pair of an unreliable service must still send. A receipt confirms that packets were received.
+/// Receipts that a queue pair of an unreliable service must still send. A receipt confirms that
+/// packets were received.
 ///
-/// An unreliable service has no acknowledgements, because InfiniBand links have flow control. A socket has no flow
-/// control: it drops packets when its buffer is full, and a sender on the same host would lose most of a long message.
-/// So the sender regularly requests a receipt, in a packet of its own. A receiver of this crate sends the receipt once
-/// it has taken the request from its socket. Other implementations drop the request, because its opcode is reserved for
-/// manufacturers (IBTA 9.2.1, 9.7.2).
+/// An unreliable service has no acknowledgements, because InfiniBand links have flow control. A
+/// socket has no flow control: it drops packets when its buffer is full, and a sender on the same
+/// host would lose most of a long message. So the sender regularly requests a receipt, in a packet
+/// of its own. A receiver of this crate sends the receipt once it has taken the request from its
+/// socket. Other implementations drop the request, because its opcode is reserved for manufacturers
+/// (IBTA 9.2.1, 9.7.2).
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
     owed: SmallVec<[Receipt; 4]>,
@@ -23,8 +25,8 @@ struct Receipt {
     sequence: Sequence,
 }
 
-/// Maximum number of receipts that are waiting to be sent. Receipt requests of further senders are dropped; these
-/// senders continue after a timeout.
+/// Maximum number of receipts that are waiting to be sent. Receipt requests of further senders are
+/// dropped; these senders continue after a timeout.
 const MAX_WAITING: usize = 32;
 
 impl Receipts {
@@ -83,7 +85,8 @@ impl Receipts {
     }
 }
 
-/// Returns a header of a packet to the peer, with an opcode for `operation` that is reserved for manufacturers.
+/// Returns a header of a packet to the peer, with an opcode for `operation` that is reserved for
+/// manufacturers.
 pub(super) fn header(endpoint: &Endpoint, operation: Operation, sequence: Sequence) -> Header {
     let mut header = endpoint.header(operation, sequence);
     header.bth.opcode = Opcode::new(Transport::Manufacturer, operation);

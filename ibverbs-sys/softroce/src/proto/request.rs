@@ -6,7 +6,8 @@ use super::{AccessFlags, Path};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
-    /// Address of the first byte. In a zero-based region, the distance from the region's first byte.
+    /// Address of the first byte. In a zero-based region, the distance from the region's first
+    /// byte.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -22,7 +23,8 @@ impl Segment {
         key: 0,
     };
 
-    /// Returns the segments of the memory that contains `length` bytes of the message in `list`, from byte `offset` on.
+    /// Returns the segments of the memory that contains `length` bytes of the message in `list`,
+    /// from byte `offset` on.
     pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
         let (mut skip, mut left) = (offset, length);
         list.iter().filter_map(move |segment| {
@@ -61,7 +63,8 @@ pub enum Payload {
     Inline(Inline),
 }
 
-/// Bytes of a message that are borrowed from the caller or from a queued request; the borrowed form of [`Payload`].
+/// Bytes of a message that are borrowed from the caller or from a queued request; the borrowed form
+/// of [`Payload`].
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// Scatter/gather list of the memory that contains the bytes.
@@ -109,14 +112,16 @@ impl Data<'_> {
 /// Address and remote key of memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Address of the first byte. In a zero-based region, the distance from the region's first byte.
+    /// Address of the first byte. In a zero-based region, the distance from the region's first
+    /// byte.
     pub address: u64,
     /// Remote key.
     pub key: u32,
 }
 
-/// Parameters of a flush (IBTA annex A19): the range of the peer's memory in which earlier writes take effect before the flush
-/// completes, and whether the writes become visible, persistent, or both.
+/// Parameters of a flush (IBTA annex A19): the range of the peer's memory in which earlier writes
+/// take effect before the flush completes, and whether the writes become visible, persistent, or
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// First byte of the flushed range in the peer's memory.
@@ -139,7 +144,8 @@ impl Flush {
     /// Selectivity level for the whole memory region or window.
     pub(crate) const REGION: u8 = 1;
 
-    /// Returns the access flags that a flush with these placement types needs, or `None` if there are no such types.
+    /// Returns the access flags that a flush with these placement types needs, or `None` if there
+    /// are no such types.
     pub(crate) fn rights(placement: u8) -> Option<AccessFlags> {
         if placement == 0 || placement & !(Self::GLOBAL | Self::PERSISTENT) != 0 {
             return None;
@@ -157,7 +163,8 @@ impl Flush {
 pub struct WindowBinding {
     /// Key of the window before the binding.
     pub window: u32,
-    /// Key of the window after the binding. The caller chooses the low byte of a type 2 window's key.
+    /// Key of the window after the binding. The caller chooses the low byte of a type 2 window's
+    /// key.
     pub key: u32,
     /// Local key of the region to which the window is bound.
     pub region: u32,
@@ -187,7 +194,8 @@ pub enum SendOperation {
         path: Path,
         /// Number of the peer's queue pair.
         destination: u32,
-        /// Queue key in the packet. If the top bit is set, the queue pair's own key is sent instead (IBTA 10.2.5).
+        /// Queue key in the packet. If the top bit is set, the queue pair's own key is sent instead
+        /// (IBTA 10.2.5).
         queue_key: u32,
     },
     /// Writes to memory of the peer (RDMA write).
@@ -202,7 +210,8 @@ pub enum SendOperation {
         /// Memory of the peer from which the bytes are read.
         remote: Remote,
     },
-    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal (atomic).
+    /// Compares eight bytes of the peer's memory with a value, and replaces them if they are equal
+    /// (atomic).
     CompareSwap {
         /// Location of the eight bytes in the peer's memory.
         remote: Remote,
@@ -243,11 +252,13 @@ pub struct SendRequest {
     pub id: u64,
     /// Operation of the request, with its parameters.
     pub operation: SendOperation,
-    /// Bytes of the message; for a read or an atomic, the local memory for the result. Empty for an atomic write and a flush.
+    /// Bytes of the message; for a read or an atomic, the local memory for the result. Empty for an
+    /// atomic write and a flush.
     pub payload: Payload,
     /// Length of the payload in bytes.
     pub length: u32,
-    /// Number of the XRC shared receive queue at the peer that receives the message. `None` for other services.
+    /// Number of the XRC shared receive queue at the peer that receives the message. `None` for
+    /// other services.
     pub xrc_srq: Option<u32>,
     /// Set if a completion is generated after success, too.
     pub signaled: bool,
@@ -269,7 +280,8 @@ pub struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Creates a receive request with the work request ID `id`. The received message is written to `segments`.
+    /// Creates a receive request with the work request ID `id`. The received message is written to
+    /// `segments`.
     #[inline]
     pub fn new(id: u64, segments: &[Segment]) -> Self {
         // Most lists have one segment.
@@ -372,7 +384,8 @@ impl NetworkHeader {
 }
 
 impl Completion {
-    /// Creates the completion of the request with the ID `id`, with length zero and without immediate data.
+    /// Creates the completion of the request with the ID `id`, with length zero and without
+    /// immediate data.
     #[inline]
     pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Runs: packets from the middle of a message, which have the same length and the same header except for their sequence
-//! numbers. A run is written in one step, and received in one step.
+//! Runs: packets from the middle of a message, which have the same length and the same header
+//! except for their sequence numbers. A run is written in one step, and received in one step.
 
 use super::{Arrival, Host, Path, QueuePair, Service, State, Time};
 use crate::wire;
@@ -18,8 +18,8 @@ pub struct Run {
 }
 
 impl QueuePair {
-    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next: packets from the middle of a
-    /// message. Returns `None` if the next packets cannot be sent in one step.
+    /// Returns the run that [`poll_transmit`](Self::poll_transmit) would send next: packets from
+    /// the middle of a message. Returns `None` if the next packets cannot be sent in one step.
     pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
@@ -33,9 +33,10 @@ impl QueuePair {
         self.requester.next_run(&self.endpoint, path, host)
     }
 
-    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad. Divides `out` into `count`
-    /// equal parts, and writes each packet to the beginning of a part. Returns `false` if the run cannot be written;
-    /// [`poll_transmit`](Self::poll_transmit) then reports the reason.
+    /// Writes the first `count` packets of a [run](Self::next_run), from the BTH to the pad.
+    /// Divides `out` into `count` equal parts, and writes each packet to the beginning of a part.
+    /// Returns `false` if the run cannot be written; [`poll_transmit`](Self::poll_transmit) then
+    /// reports the reason.
     pub fn write_run(
         &mut self,
         count: usize,
@@ -47,8 +48,8 @@ impl QueuePair {
         (self.requester).write_run(count as u32, now, &self.endpoint, host, out)
     }
 
-    /// Receives the packets of a run (packets of equal length from the middle of a message). Has the same effect as a
-    /// call of [`receive`](Self::receive) for each packet.
+    /// Receives the packets of a run (packets of equal length from the middle of a message). Has
+    /// the same effect as a call of [`receive`](Self::receive) for each packet.
     pub fn receive_run(
         &mut self,
         now: Time,
@@ -63,8 +64,9 @@ impl QueuePair {
         }
     }
 
-    /// Receives all packets of a run in one step, if they have arrived in order and only contain bytes of a message.
-    /// Returns `false`, and does nothing, if the packets must be received one by one.
+    /// Receives all packets of a run in one step, if they have arrived in order and only contain
+    /// bytes of a message. Returns `false`, and does nothing, if the packets must be received one
+    /// by one.
     fn take_run(&mut self, run: &wire::Run<'_>, host: &mut impl Host) -> bool {
         let bth = &run.first().header.bth;
         let takes = matches!(

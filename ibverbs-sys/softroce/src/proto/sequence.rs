@@ -1,7 +1,8 @@
 use std::fmt;
 use std::ops::Add;
 
-/// Packet sequence number (PSN): 24 bits with wraparound. Numbers are compared by their signed distance (IBTA 9.7.2).
+/// Packet sequence number (PSN): 24 bits with wraparound. Numbers are compared by their signed
+/// distance (IBTA 9.7.2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(u32);
 
@@ -16,8 +17,8 @@ impl Sequence {
         self.0
     }
 
-    /// Returns the signed distance from `other` to this number, from -2^23 to 2^23 - 1. The distance is negative if
-    /// this number precedes `other`.
+    /// Returns the signed distance from `other` to this number, from -2^23 to 2^23 - 1. The
+    /// distance is negative if this number precedes `other`.
     pub const fn distance(self, other: Self) -> i32 {
         // Shifts bit 23 to the sign bit, and back with sign extension.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8

@@ -1,5 +1,5 @@
-//! Test environment of the transport: two queue pairs with simulated machines, and a simulated wire that can drop
-//! packets.
+//! Test environment of the transport: two queue pairs with simulated machines, and a simulated wire
+//! that can drop packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,8 @@ use super::{
 use crate::transfer::{Kind, Peer, Transfer, TransferHost, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
-/// A simulated machine: memory, receives, and a record of all completions and events of a queue pair.
+/// A simulated machine: memory, receives, and a record of all completions and events of a queue
+/// pair.
 #[derive(Debug)]
 pub(crate) struct Machine {
     regions: RefCell<Vec<Region>>,
@@ -27,7 +28,8 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory of this machine.
     pub(crate) is_mappable: bool,
-    /// Location of the peer that the transport is given: in this process, on this host, or elsewhere.
+    /// Location of the peer that the transport is given: in this process, on this host, or
+    /// elsewhere.
     pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
@@ -41,7 +43,8 @@ struct Region {
     window: Option<u32>,
 }
 
-/// Address of the first memory region. The addresses of consecutive regions differ by the same number (1 TiB).
+/// Address of the first memory region. The addresses of consecutive regions differ by the same
+/// number (1 TiB).
 const REGION_STRIDE: u64 = 1 << 40;
 
 impl Default for Machine {
@@ -61,7 +64,8 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Registers a memory region that contains `bytes` and has all access rights. Returns the key of the region.
+    /// Registers a memory region that contains `bytes` and has all access rights. Returns the key
+    /// of the region.
     pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
         self.register_for(
             bytes,
@@ -111,7 +115,8 @@ impl Machine {
         regions.iter().map(|region| region.bytes.clone()).collect()
     }
 
-    /// Returns the `length` bytes of the region `key` from `offset` on, as a scatter/gather element.
+    /// Returns the `length` bytes of the region `key` from `offset` on, as a scatter/gather
+    /// element.
     pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
         Segment {
             address: REGION_STRIDE * u64::from(key) + offset,
@@ -128,7 +133,8 @@ impl Machine {
         }
     }
 
-    /// Posts a receive with the work request ID `id` and a new region of `length` bytes. Returns the key of the region.
+    /// Posts a receive with the work request ID `id` and a new region of `length` bytes. Returns
+    /// the key of the region.
     pub(crate) fn post_receive(&mut self, id: u64, length: u32) -> u32 {
         let (key, request) = self.receive_request(id, length);
         self.receives.push_back(request);
@@ -188,8 +194,9 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// Returns the memory ranges that contain `length` bytes of the message in `list`, from byte `offset` on. Each has
-    /// an address, a key, the distance from the first of these bytes, and a length.
+    /// Returns the memory ranges that contain `length` bytes of the message in `list`, from byte
+    /// `offset` on. Each has an address, a key, the distance from the first of these bytes, and a
+    /// length.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -440,8 +447,8 @@ pub(crate) struct Pair {
     pub(crate) b: Node,
 }
 
-/// Returns attributes of a connection whose peer is the queue pair with the number `destination`. The two nodes of a
-/// pair have the numbers 1 and 2.
+/// Returns attributes of a connection whose peer is the queue pair with the number `destination`.
+/// The two nodes of a pair have the numbers 1 and 2.
 pub(crate) fn attributes(destination: u32) -> Attributes {
     Attributes {
         destination,
@@ -523,7 +530,8 @@ impl Node {
         }
     }
 
-    /// Creates a node whose queue pair has the number `number` and is in the state RTR (ready to receive).
+    /// Creates a node whose queue pair has the number `number` and is in the state RTR (ready to
+    /// receive).
     pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
         let mut node = Self::new(number, service);
         *node.queue_pair.attributes_mut() = attributes(3 - number);
@@ -532,7 +540,8 @@ impl Node {
         node
     }
 
-    /// Creates a node whose queue pair has the number `number` and is in the state RTS (ready to send).
+    /// Creates a node whose queue pair has the number `number` and is in the state RTS (ready to
+    /// send).
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);
@@ -609,8 +618,8 @@ impl Pair {
         self.run_with(|_, _| Fate::Deliver);
     }
 
-    /// Delivers packets and advances the time like [`run`](Self::run). `fate` determines the effect of the wire on each
-    /// packet.
+    /// Delivers packets and advances the time like [`run`](Self::run). `fate` determines the effect
+    /// of the wire on each packet.
     pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
         for _ in 0..100_000 {
             let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);

@@ -1,8 +1,8 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time, in nanoseconds since an epoch. The caller chooses the epoch, which must be the same for all queue
-/// pairs.
+/// A point in time, in nanoseconds since an epoch. The caller chooses the epoch, which must be the
+/// same for all queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 

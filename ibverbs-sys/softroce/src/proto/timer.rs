@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use super::Time;
 
-/// Waiting times in units of ten microseconds, indexed by the timer code of an RNR NAK (IBTA 9.7.5.2.8, table 45).
+/// Waiting times in units of ten microseconds, indexed by the timer code of an RNR NAK (IBTA
+/// 9.7.5.2.8, table 45).
 const RECEIVER_NOT_READY: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -14,9 +15,9 @@ pub(super) fn rnr_wait(code: u8) -> Duration {
     Duration::from_micros(u64::from(units) * 10)
 }
 
-/// Rate limiter for packets: it divides them into bursts with pauses. Used where no window limits the packets in
-/// flight: for unreliable services, and for responses that are longer than the window. Without pauses, the buffer of
-/// the receiving socket would drop most of a large message.
+/// Rate limiter for packets: it divides them into bursts with pauses. Used where no window limits
+/// the packets in flight: for unreliable services, and for responses that are longer than the
+/// window. Without pauses, the buffer of the receiving socket would drop most of a large message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacer {
     left: u32,
@@ -26,8 +27,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has `burst` packets, and the
-    /// pause after it makes `interval` the average time per packet.
+    /// Returns whether a packet may be sent at `now`, and counts it as sent if so. A burst has
+    /// `burst` packets, and the pause after it makes `interval` the average time per packet.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -61,7 +62,8 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// Requests a pause of length `length`. [`begin`](Self::begin) starts the pause when the caller knows the time.
+    /// Requests a pause of length `length`. [`begin`](Self::begin) starts the pause when the caller
+    /// knows the time.
     pub(super) fn request(&mut self, length: Duration) {
         self.requested = Some(length);
     }

@@ -1,4 +1,5 @@
-//! Execution and transmission of queued send requests: first requests that need no packets, then the others as packets.
+//! Execution and transmission of queued send requests: first requests that need no packets, then
+//! the others as packets.
 
 use super::QueuePair;
 use super::device::Outgoing;
@@ -8,9 +9,9 @@ use crate::proto::{Counter, Step, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
-    /// Executes queued requests that need neither packets nor ring messages (short messages in the ring, a queue in
-    /// memory shared with a peer process): requests within this process, and one-sided requests in shared memory.
-    /// Returns the next step for the send queue.
+    /// Executes queued requests that need neither packets nor ring messages (short messages in the
+    /// ring, a queue in memory shared with a peer process): requests within this process, and
+    /// one-sided requests in shared memory. Returns the next step for the send queue.
     pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
@@ -28,9 +29,9 @@ impl QueuePair {
         }
     }
 
-    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a peer process) that
-    /// may be sent now. They are sent before the queue pair is unlocked, so that messages of another thread cannot
-    /// overtake them.
+    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
+    /// peer process) that may be sent now. They are sent before the queue pair is unlocked, so that
+    /// messages of another thread cannot overtake them.
     pub(super) fn transmit_queued(
         &self,
         inner: &mut Inner,
@@ -41,8 +42,8 @@ impl QueuePair {
             return;
         }
         let now = now();
-        // The loop alternates between packets and ring messages: packets may have to be sent before a ring message, and a message that cannot
-        // be sent as a ring message is sent as packets.
+        // The loop alternates between packets and ring messages: packets may have to be sent before
+        // a ring message, and a message that cannot be sent as a ring message is sent as packets.
         while self.transmit_packets(inner, now, outgoing) {
             if self.transmit_ring_messages(inner, outgoing) {
                 return;
@@ -50,8 +51,9 @@ impl QueuePair {
         }
     }
 
-    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message needs no packets, because
-    /// it is executed directly or sent as a ring message (short message in memory shared with a peer process).
+    /// Passes packets to `outgoing`. Returns `true` if packets were sent and the next message needs
+    /// no packets, because it is executed directly or sent as a ring message (short message in
+    /// memory shared with a peer process).
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;

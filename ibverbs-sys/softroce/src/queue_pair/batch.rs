@@ -4,11 +4,11 @@ use super::draft::{Address, Draft, Rules};
 use super::error::PostError;
 use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 
-/// A batch: the send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`. Only one thread at a
-/// time builds a batch (`ibv_wr_post(3)`).
+/// A batch: the send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`.
+/// Only one thread at a time builds a batch (`ibv_wr_post(3)`).
 ///
-/// The functions that build the requests return no errors. The first error is stored; `ibv_wr_complete` then returns it
-/// and posts nothing.
+/// The functions that build the requests return no errors. The first error is stored;
+/// `ibv_wr_complete` then returns it and posts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     content: Mutex<Content>,
@@ -35,8 +35,8 @@ impl Batch {
         content.started = true;
     }
 
-    /// Completes the previous request of the batch, and begins a request with the work request ID `id`, the flags
-    /// `flags` and the operation `operation`.
+    /// Completes the previous request of the batch, and begins a request with the work request ID
+    /// `id`, the flags `flags` and the operation `operation`.
     pub(crate) fn begin(&self, rules: &Rules, id: u64, flags: u32, operation: SendOperation) {
         let mut content = self.content.lock();
         content.close(rules);
@@ -45,14 +45,16 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
-    /// Records that the program has begun a request that the device does not support, so that the batch fails.
+    /// Records that the program has begun a request that the device does not support, so that the
+    /// batch fails.
     pub(crate) fn set_unsupported(&self, rules: &Rules) {
         let mut content = self.content.lock();
         content.close(rules);
         content.error = content.error.or(Some(PostError::Unsupported));
     }
 
-    /// Records an error, so that the batch fails. If an earlier error is recorded, keeps that error.
+    /// Records an error, so that the batch fails. If an earlier error is recorded, keeps that
+    /// error.
     pub(crate) fn record_error(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
     }
@@ -77,8 +79,8 @@ impl Batch {
         self.set(|draft| draft.xrc_srq(number));
     }
 
-    /// Ends the batch, so that another thread may begin a batch. If no error was recorded, passes the requests of the
-    /// batch to `post`.
+    /// Ends the batch, so that another thread may begin a batch. If no error was recorded, passes
+    /// the requests of the batch to `post`.
     pub(crate) fn complete(
         &self,
         rules: &Rules,
@@ -106,7 +108,8 @@ impl Batch {
         let mut content = self.content.lock();
         match &mut content.draft {
             Some(draft) => set(draft),
-            // No request was begun before this setter. If the device refused the request, its error is already stored.
+            // No request was begun before this setter. If the device refused the request, its error
+            // is already stored.
             None => content.error = content.error.or(Some(PostError::Order)),
         }
     }

@@ -27,8 +27,8 @@ pub(crate) struct Creation<'a> {
     pub(crate) signal_all: bool,
 }
 
-/// Returns the transport service of the queue pair type `kind` of the C ABI. Fails if the device does not support the
-/// type.
+/// Returns the transport service of the queue pair type `kind` of the C ABI. Fails if the device
+/// does not support the type.
 pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
     Ok(match kind {
         ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,
@@ -44,8 +44,9 @@ pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
 }
 
 impl Creation<'_> {
-    /// Checks that the objects that the service requires are given, and that the requested capabilities are within the
-    /// limits of the device. Returns the capabilities that the queue pair gets.
+    /// Checks that the objects that the service requires are given, and that the requested
+    /// capabilities are within the limits of the device. Returns the capabilities that the queue
+    /// pair gets.
     pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
         let has_receives = match self.service {
             Service::XrcTarget => {
@@ -66,8 +67,8 @@ impl Creation<'_> {
             present(self.receive_queue.is_some(), what)?;
         }
         if let Some(shared) = self.shared_queue.filter(|_| has_receives) {
-            // ibv_create_qp(3): only RC and UD queue pairs may have a shared receive queue. XRC queues are only for XRC
-            // targets.
+            // ibv_create_qp(3): only RC and UD queue pairs may have a shared receive queue. XRC
+            // queues are only for XRC targets.
             let may = matches!(
                 self.service,
                 Service::ReliableConnection | Service::UnreliableDatagram
@@ -83,7 +84,8 @@ impl Creation<'_> {
             limit("max_recv_wr", capabilities.max_recv_wr, MAX_QP_WR)?;
             limit("max_recv_sge", capabilities.max_recv_sge, MAX_SGE)?;
         } else {
-            // The program's values are ignored (ibv_create_qp(3)): the queue pair has no receive queue of its own.
+            // The program's values are ignored (ibv_create_qp(3)): the queue pair has no receive
+            // queue of its own.
             capabilities.max_recv_wr = 0;
             capabilities.max_recv_sge = 0;
         }

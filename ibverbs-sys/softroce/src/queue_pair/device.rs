@@ -11,12 +11,14 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{HostPeers, Link};
 
-/// The NIC, as its queue pairs use it: memory, GIDs, time, counters, and paths to other queue pairs.
+/// The NIC, as its queue pairs use it: memory, GIDs, time, counters, and paths to other queue
+/// pairs.
 pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the registry of the NIC's memory regions and windows.
     fn memory(&self) -> &memory::Registry;
 
-    /// Returns the shared receive queues of the NIC, found by number. XRC requests name these queues by their numbers.
+    /// Returns the shared receive queues of the NIC, found by number. XRC requests name these
+    /// queues by their numbers.
     fn shared_queues(&self) -> &receive::SharedQueueDirectory;
 
     /// Returns the active MTU of the port, the maximum path MTU of queue pairs.
@@ -25,39 +27,40 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Returns the GID with the index `index`, or `None` if the entry is empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
-    /// Returns whether the NIC can send packets on `path`: the local GID exists, and both GIDs are of the same kind
-    /// (IPv4 or IPv6).
+    /// Returns whether the NIC can send packets on `path`: the local GID exists, and both GIDs are
+    /// of the same kind (IPv4 or IPv6).
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Accepts packets from the queue pair with the number `_number` at the end of `_path` from now on. Called once for
-    /// each local queue pair that is connected to that queue pair.
+    /// Accepts packets from the queue pair with the number `_number` at the end of `_path` from now
+    /// on. Called once for each local queue pair that is connected to that queue pair.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Reverses one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most [`mtu`](Self::mtu).
+    /// Returns the largest path MTU of packets from the GID with the index `_gid`, at most
+    /// [`mtu`](Self::mtu).
     fn mtu_of(&self, _gid: u8) -> Mtu {
         self.mtu()
     }
 
-    /// Checks that the longest packets of a connection arrive at another host: on `_path`, to the queue pair number
-    /// `_number`, with the path MTU `_mtu`.
+    /// Checks that the longest packets of a connection arrive at another host: on `_path`, to the
+    /// queue pair number `_number`, with the path MTU `_mtu`.
     fn check_sizes(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
     /// Accepts datagrams at all GIDs from now on.
     fn receive_everywhere(&self) {}
 
-    /// Returns the limits of unacknowledged packets with the path MTU `mtu` from the GID with the index `gid`. The
-    /// start of the range applies to a path of unknown capacity, and the end to a path that was found to hold as many
-    /// packets.
+    /// Returns the limits of unacknowledged packets with the path MTU `mtu` from the GID with the
+    /// index `gid`. The start of the range applies to a path of unknown capacity, and the end to a
+    /// path that was found to hold as many packets.
     fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32>;
 
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for timeouts that are much
-    /// longer.
+    /// Returns the current time at low cost, with an error of some milliseconds. Suitable for
+    /// timeouts that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -65,16 +68,18 @@ pub trait Adapter: fmt::Debug + Send + Sync {
     /// Adds `by` to the counter `counter` of the device.
     fn count(&self, counter: Counter, by: u64);
 
-    /// Creates counters for an owner that counts often. The owner's counts are included in the totals of the device.
+    /// Creates counters for an owner that counts often. The owner's counts are included in the
+    /// totals of the device.
     fn tally(&self) -> Tally;
 
-    /// Returns whether messages to queue pairs of this process are currently executed directly, without packets.
+    /// Returns whether messages to queue pairs of this process are currently executed directly,
+    /// without packets.
     fn is_direct(&self) -> bool {
         false
     }
 
-    /// Returns the queue pair of this NIC at which packets on `_path` to the queue pair number `_number` would arrive,
-    /// or `None` if they would arrive elsewhere.
+    /// Returns the queue pair of this NIC at which packets on `_path` to the queue pair number
+    /// `_number` would arrive, or `None` if they would arrive elsewhere.
     fn host_peer(&self, _path: &Path, _number: u32) -> Option<HostPeer> {
         None
     }
@@ -84,20 +89,20 @@ pub trait Adapter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the link (shared memory) to the process at which packets on `_path` to the queue pair number `_number`
-    /// would arrive. Returns `None` if no memory is shared with that process.
+    /// Returns the link (shared memory) to the process at which packets on `_path` to the queue
+    /// pair number `_number` would arrive. Returns `None` if no memory is shared with that process.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
-    /// Returns the links (shared memory) to other processes of the host, or `None` if this NIC shares no memory with other
-    /// processes.
+    /// Returns the links (shared memory) to other processes of the host, or `None` if this NIC
+    /// shares no memory with other processes.
     fn host_peers(&self) -> Option<&HostPeers> {
         None
     }
 
-    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number` would get. `_length`
-    /// is the number of bytes after the UDP header.
+    /// Returns the GRH that the receiver of a packet on `_path` to the queue pair number `_number`
+    /// would get. `_length` is the number of bytes after the UDP header.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }
@@ -116,12 +121,13 @@ pub struct HostPeer {
 
 /// Sender of the packets that a queue pair produces.
 pub(crate) trait Outgoing {
-    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns the path of the
-    /// packet, or `None` if there is no packet. Returns whether a packet was added.
+    /// Adds the packet that `write` appends to the buffer, from the BTH to the pad. `write` returns
+    /// the path of the packet, or `None` if there is no packet. Returns whether a packet was added.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
 
-    /// Adds a run of packets (consecutive packets of equal size). Calls `write` with the number of packets and a buffer
-    /// that has a part of equal length for each packet. Returns whether packets were added.
+    /// Adds a run of packets (consecutive packets of equal size). Calls `write` with the number of
+    /// packets and a buffer that has a part of equal length for each packet. Returns whether
+    /// packets were added.
     fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let _ = (run, write);
         false
@@ -135,17 +141,19 @@ pub(crate) trait Outgoing {
         false
     }
 
-    /// Sends datagrams that are added from now on through memory that is shared with their receivers, if there is such
-    /// memory.
+    /// Sends datagrams that are added from now on through memory that is shared with their
+    /// receivers, if there is such memory.
     fn share_datagrams(&mut self) {}
 
-    /// Sends packets that are added from now on through the shared memory of `link`. All of them must be sent by the
-    /// queue pair with the number `queue_pair`. `tag` encodes the GIDs of the packets for the peer process.
+    /// Sends packets that are added from now on through the shared memory of `link`. All of them
+    /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
+    /// packets for the peer process.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
-    /// Returns the number and the length of packets that were sent through shared memory since the last call.
+    /// Returns the number and the length of packets that were sent through shared memory since the
+    /// last call.
     fn take_shared_volume(&mut self) -> SharedVolume {
         SharedVolume::default()
     }

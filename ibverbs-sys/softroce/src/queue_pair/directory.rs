@@ -13,13 +13,14 @@ use crate::random::Permutation;
 
 /// Table of the queue pairs of a NIC, by number.
 ///
-/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the number. The low 20
-/// bits are assigned in a random order that contains each value once. So other processes cannot predict them, and a
-/// number is reused as late as possible: late packets for a destroyed queue pair are dropped. A number is skipped if
-/// another queue pair uses the published record for it.
+/// The four high bits of a number identify the NIC's UDP port, so a peer finds the port from the
+/// number. The low 20 bits are assigned in a random order that contains each value once. So other
+/// processes cannot predict them, and a number is reused as late as possible: late packets for a
+/// destroyed queue pair are dropped. A number is skipped if another queue pair uses the published
+/// record for it.
 ///
-/// The low bits of consecutively assigned numbers differ, because they determine the words in which threads mark their
-/// accesses to shared data.
+/// The low bits of consecutively assigned numbers differ, because they determine the words in which
+/// threads mark their accesses to shared data.
 pub struct QueuePairDirectory<T = QueuePair> {
     slot: u32,
     order: Order,
@@ -48,8 +49,8 @@ const CACHE_SIZE: usize = 256;
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
 
-/// A fast hash function for queue pair numbers. Other processes cannot choose the numbers, so it need not resist
-/// attacks.
+/// A fast hash function for queue pair numbers. Other processes cannot choose the numbers, so it
+/// need not resist attacks.
 #[derive(Debug, Default)]
 struct NumberHasher(u64);
 
@@ -68,11 +69,13 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2, 9.6.3).
+/// Numbers that are not assigned: those of the management queue pairs and of multicast (IBTA 9.2.2,
+/// 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> QueuePairDirectory<T> {
-    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the four high bits of all numbers.
+    /// Creates an empty table. `slot` identifies the NIC's UDP port, and forms the four high bits
+    /// of all numbers.
     pub fn new(slot: u8) -> Self {
         Self {
             slot: u32::from(slot & 0xf) << number::BITS,
@@ -83,7 +86,8 @@ impl<T> QueuePairDirectory<T> {
         }
     }
 
-    /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and returns it.
+    /// Creates a queue pair by a call of `make` with a free number, inserts the queue pair, and
+    /// returns it.
     pub fn insert<E: From<Exhausted>>(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<T>, E>,
@@ -92,7 +96,8 @@ impl<T> QueuePairDirectory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // A free number is found: there are as many records as queue pairs may exist, and 16 numbers for each record.
+        // A free number is found: there are as many records as queue pairs may exist, and 16
+        // numbers for each record.
         let number = (0..number::COUNT)
             .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
             .map(|next| self.slot | self.order.number(next))
@@ -111,8 +116,9 @@ impl<T> QueuePairDirectory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// Returns the queue pair with the number `number`, or `None` if it does not exist. Takes no lock and changes no
-    /// reference count if `recent` contains the valid result of an earlier lookup of this number.
+    /// Returns the queue pair with the number `number`, or `None` if it does not exist. Takes no
+    /// lock and changes no reference count if `recent` contains the valid result of an earlier
+    /// lookup of this number.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -128,8 +134,8 @@ impl<T> QueuePairDirectory<T> {
         place.as_ref().map(|(_, found)| found)
     }
 
-    /// Removes the queue pair with the number `number`, so that packets no longer reach it, and returns it. Returns
-    /// `None` if it does not exist.
+    /// Removes the queue pair with the number `number`, so that packets no longer reach it, and
+    /// returns it. Returns `None` if it does not exist.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
@@ -179,7 +185,8 @@ impl Order {
     /// Returns the low 20 bits of the number that is assigned in the turn `turn`, counted from 0.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> DISTINCT_BITS, turn & ((1 << DISTINCT_BITS) - 1));
-        // Each half of the number selects the permutation of the other half, so the whole mapping is a permutation.
+        // Each half of the number selects the permutation of the other half, so the whole mapping
+        // is a permutation.
         let low = self.low.apply(high, low);
         self.high.apply(low, high) << DISTINCT_BITS | low
     }
@@ -260,8 +267,8 @@ mod tests {
         assert_eq!(insert(&directory), Ok(first));
     }
 
-    /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a probability below
-    /// 2^-60.
+    /// Checks that queue pair numbers look random. Truly random numbers would fail this test with a
+    /// probability below 2^-60.
     #[test]
     fn numbers_are_unpredictable() {
         let [one, other] = [(); 2].map(|()| {
@@ -320,7 +327,8 @@ mod tests {
         // A removed queue pair must not be found, although the cache contains it.
         directory.remove(one);
         assert_eq!(directory.find_again(one, &mut recent), None);
-        // A new queue pair must be found, although the cache says that there is none with its number.
+        // A new queue pair must be found, although the cache says that there is none with its
+        // number.
         let next = directory.next.load(Ordering::Relaxed);
         let next = directory.slot | directory.order.number(next);
         assert_eq!(directory.find_again(next, &mut recent), None);

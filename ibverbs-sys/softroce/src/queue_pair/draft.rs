@@ -18,8 +18,8 @@ bitflags! {
     }
 }
 
-/// Properties of a queue pair that determine which requests the program may post. They are fixed when the queue pair is
-/// created.
+/// Properties of a queue pair that determine which requests the program may post. They are fixed
+/// when the queue pair is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) service: Service,
@@ -27,12 +27,14 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Checks that a send request may have `number` segments, at most `max_send_sge`. Returns `number`.
+    /// Checks that a send request may have `number` segments, at most `max_send_sge`. Returns
+    /// `number`.
     pub(crate) fn send_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_send_sge)
     }
 
-    /// Checks that a receive request may have `number` segments, at most `max_recv_sge`. Returns `number`.
+    /// Checks that a receive request may have `number` segments, at most `max_recv_sge`. Returns
+    /// `number`.
     pub(crate) fn receive_segments(&self, number: usize) -> Result<usize, PostError> {
         within(number, self.capabilities.max_recv_sge)
     }
@@ -45,7 +47,8 @@ impl Rules {
             .ok_or(PostError::Inline)
     }
 
-    /// Returns whether queue pairs of this service support `operation`, by the table of `ibv_post_send(3)`.
+    /// Returns whether queue pairs of this service support `operation`, by the table of
+    /// `ibv_post_send(3)`.
     #[inline]
     fn allows(&self, operation: &SendOperation) -> bool {
         match self.service {
@@ -98,8 +101,8 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates a send request without data. For a datagram, `operation` is a send, and the caller sets an [`Address`]
-    /// later.
+    /// Creates a send request without data. For a datagram, `operation` is a send, and the caller
+    /// sets an [`Address`] later.
     #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
@@ -139,7 +142,8 @@ impl Draft {
         self.xrc_srq = Some(number);
     }
 
-    /// Checks the request against the rules of a queue pair. Returns the request that can be posted.
+    /// Checks the request against the rules of a queue pair. Returns the request that can be
+    /// posted.
     #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
@@ -203,7 +207,8 @@ impl Draft {
             id: self.id,
             operation,
             payload,
-            // A message that is too long is not rejected here, but completes with a length error (IBTA 11.6.2).
+            // A message that is too long is not rejected here, but completes with a length error
+            // (IBTA 11.6.2).
             length: u32::try_from(length).unwrap_or(u32::MAX),
             xrc_srq,
             signaled: flags.contains(SendFlags::SIGNALED),
@@ -347,7 +352,8 @@ pub(super) mod tests {
         ]
     }
 
-    /// Returns a request with all fields set, so that it is valid for each queue pair type that supports the operation.
+    /// Returns a request with all fields set, so that it is valid for each queue pair type that
+    /// supports the operation.
     fn draft(operation: SendOperation) -> Draft {
         let length = match operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,

@@ -15,7 +15,8 @@ pub(crate) struct Handle {
     pub(crate) element: Arc<Element>,
 }
 
-/// References from open devices to a queue pair: usually one, and several for a shared XRC target (`ibv_open_qp(3)`).
+/// References from open devices to a queue pair: usually one, and several for a shared XRC target
+/// (`ibv_open_qp(3)`).
 #[derive(Debug)]
 pub(super) struct Handles(Mutex<SmallVec<[Handle; 1]>>);
 
@@ -24,8 +25,8 @@ impl Handles {
         Self(Mutex::new(SmallVec::from_buf([first])))
     }
 
-    /// Adds the reference `handle`. Returns `false` if the last reference was removed before, so that the queue pair is
-    /// being destroyed.
+    /// Adds the reference `handle`. Returns `false` if the last reference was removed before, so
+    /// that the queue pair is being destroyed.
     pub(super) fn add(&self, handle: Handle) -> bool {
         let mut handles = self.0.lock();
         let alive = !handles.is_empty();
@@ -42,8 +43,8 @@ impl Handles {
         handles.is_empty()
     }
 
-    /// Removes all references from the open device `context`. Returns `true` if at least one was removed and none is
-    /// left.
+    /// Removes all references from the open device `context`. Returns `true` if at least one was
+    /// removed and none is left.
     pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
         let mut handles = self.0.lock();
         let before = handles.len();

@@ -22,7 +22,8 @@ use crate::xrc::XrcDomain;
 /// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with their own domains.
+    /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with
+    /// their own domains.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
@@ -42,8 +43,8 @@ pub(super) enum Receives {
     Named,
 }
 
-/// Results of transport events that the queue pair must handle, and information that the transport requests from the
-/// queue pair.
+/// Results of transport events that the queue pair must handle, and information that the transport
+/// requests from the queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
     /// Set while started requests are in progress in the state SQD (send queue drained).
@@ -52,15 +53,17 @@ pub(super) struct Notes {
     pub(super) notify_drained: bool,
     /// Set if a completion was lost because its completion queue was full.
     pub(super) overrun: bool,
-    /// Location of the queue pair that receives the next request: in this process, on this host, or elsewhere.
+    /// Location of the queue pair that receives the next request: in this process, on this host, or
+    /// elsewhere.
     pub(super) peer: Peer,
     /// Set if the last one-sided request could not be executed in the memory of the peer process.
     pub(super) is_out_of_reach: bool,
 }
 
 impl Notes {
-    /// Returns the way in which the next bytes of a request of this queue pair are transferred. All decisions are made
-    /// here, both for requests that the posting thread transfers and for those in the send queue.
+    /// Returns the way in which the next bytes of a request of this queue pair are transferred. All
+    /// decisions are made here, both for requests that the posting thread transfers and for those
+    /// in the send queue.
     #[inline(always)]
     pub(super) fn transfer(&self, work: &Work) -> Transfer {
         let is_out_of_reach = self.is_out_of_reach && work.kind == Kind::OneSided;
@@ -96,9 +99,10 @@ impl Environment<'_> {
 
     /// Calls `access` with the memory that requests of the peer may access, and returns the result.
     ///
-    /// An XRC target has no protection domain: the keys in a request belong to the domain of the shared receive queue that
-    /// the request names (IBTA annex A14). When the response to a read is sent, the peer may have named other queues. So
-    /// `access` is also tried with the domains of all other queues.
+    /// An XRC target has no protection domain: the keys in a request belong to the domain of the
+    /// shared receive queue that the request names (IBTA annex A14). When the response to a read is
+    /// sent, the peer may have named other queues. So `access` is also tried with the domains of
+    /// all other queues.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -128,9 +132,9 @@ impl Environment<'_> {
         result
     }
 
-    /// Calls `act` with the memory of `length` bytes of a local message, from byte `offset` on. The message is in the
-    /// segments of `list`. Returns `None` if the queue pair may not access the bytes. `write` is set if `act` writes to
-    /// the memory.
+    /// Calls `act` with the memory of `length` bytes of a local message, from byte `offset` on. The
+    /// message is in the segments of `list`. Returns `None` if the queue pair may not access the
+    /// bytes. `write` is set if `act` writes to the memory.
     #[inline]
     pub(super) fn with_segments<T>(
         &self,
@@ -144,8 +148,8 @@ impl Environment<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
-    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if the bytes cannot be
-    /// read.
+    /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if
+    /// the bytes cannot be read.
     #[inline]
     pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
@@ -164,8 +168,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Copies `length` bytes of the memory ranges `from` to the memory `to` of this process. Returns `None` if that
-    /// memory cannot be written.
+    /// Copies `length` bytes of the memory ranges `from` to the memory `to` of this process.
+    /// Returns `None` if that memory cannot be written.
     #[inline]
     pub(super) fn copy_in(&self, to: Sink<'_>, length: u32, from: &[Piece<'_>]) -> Option<()> {
         let length = length as usize;
@@ -180,8 +184,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns whether a peer process that shares memory with this process can map the memory of all segments in
-    /// `list`.
+    /// Returns whether a peer process that shares memory with this process can map the memory of
+    /// all segments in `list`.
     pub(super) fn can_map(&self, list: &[Segment]) -> bool {
         self.local().is_ok_and(|memory| memory.is_mappable(list))
     }
@@ -194,8 +198,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the shared receive queue with the number `number`, or `None` if no such queue belongs to the XRC domain
-    /// of the queue pair.
+    /// Returns the shared receive queue with the number `number`, or `None` if no such queue
+    /// belongs to the XRC domain of the queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
         self.device
@@ -205,8 +209,8 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions to a completion queue. If the completion queue is full, records in `notes` that a completion was
-/// lost.
+/// Adds completions to a completion queue. If the completion queue is full, records in `notes` that
+/// a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,
@@ -247,7 +251,8 @@ fn complete_one(
     }
 }
 
-/// Returns the timestamp of a new entry of the completion queue `queue`, or 0 if the program does not read timestamps.
+/// Returns the timestamp of a new entry of the completion queue `queue`, or 0 if the program does
+/// not read timestamps.
 #[inline]
 fn timestamp(queue: &CompletionQueue, device: &dyn Adapter) -> u64 {
     if queue.is_timed() {

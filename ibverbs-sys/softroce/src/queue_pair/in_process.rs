@@ -1,15 +1,16 @@
-//! Messages between two queue pairs of this NIC: the thread that posts a message copies its bytes and completes both
-//! sides.
+//! Messages between two queue pairs of this NIC: the thread that posts a message copies its bytes
+//! and completes both sides.
 //!
-//! The thread holds the locks of both queue pairs meanwhile. If it needs both and holds none, it waits for the lock at
-//! the lower address first; so two threads that post towards each other cannot deadlock. Usually a thread holds the
-//! lock of its own queue pair already, and finds the other lock free. After about 64 KiB or 64 messages, both queue
-//! pairs are unlocked for other threads.
+//! The thread holds the locks of both queue pairs meanwhile. If it needs both and holds none, it
+//! waits for the lock at the lower address first; so two threads that post towards each other
+//! cannot deadlock. Usually a thread holds the lock of its own queue pair already, and finds the
+//! other lock free. After about 64 KiB or 64 messages, both queue pairs are unlocked for other
+//! threads.
 //!
-//! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A range of a message is
-//! moved directly if both sides expect the same sequence number and no packets are in flight. Otherwise packets are
-//! sent, which detect errors and missing responses with the retries of the attributes. Once the packets are
-//! acknowledged, the next range is moved directly.
+//! No handshake is necessary. Both sides keep the sequence numbers that packets would have. A range
+//! of a message is moved directly if both sides expect the same sequence number and no packets are
+//! in flight. Otherwise packets are sent, which detect errors and missing responses with the
+//! retries of the attributes. Once the packets are acknowledged, the next range is moved directly.
 
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -32,27 +33,31 @@ pub(super) struct LocalPeer {
     /// Index of the destination's GID at which packets from this queue pair would arrive.
     local: u8,
     source: Ipv6Addr,
-    /// Version of the sending queue pair. The cached destination is valid while the queue pair has this version.
+    /// Version of the sending queue pair. The cached destination is valid while the queue pair has
+    /// this version.
     own: u64,
-    /// Version of the destination queue pair when the two were found to be connected to each other. `None` before the
-    /// first check.
+    /// Version of the destination queue pair when the two were found to be connected to each other.
+    /// `None` before the first check.
     theirs: Option<u64>,
 }
 
-/// Maximum number of messages that are executed directly before both queue pairs are unlocked for other threads.
+/// Maximum number of messages that are executed directly before both queue pairs are unlocked for
+/// other threads.
 const MAX_DIRECT_MESSAGES: u64 = 64;
-/// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked for other threads.
+/// Maximum number of payload bytes that are copied directly before both queue pairs are unlocked
+/// for other threads.
 const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
-    /// Returns whether messages are executed directly in a queue pair of this process, according to the destination
-    /// that was found last.
+    /// Returns whether messages are executed directly in a queue pair of this process, according to
+    /// the destination that was found last.
     pub(crate) fn is_direct(&self) -> bool {
         self.device().is_direct() && self.inner.lock().link.is_some()
     }
 
-    /// Removes and returns the cached destination of the next message, or finds the destination. Returns `None` if it
-    /// is not in this process. The caller must store the destination in the cache again.
+    /// Removes and returns the cached destination of the next message, or finds the destination.
+    /// Returns `None` if it is not in this process. The caller must store the destination in the
+    /// cache again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
         let may_have_one =
             mine.partner.is_none() && self.device().is_direct() && supports_direct(self.service());
@@ -95,8 +100,8 @@ impl QueuePair {
         })
     }
 
-    /// Executes messages, or ranges of long messages, directly in the destination queue pair `link` of this process.
-    /// Returns the next step for the send queue.
+    /// Executes messages, or ranges of long messages, directly in the destination queue pair `link`
+    /// of this process. Returns the next step for the send queue.
     pub(super) fn execute(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -104,7 +109,8 @@ impl QueuePair {
     ) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
-            // Another thread has modified this queue pair while it was unlocked, so the destination must be found again.
+            // Another thread has modified this queue pair while it was unlocked, so the destination
+            // must be found again.
             return Step::Moved;
         }
         let version = theirs.version;
@@ -118,7 +124,8 @@ impl QueuePair {
         step
     }
 
-    /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be unlocked temporarily.
+    /// Locks the destination queue pair `peer` in addition to this one. This queue pair may be
+    /// unlocked temporarily.
     fn lock_peer<'a>(
         &self,
         mine: &mut MutexGuard<'_, Inner>,
@@ -133,8 +140,8 @@ impl QueuePair {
         }
     }
 
-    /// Executes messages, or ranges of long messages, until none is left or other threads must get the locks. Returns
-    /// the next step for the send queue.
+    /// Executes messages, or ranges of long messages, until none is left or other threads must get
+    /// the locks. Returns the next step for the send queue.
     fn execute_parts(&self, mine: &mut Inner, link: &LocalPeer, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
@@ -222,11 +229,13 @@ impl<'h> LockedDestination<'_, 'h> {
                 immediate,
                 ..
             } => {
-                // The headers and payload behind UDP: BTH, DETH, immediate data, and the message with its pad.
+                // The headers and payload behind UDP: BTH, DETH, immediate data, and the message
+                // with its pad.
                 let headers = 20 + 4 * usize::from(immediate.is_some());
                 let length = headers + part.length.next_multiple_of(4) as usize;
                 let route = self.host.device.global_route(&path, destination, length);
-                // The bytes of a datagram are first gathered in a buffer, which costs one more copy.
+                // The bytes of a datagram are first gathered in a buffer, which costs one more
+                // copy.
                 if let Data::Gathered(_) = part.request.payload.data() {
                     copies = 2;
                 }
@@ -242,18 +251,21 @@ impl<'h> LockedDestination<'_, 'h> {
     }
 }
 
-/// Returns whether messages of the service `service` can be executed directly between two queue pairs of this process.
+/// Returns whether messages of the service `service` can be executed directly between two queue
+/// pairs of this process.
 fn supports_direct(service: Service) -> bool {
     match service {
         Service::ReliableConnection
         | Service::UnreliableConnection
         | Service::UnreliableDatagram => true,
-        // The memory that requests to an XRC target may access depends on the queue that each request names.
+        // The memory that requests to an XRC target may access depends on the queue that each
+        // request names.
         Service::XrcInitiator | Service::XrcTarget => false,
     }
 }
 
-/// Returns whether the two queue pairs are connected to each other, so that each would accept packets from the other.
+/// Returns whether the two queue pairs are connected to each other, so that each would accept
+/// packets from the other.
 fn connected(mine: &Inner, theirs: &Inner, link: &LocalPeer) -> bool {
     let datagrams = mine.transport.service() == Service::UnreliableDatagram;
     let back = theirs.transport.attributes().path;

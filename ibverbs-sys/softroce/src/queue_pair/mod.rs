@@ -1,5 +1,5 @@
-//! Queue pairs as programs use them: the states of `ibv_modify_qp`, the checks of posted requests, and the objects that
-//! join the queues, the [transport](crate::proto) and the NIC.
+//! Queue pairs as programs use them: the states of `ibv_modify_qp`, the checks of posted requests,
+//! and the objects that join the queues, the [transport](crate::proto) and the NIC.
 //!
 //! | file | contents |
 //! |---|---|

@@ -43,8 +43,8 @@ pub(super) struct Plan {
     path: Option<Path>,
 }
 
-/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes that must then be
-/// applied.
+/// Checks all arguments of a modification, before the queue pair is changed. Returns the changes
+/// that must then be applied.
 pub(super) fn check(
     present: PresentState,
     wanted: &Modification<'_>,
@@ -72,8 +72,8 @@ pub(super) fn check(
     if !(rule.required | rule.optional).contains(set) {
         return Err(ModifyError::Excess(set - rule.required - rule.optional));
     }
-    // Attributes must not change while requests are in progress (IBTA 10.3.1.5). RESET and ERROR may be entered at any
-    // time.
+    // Attributes must not change while requests are in progress (IBTA 10.3.1.5). RESET and ERROR
+    // may be entered at any time.
     if present.draining && !matches!(to, State::Reset | State::Error) {
         return Err(ModifyError::Draining);
     }
@@ -129,7 +129,8 @@ fn check_ranges(set: Mask, values: &ibv_qp_attr, device: &dyn Adapter) -> Result
         values.max_dest_rd_atomic <= MAX_QP_RD_ATOM,
     )?;
     range(Mask::DESTINATION, values.dest_qp_num < 1 << 24)?;
-    // Automatic path migration is not supported: there is no alternate path, and the state is always "migrated" (IBTA 17.2.8).
+    // Automatic path migration is not supported: there is no alternate path, and the state is
+    // always "migrated" (IBTA 17.2.8).
     let migrated = values.path_mig_state == ibv_mig_state::IBV_MIG_MIGRATED;
     if set.contains(Mask::ALTERNATE_PATH) || (set.contains(Mask::MIGRATION) && !migrated) {
         return Err(ModifyError::Migration);
@@ -166,7 +167,8 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
 }
 
 impl Plan {
-    /// Sets the attributes of the transport that the modification changes to the values in `values`.
+    /// Sets the attributes of the transport that the modification changes to the values in
+    /// `values`.
     pub(super) fn apply(&self, values: &ibv_qp_attr, to: &mut Attributes) {
         let set = |attribute| self.set.contains(attribute);
         if let Some(path) = self.path {
@@ -240,8 +242,8 @@ impl Plan {
     }
 }
 
-/// Returns the duration of a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or `None` (no timeout) for 0
-/// (IBTA 9.9.2.1.1).
+/// Returns the duration of a timeout code of `ibv_qp_attr`: 4.096 µs times a power of two, or
+/// `None` (no timeout) for 0 (IBTA 9.9.2.1.1).
 fn timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code))
 }
@@ -367,8 +369,9 @@ mod tests {
         check(present, &wanted, &TestDevice::default())
     }
 
-    /// Checks for every service and every pair of states that each attribute is required, allowed or illegal as specified:
-    /// a missing required attribute or an added illegal one must be an error.
+    /// Checks for every service and every pair of states that each attribute is required, allowed
+    /// or illegal as specified: a missing required attribute or an added illegal one must be an
+    /// error.
     #[test]
     fn each_attribute_is_required_allowed_or_refused() {
         let mut cases = 0;
@@ -379,8 +382,9 @@ mod tests {
                 }
             }
         }
-        // For each legal pair: 21 attributes besides the state; again without the state where it is kept (five pairs). Three
-        // masks for each illegal pair. Reliable services have 21 legal pairs of 49, the two others also SQE to RTS.
+        // For each legal pair: 21 attributes besides the state; again without the state where it is
+        // kept (five pairs). Three masks for each illegal pair. Reliable services have 21 legal
+        // pairs of 49, the two others also SQE to RTS.
         let all = |legal: usize| (legal + 5) * 21 + (49 - legal) * 3;
         assert_eq!(cases, 3 * all(21) + 2 * all(22));
     }

@@ -25,12 +25,12 @@ use crate::wire::Run;
 
 /// A queue pair (`ibv_qp`).
 ///
-/// A single lock protects all mutable state. It is taken before the locks of receive queues and completion queues. Only
-/// a thread that moves messages between two queue pairs of this process holds the locks of both; module `in_process`
-/// defines the order.
+/// A single lock protects all mutable state. It is taken before the locks of receive queues and
+/// completion queues. Only a thread that moves messages between two queue pairs of this process
+/// holds the locks of both; module `in_process` defines the order.
 ///
-/// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions that are called later
-/// through remaining references do nothing.
+/// When the queue pair is destroyed, it immediately releases the objects that it uses. Functions
+/// that are called later through remaining references do nothing.
 pub struct QueuePair {
     number: u32,
     rules: Rules,
@@ -51,8 +51,8 @@ pub(super) struct Inner {
     /// Objects that the queue pair uses; `None` after its destruction.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
-    /// Number that changes with each modification by the program. The cached `link` and `partner` are valid for one
-    /// version only.
+    /// Number that changes with each modification by the program. The cached `link` and `partner`
+    /// are valid for one version only.
     pub(super) version: u64,
     /// Cached destination in this process, in which messages are executed directly.
     pub(super) link: Option<Box<LocalPeer>>,
@@ -149,8 +149,8 @@ impl QueuePair {
         self.inner.lock().transport.state()
     }
 
-    /// Returns the path to the connected queue pair and the number of that queue pair. Returns `None` for UD, and before a
-    /// path is set.
+    /// Returns the path to the connected queue pair and the number of that queue pair. Returns
+    /// `None` for UD, and before a path is set.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -180,7 +180,8 @@ impl QueuePair {
         self.domain
     }
 
-    /// Sets attributes and enters a state (`ibv_modify_qp`). If a check fails, changes nothing. Returns the new state.
+    /// Sets attributes and enters a state (`ibv_modify_qp`). If a check fails, changes nothing.
+    /// Returns the new state.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
@@ -197,7 +198,8 @@ impl QueuePair {
         plan.apply(wanted.values, attributes);
         let source = attributes.path.map_or(0, |path| path.source);
         if attributes.path.is_some() {
-            // Both sides use the MTU of the network between them, even if the program has not asked for it.
+            // Both sides use the MTU of the network between them, even if the program has not asked
+            // for it.
             attributes.path_mtu = attributes.path_mtu.min(self.device.mtu_of(source));
         }
         let windows = self.device.windows(source, attributes.path_mtu);
@@ -249,7 +251,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the attributes that were set, with the current state, sequence numbers and capabilities.
+    /// Returns the attributes that were set, with the current state, sequence numbers and
+    /// capabilities.
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
@@ -266,15 +269,16 @@ impl QueuePair {
         }
     }
 
-    /// Receives one packet, or a run (several packets of one message). The caller must then transmit the responses.
+    /// Receives one packet, or a run (several packets of one message). The caller must then
+    /// transmit the responses.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
         crate::fault::panics::pass(crate::fault::panics::PanicPoint::Receive);
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
-            // IBTA 9.6.1.4: a connection accepts only packets of its own path. A datagram is only checked against its source
-            // queue pair number.
+            // IBTA 9.6.1.4: a connection accepts only packets of its own path. A datagram is only
+            // checked against its source queue pair number.
             let is_theirs = if connected {
                 arrival.is_from_peer(transport.attributes())
             } else {
@@ -289,9 +293,9 @@ impl QueuePair {
         });
     }
 
-    /// Executes queued requests that need no packets, and passes all packets that may be sent now to `outgoing`. The
-    /// packets are sent before the queue pair is unlocked, so that packets of another thread cannot overtake them.
-    /// Returns the time of the next timeout.
+    /// Executes queued requests that need no packets, and passes all packets that may be sent now
+    /// to `outgoing`. The packets are sent before the queue pair is unlocked, so that packets of
+    /// another thread cannot overtake them. Returns the time of the next timeout.
     pub(crate) fn transmit(
         &self,
         now: impl FnOnce() -> Time,
@@ -305,8 +309,9 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// Records that the peer process has freed space in the shared ring, so that this queue pair may send again, unless
-    /// another queue pair has used the space. Does nothing if the link (shared memory) to the peer has ended.
+    /// Records that the peer process has freed space in the shared ring, so that this queue pair
+    /// may send again, unless another queue pair has used the space. Does nothing if the link
+    /// (shared memory) to the peer has ended.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
@@ -314,8 +319,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent together with a
-    /// message of the program.
+    /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent
+    /// together with a message of the program.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
@@ -335,8 +340,8 @@ impl QueuePair {
         &self.alarm
     }
 
-    /// Handles the timeouts that are due at `now`, for example by retransmission. The caller must then transmit the
-    /// packets.
+    /// Handles the timeouts that are due at `now`, for example by retransmission. The caller must
+    /// then transmit the packets.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         let before = inner.transport.unanswered_timeouts();
@@ -357,7 +362,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state, which flushes all requests, because the device has failed.
+    /// Moves the queue pair to the error state, which flushes all requests, because the device has
+    /// failed.
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.lock();
         if !matches!(inner.transport.state(), State::Reset | State::Error) {
@@ -365,27 +371,27 @@ impl QueuePair {
         }
     }
 
-    /// Adds the reference `handle` of an open device to the queue pair. Returns `false` if the queue pair is being
-    /// destroyed.
+    /// Adds the reference `handle` of an open device to the queue pair. Returns `false` if the
+    /// queue pair is being destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
 
-    /// Removes the reference of an open device whose C object is `element`. Returns whether the reference was the last
-    /// one.
+    /// Removes the reference of an open device whose C object is `element`. Returns whether the
+    /// reference was the last one.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// Removes all references of an open device that is being closed. Returns `true` if at least one was removed and
-    /// none is left.
+    /// Removes all references of an open device that is being closed. Returns `true` if at least
+    /// one was removed and none is left.
     pub(crate) fn release_all(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
 
-    /// Destroys the queue pair: drops its requests, removes their completions from the completion queues, and releases the
-    /// objects that it uses. The caller must have removed the queue pair from the directory, and must have called
-    /// [`vacate`](Self::vacate).
+    /// Destroys the queue pair: drops its requests, removes their completions from the completion
+    /// queues, and releases the objects that it uses. The caller must have removed the queue pair
+    /// from the directory, and must have called [`vacate`](Self::vacate).
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
@@ -404,8 +410,8 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Makes the device accept packets of the peer `new`, and no longer those of the peer `old`. The queue pair must
-    /// not be locked, because the device makes system calls.
+    /// Makes the device accept packets of the peer `new`, and no longer those of the peer `old`.
+    /// The queue pair must not be locked, because the device makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -456,8 +462,8 @@ impl QueuePair {
         }
     }
 
-    /// Calls `act` with the transport and its environment, and returns the result. Returns `None` if the queue pair was
-    /// destroyed.
+    /// Calls `act` with the transport and its environment, and returns the result. Returns `None`
+    /// if the queue pair was destroyed.
     pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
@@ -473,7 +479,8 @@ impl QueuePair {
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
-            // This does not wait for peers that still access memory through the queue pair: a later reset or destruction does.
+            // This does not wait for peers that still access memory through the queue pair: a later
+            // reset or destruction does.
             self.publish(inner);
         }
         Some(result)
@@ -495,8 +502,9 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state if a completion was lost because its completion queue was full: the
-    /// program would never learn that the request has completed (IBTA 11.6.3.2).
+    /// Moves the queue pair to the error state if a completion was lost because its completion
+    /// queue was full: the program would never learn that the request has completed (IBTA
+    /// 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

@@ -20,8 +20,8 @@ pub(crate) struct Sender<'a> {
     has_sent: bool,
     /// Set if a request was added to the queue instead of being executed or sent immediately.
     has_queued: bool,
-    /// Number of requests that were executed while they were posted. They occupy capacity of the queue until the sender
-    /// is dropped.
+    /// Number of requests that were executed while they were posted. They occupy capacity of the
+    /// queue until the sender is dropped.
     done: usize,
 }
 
@@ -46,8 +46,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request to bind a type 1 window (`ibv_bind_mw`), with the work request ID `id`. The caller must then
-    /// transmit the request.
+    /// Posts a request to bind a type 1 window (`ibv_bind_mw`), with the work request ID `id`. The
+    /// caller must then transmit the request.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -60,9 +60,9 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a message, and immediately sends it as a ring message (short message in memory shared with a peer
-    /// process). Returns `false`, and posts nothing, if the message is not suitable or an earlier request must be sent
-    /// first.
+    /// Posts a message, and immediately sends it as a ring message (short message in memory shared
+    /// with a peer process). Returns `false`, and posts nothing, if the message is not suitable or
+    /// an earlier request must be sent first.
     #[inline]
     pub(crate) fn post_ring_message(&mut self, message: &Posted, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
@@ -73,26 +73,28 @@ impl Sender<'_> {
         sent
     }
 
-    /// Returns whether this sender has neither queued a request nor sent a ring message (short message in memory shared
-    /// with a peer process) for which the peer must still be woken.
+    /// Returns whether this sender has neither queued a request nor sent a ring message (short
+    /// message in memory shared with a peer process) for which the peer must still be woken.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_sent && !self.has_queued
     }
 
-    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in shared memory). Returns `true`
-    /// if ring messages were sent and the queue pair has no other message to send.
+    /// Wakes the peer process, if it sleeps, to receive ring messages (short messages in shared
+    /// memory). Returns `true` if ring messages were sent and the queue pair has no other message
+    /// to send.
     #[inline]
     pub(crate) fn flush_ring_messages(&mut self) -> bool {
         if !std::mem::take(&mut self.has_sent) {
             return false;
         }
         self.queue_pair.flush_ring_messages(&self.inner);
-        // A ring message is sent only if nothing else is to be sent before it, and it carries the acknowledgement that is due.
+        // A ring message is sent only if nothing else is to be sent before it, and it carries the
+        // acknowledgement that is due.
         !self.has_queued || self.inner.transport.is_silent()
     }
 
-    /// Executes requests of `list` directly, up to the first request that must be queued. Returns the number of
-    /// executed requests.
+    /// Executes requests of `list` directly, up to the first request that must be queued. Returns
+    /// the number of executed requests.
     #[inline]
     pub(crate) fn execute<'l>(&mut self, list: &mut impl PostedList<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
@@ -109,7 +111,8 @@ impl Sender<'_> {
         }
     }
 
-    /// Posts a send request. In an error state the request is accepted, and completes as flushed (IBTA 10.3.1.6, 10.3.1.7).
+    /// Posts a send request. In an error state the request is accepted, and completes as flushed
+    /// (IBTA 10.3.1.6, 10.3.1.7).
     #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
@@ -128,7 +131,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Posts all requests in order. Posts none, and fails, if the send queue has too little space for all of them.
+    /// Posts all requests in order. Posts none, and fails, if the send queue has too little space
+    /// for all of them.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
         let done = self.execute(&mut &requests[..]);
@@ -142,28 +146,30 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes queued requests that need neither packets nor ring messages (short messages in memory shared with a
-    /// peer process). Returns the next step for the send queue.
+    /// Executes queued requests that need neither packets nor ring messages (short messages in
+    /// memory shared with a peer process). Returns the next step for the send queue.
     pub(crate) fn execute_all_queued(&mut self) -> Step {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }
 
-    /// Returns whether posted requests may wait for the next response, to be sent together with later requests. Returns
-    /// `false` if the peer shares memory with this process, because waiting then has no advantage.
+    /// Returns whether posted requests may wait for the next response, to be sent together with
+    /// later requests. Returns `false` if the peer shares memory with this process, because waiting
+    /// then has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
         self.inner.partner.is_none() && self.inner.transport.may_wait()
     }
 
-    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a peer process) that
-    /// may be sent now. They are sent before the queue pair is unlocked.
+    /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
+    /// peer process) that may be sent now. They are sent before the queue pair is unlocked.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
         (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// Sets the response timeout, if only ring messages (short messages in memory shared with a peer process) were
-    /// sent. Returns the time for which the caller must set the queue pair's timer in the NIC. Returns `None` if no
-    /// response is awaited, or if the timer is set already. In the second case the timeout starts when the timer
-    /// expires, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    /// Sets the response timeout, if only ring messages (short messages in memory shared with a
+    /// peer process) were sent. Returns the time for which the caller must set the queue pair's
+    /// timer in the NIC. Returns `None` if no response is awaited, or if the timer is set already.
+    /// In the second case the timeout starts when the timer expires, so the peer has up to twice
+    /// the timeout; the specification allows four times (IBTA 9.7.6.1.3).
     #[inline(always)]
     pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_set() {
@@ -173,8 +179,8 @@ impl Sender<'_> {
         self.inner.transport.next_timeout()
     }
 
-    /// Returns the time for which the caller must set the queue pair's timer in the NIC, or `None` if no timer is
-    /// needed.
+    /// Returns the time for which the caller must set the queue pair's timer in the NIC, or `None`
+    /// if no timer is needed.
     pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
         let answer = self.answer_timeout(now);
         answer.or_else(|| self.inner.transport.next_timeout())
@@ -203,7 +209,8 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Posts a receive request. In the error state the request is accepted, and completes as flushed (IBTA 10.3.1.7).
+    /// Posts a receive request. In the error state the request is accepted, and completes as
+    /// flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
         let attached = (self.inner.attached.as_ref()).ok_or(PostError::NoQueue)?;

@@ -1,12 +1,14 @@
-//! Execution of one-sided requests (RDMA reads, writes and atomics) while they are posted, directly in the memory of another
-//! process of the host.
+//! Execution of one-sided requests (RDMA reads, writes and atomics) while they are posted, directly
+//! in the memory of another process of the host.
 //!
-//! A request is executed if it is one-sided, all requests before it are complete, and the connection to the peer is
-//! known. The first request of a list for which this is not true, and all after it, are queued.
+//! A request is executed if it is one-sided, all requests before it are complete, and the
+//! connection to the peer is known. The first request of a list for which this is not true, and all
+//! after it, are queued.
 //!
-//! The requests of a list share costs that do not depend on their number: the locks of the queue pair and of the
-//! completion queue, the read lock on the regions, a [`Visit`](crate::same_host::Visit) (period of access to the peer's
-//! memory), and the update of the sequence numbers.
+//! The requests of a list share costs that do not depend on their number: the locks of the queue
+//! pair and of the completion queue, the read lock on the regions, a
+//! [`Visit`](crate::same_host::Visit) (period of access to the peer's memory), and the update of
+//! the sequence numbers.
 
 use std::iter;
 
@@ -21,11 +23,12 @@ use crate::transfer::{self, Kind, MAX_COPY, OneSided, Transfer, Undone, Volume};
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait PostedList<'a> {
-    /// Returns the current request, or `None` after the last one, or if the request may not be posted or is not
-    /// one-sided.
+    /// Returns the current request, or `None` after the last one, or if the request may not be
+    /// posted or is not one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// Moves to the next request, and returns it. Returns `None` in the same cases as [`peek`](Self::peek).
+    /// Moves to the next request, and returns it. Returns `None` in the same cases as
+    /// [`peek`](Self::peek).
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
@@ -36,14 +39,15 @@ struct ExecutedRequest {
     length: u32,
 }
 
-/// Maximum number of requests that are executed during one [`Visit`](crate::same_host::Visit) (period of access to the
-/// peer's memory).
+/// Maximum number of requests that are executed during one [`Visit`](crate::same_host::Visit)
+/// (period of access to the peer's memory).
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
-    /// Executes requests of `list` in the memory of the peer, within one [`Visit`](crate::same_host::Visit) (period of
-    /// access to that memory). Stops after `max_requests`, or at the first request that must be queued. Returns the number
-    /// of executed requests.
+    /// Executes requests of `list` in the memory of the peer, within one
+    /// [`Visit`](crate::same_host::Visit) (period of access to that memory). Stops after
+    /// `max_requests`, or at the first request that must be queued. Returns the number of executed
+    /// requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,

@@ -1,4 +1,5 @@
-//! The published record of a queue pair. Other processes of the host read it to access memory through the queue pair.
+//! The published record of a queue pair. Other processes of the host read it to access memory
+//! through the queue pair.
 
 use super::QueuePair;
 use super::object::Inner;
@@ -20,7 +21,8 @@ pub(super) struct Publication {
 }
 
 impl QueuePair {
-    /// Returns whether the queue pair has a connected service, so that other processes may access memory through it.
+    /// Returns whether the queue pair has a connected service, so that other processes may access
+    /// memory through it.
     pub(super) fn is_connection(&self) -> bool {
         matches!(
             self.service(),
@@ -28,7 +30,8 @@ impl QueuePair {
         )
     }
 
-    /// Publishes, replaces or retracts the record of the queue pair, as the present state of the queue pair requires.
+    /// Publishes, replaces or retracts the record of the queue pair, as the present state of the
+    /// queue pair requires.
     pub(super) fn publish(&self, inner: &mut Inner) {
         let Some(host_peers) = self.device().host_peers() else {
             return;
@@ -47,16 +50,18 @@ impl QueuePair {
         inner.publication.may_be_used = true;
     }
 
-    /// Retracts the published record, and waits until no other process uses it any more. Must be called before the queue pair
-    /// is reset or destroyed.
+    /// Retracts the published record, and waits until no other process uses it any more. Must be
+    /// called before the queue pair is reset or destroyed.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then published again.
+    /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then
+    /// published again.
     pub(crate) fn vacate(&self) -> Result<(), Refusal> {
         let Some(host_peers) = self.device().host_peers() else {
             return Ok(());
         };
-        // The wait is also needed if the record was retracted before: a queue pair that enters the error state does not wait.
+        // The wait is also needed if the record was retracted before: a queue pair that enters the
+        // error state does not wait.
         {
             let publication = &mut self.inner.lock().publication;
             if !std::mem::take(&mut publication.may_be_used) {
@@ -109,7 +114,8 @@ impl QueuePair {
 }
 
 impl Publication {
-    /// Records that the queue pair has become ready to receive, and expects the sequence number `first`.
+    /// Records that the queue pair has become ready to receive, and expects the sequence number
+    /// `first`.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;

@@ -1,9 +1,11 @@
-//! Messages to a queue pair of another process of the host. The posting thread executes one-sided requests in shared memory,
-//! and sends messages as ring messages (short messages without packet headers) in the ring that both processes share.
+//! Messages to a queue pair of another process of the host. The posting thread executes one-sided
+//! requests in shared memory, and sends messages as ring messages (short messages without packet
+//! headers) in the ring that both processes share.
 //!
-//! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the published
-//! access rights do not permit a request, the request is sent as packets, which find the reason. One-sided requests consume
-//! sequence numbers without the peer's knowledge; a packet announces these to the peer before the next message.
+//! The other process publishes its queue pairs and its memory to all processes that it shares
+//! memory with. If the published access rights do not permit a request, the request is sent as
+//! packets, which find the reason. One-sided requests consume sequence numbers without the peer's
+//! knowledge; a packet announces these to the peer before the next message.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,14 +34,16 @@ use crate::transfer::{
     depends_on_memory, may_offer,
 };
 
-/// The connected queue pair in another process of the host, and the link (shared memory) to that process.
+/// The connected queue pair in another process of the host, and the link (shared memory) to that
+/// process.
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: CachedRecords,
     /// Tag from which the peer process determines the GIDs of this connection's packets.
     tag: u16,
-    /// Generation number of the peer's connection; `None` until the peer was found to be connected to this queue pair.
+    /// Generation number of the peer's connection; `None` until the peer was found to be connected
+    /// to this queue pair.
     pub(super) generation: Option<u32>,
     /// State of the peer's connection when it was found last.
     found: Option<Connection>,
@@ -47,8 +51,8 @@ pub(super) struct Partner {
     own: u64,
 }
 
-/// The transport, the state and the peer of a queue pair, as far as posting a request directly to a peer in another
-/// process of the host needs them.
+/// The transport, the state and the peer of a queue pair, as far as posting a request directly to a
+/// peer in another process of the host needs them.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
     pub(super) attached: &'a Attached,
@@ -57,12 +61,14 @@ pub(super) struct DirectPost<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Maximum number of messages that are executed before the queue pair is unlocked for other threads.
+/// Maximum number of messages that are executed before the queue pair is unlocked for other
+/// threads.
 const MAX_MESSAGES: u64 = 64;
 
 impl QueuePair {
-    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's memory, if the peer
-    /// is in another process of the host. Returns the next step for the send queue.
+    /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
+    /// memory, if the peer is in another process of the host. Returns the next step for the send
+    /// queue.
     pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
         if !self.is_connection() || mine.transport.awaits_receipt() {
             return Step::Packets;
@@ -125,9 +131,9 @@ impl QueuePair {
         step
     }
 
-    /// Sends a pending acknowledgement as a ring message (short message in shared memory). Returns `false`, and sends
-    /// nothing, if the queue pair must transmit something else, too, or if the acknowledgement cannot be sent as a ring
-    /// message.
+    /// Sends a pending acknowledgement as a ring message (short message in shared memory). Returns
+    /// `false`, and sends nothing, if the queue pair must transmit something else, too, or if the
+    /// acknowledgement cannot be sent as a ring message.
     pub(super) fn transmit_acknowledgement(
         &self,
         mine: &mut Inner,
@@ -152,9 +158,9 @@ impl QueuePair {
         true
     }
 
-    /// Sends queued messages as ring messages (short messages in shared memory), up to the first message that cannot be
-    /// sent in this way. Returns whether no packets must be sent: the queue pair has no other message to send, or the
-    /// next message waits to be sent as a ring message.
+    /// Sends queued messages as ring messages (short messages in shared memory), up to the first
+    /// message that cannot be sent in this way. Returns whether no packets must be sent: the queue
+    /// pair has no other message to send, or the next message waits to be sent as a ring message.
     pub(super) fn transmit_ring_messages(
         &self,
         mine: &mut Inner,
@@ -212,8 +218,9 @@ impl QueuePair {
     }
 
     /// Sends a message as a [`RingMessage`] while it is posted. The caller must then call
-    /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if the message is not
-    /// suitable or an earlier request must be sent first; the message must then be queued.
+    /// [`flush_ring_messages`](Self::flush_ring_messages). Returns `false`, and sends nothing, if
+    /// the message is not suitable or an earlier request must be sent first; the message must then
+    /// be queued.
     #[inline]
     pub(super) fn post_ring_message(
         &self,
@@ -261,8 +268,8 @@ impl QueuePair {
         }
     }
 
-    /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is posted. Returns `false`
-    /// if the message cannot be sent.
+    /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is
+    /// posted. Returns `false` if the message cannot be sent.
     #[inline(always)]
     fn post_in_slot(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
         let mut gathered = [0; SHORT];
@@ -272,7 +279,8 @@ impl QueuePair {
                 let mut length = 0;
                 for segment in list.iter().filter(|segment| segment.length > 0) {
                     let bytes = &mut gathered[length..][..segment.length as usize];
-                    // If this fails, the message is queued; the queued request fails again and reports the error.
+                    // If this fails, the message is queued; the queued request fails again and
+                    // reports the error.
                     if self.gather_one(near.attached, segment, bytes).is_none() {
                         return false;
                     }
@@ -284,8 +292,8 @@ impl QueuePair {
         self.send_posted(near, message, data, Content::Bytes(bytes))
     }
 
-    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not access the memory, or if
-    /// the memory is an on-demand region.
+    /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not
+    /// access the memory, or if the memory is an on-demand region.
     #[inline(always)]
     fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
         let domain = attached.domain.as_ref()?.id();
@@ -294,8 +302,9 @@ impl QueuePair {
         piece.copy_to(&Piece::of_mut(out))
     }
 
-    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload. The peer process
-    /// copies the payload from there. Returns `false` if the message cannot be sent.
+    /// Sends a message, while it is posted, as a [`RingMessage`] with the addresses of the payload.
+    /// The peer process copies the payload from there. Returns `false` if the message cannot be
+    /// sent.
     #[inline(never)]
     fn post_descriptor(
         &self,
@@ -314,22 +323,22 @@ impl QueuePair {
             && self.send_posted(near, message, data, Content::Segments { is_mappable })
     }
 
-    /// Executes an RDMA write with immediate data while it is posted: writes the payload directly to the peer's memory,
-    /// and sends a [`RingMessage`] (short message without packet headers) with its length. Returns `false` if the
-    /// message cannot be sent.
+    /// Executes an RDMA write with immediate data while it is posted: writes the payload directly
+    /// to the peer's memory, and sends a [`RingMessage`] (short message without packet headers)
+    /// with its length. Returns `false` if the message cannot be sent.
     #[inline(never)]
     fn post_written(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
         let host = self.environment(near.attached, near.notes);
         let written = OneSided::posted(message, data)
             .zip(near.partner.connection())
             .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
-        // If this fails, the message is queued; the queued request is executed again, or sent as packets, which find the
-        // reason.
+        // If this fails, the message is queued; the queued request is executed again, or sent as
+        // packets, which find the reason.
         written.is_some() && self.send_posted(near, message, data, Content::Written)
     }
 
-    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts nothing, if it cannot be
-    /// sent.
+    /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
+    /// nothing, if it cannot be sent.
     #[inline(always)]
     fn send_posted(
         &self,
@@ -347,7 +356,8 @@ impl QueuePair {
         });
         let host = self.environment(near.attached, near.notes);
         let (link, tag) = (&near.partner.link, near.partner.tag);
-        // If this fails, the message is queued; the queued request fails again and reports the error.
+        // If this fails, the message is queued; the queued request fails again and reports the
+        // error.
         if send_ring_message(link, tag, &ring_message, portion, &host).is_err() {
             return false;
         }
@@ -375,7 +385,8 @@ impl QueuePair {
         true
     }
 
-    /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the shared ring.
+    /// Wakes the peer process, if it sleeps, to receive the messages that were sent through the
+    /// shared ring.
     #[inline]
     pub(super) fn flush_ring_messages(&self, mine: &Inner) {
         if let Some(partner) = &mine.partner {
@@ -383,8 +394,8 @@ impl QueuePair {
         }
     }
 
-    /// Receives a ring message (short message without packet headers) and its payload `chunks`. Returns the urgency of
-    /// the response.
+    /// Receives a ring message (short message without packet headers) and its payload `chunks`.
+    /// Returns the urgency of the response.
     pub(crate) fn receive_ring_message(
         &self,
         now: impl FnOnce() -> Time,
@@ -449,8 +460,8 @@ impl QueuePair {
         }
     }
 
-    /// Selects shared memory for the packets of the queue pair if the peer is in a process of this host. For datagrams,
-    /// the choice is made for each datagram separately.
+    /// Selects shared memory for the packets of the queue pair if the peer is in a process of this
+    /// host. For datagrams, the choice is made for each datagram separately.
     pub(super) fn select_packet_path(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
             if self.device().is_shared() {
@@ -464,8 +475,9 @@ impl QueuePair {
         }
     }
 
-    /// Returns the parts of the queue pair that are needed to post a request directly to the peer. Returns `None` if
-    /// the peer is not known yet, or cannot currently be reached through shared memory.
+    /// Returns the parts of the queue pair that are needed to post a request directly to the peer.
+    /// Returns `None` if the peer is not known yet, or cannot currently be reached through shared
+    /// memory.
     #[inline]
     pub(super) fn direct_post<'a>(&self, mine: &'a mut Inner) -> Option<DirectPost<'a>> {
         let Inner {
@@ -497,7 +509,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair is connected to a queue pair of a process that shares memory with this process.
+    /// Returns whether the queue pair is connected to a queue pair of a process that shares memory
+    /// with this process.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
         let attributes = inner.transport.attributes();
@@ -507,8 +520,9 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// Removes and returns the cached peer in another process that shares memory with this process, or finds the peer.
-    /// Returns `None` if the peer is elsewhere. The caller must store the peer in the cache again.
+    /// Removes and returns the cached peer in another process that shares memory with this process,
+    /// or finds the peer. Returns `None` if the peer is elsewhere. The caller must store the peer
+    /// in the cache again.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         if mine.partner.is_none() && self.device().host_peers().is_none() {
             return None;
@@ -547,8 +561,8 @@ impl QueuePair {
     }
 }
 
-/// Receives a ring message (short message without packet headers). Drops the message if it does not come from the path
-/// of the connection. Returns the received messages, bytes and copies.
+/// Receives a ring message (short message without packet headers). Drops the message if it does not
+/// come from the path of the connection. Returns the received messages, bytes and copies.
 #[inline]
 fn take_ring_message<'h, P: PeerMemory<Environment<'h>>>(
     transport: &mut proto::QueuePair,
@@ -575,8 +589,8 @@ fn wake(link: &Link, outgoing: &impl Outgoing) {
     }
 }
 
-/// Sends a [`RingMessage`] (short message without packet headers), and copies the bytes of `portion`, its payload, to
-/// the ring that both processes share.
+/// Sends a [`RingMessage`] (short message without packet headers), and copies the bytes of
+/// `portion`, its payload, to the ring that both processes share.
 #[inline(always)]
 fn send_ring_message(
     link: &Link,
@@ -603,14 +617,15 @@ impl PeerMemory<Environment<'_>> for Chunks<'_> {
 }
 
 impl Partner {
-    /// Returns whether this cached peer is valid for the version `version` of the queue pair, and the shared memory is
-    /// still usable.
+    /// Returns whether this cached peer is valid for the version `version` of the queue pair, and
+    /// the shared memory is still usable.
     #[inline]
     fn is_valid(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
 
-    /// Returns the generation number of the peer's connection, or `None` if the peer is not connected to this queue pair.
+    /// Returns the generation number of the peer's connection, or `None` if the peer is not
+    /// connected to this queue pair.
     #[inline]
     fn connection(&mut self) -> Option<u32> {
         if let known @ Some(_) = self.generation {
@@ -621,15 +636,16 @@ impl Partner {
         Some(self.found?.generation)
     }
 
-    /// Checks once that the peer is connected and that both sides agree on the sequence number `next`. Stores and
-    /// returns the generation number of the peer's connection, or returns `None` if they do not agree. `first` is the
-    /// sequence number of this side's first packet.
+    /// Checks once that the peer is connected and that both sides agree on the sequence number
+    /// `next`. Stores and returns the generation number of the peer's connection, or returns `None`
+    /// if they do not agree. `first` is the sequence number of this side's first packet.
     fn check_agreement(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
         if let known @ Some(_) = self.generation {
             return known;
         }
         let connection = self.link.connection(&self.target)?;
-        // Before the first message, the peer must expect the sequence number that this side begins with.
+        // Before the first message, the peer must expect the sequence number that this side begins
+        // with.
         if next == first && connection.first != next.value() {
             return None;
         }
@@ -637,8 +653,8 @@ impl Partner {
         self.generation
     }
 
-    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of access to the
-    /// peer's memory).
+    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of
+    /// access to the peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
@@ -697,7 +713,8 @@ impl PeerMemory<Environment<'_>> for Partner {
             let fetched = host.with_segments(to, offset, segment.length, true, |pieces| {
                 visit.fetch(segment, pieces)
             });
-            // The message is then sent as packets, which find the reason. On-demand memory may only be unmapped at present.
+            // The message is then sent as packets, which find the reason. On-demand memory may only
+            // be unmapped at present.
             fetched.flatten().ok_or(Misplaced::There)?;
             offset += segment.length;
         }
@@ -705,8 +722,8 @@ impl PeerMemory<Environment<'_>> for Partner {
     }
 }
 
-/// Access to the memory on both sides of a one-sided request: the memory of this process, and the memory of the peer
-/// process.
+/// Access to the memory on both sides of a one-sided request: the memory of this process, and the
+/// memory of the peer process.
 pub(super) struct BothMemories<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
@@ -714,8 +731,8 @@ pub(super) struct BothMemories<'a> {
 }
 
 impl BothMemories<'_> {
-    /// Calls `act` with the local memory of the bytes `range` of a request. Returns `None` if the queue pair may not
-    /// access the bytes, or if `act` returns `None`.
+    /// Calls `act` with the local memory of the bytes `range` of a request. Returns `None` if the
+    /// queue pair may not access the bytes, or if `act` returns `None`.
     #[inline]
     fn with_pieces(
         &mut self,
@@ -764,8 +781,8 @@ impl MemoryAccess for BothMemories<'_> {
         let [result @ Segment { length: 8, .. }] = result else {
             return Err(Undone::Left);
         };
-        // The result's memory is checked before the operation. Afterwards, the result can only be lost if the memory is
-        // unmapped.
+        // The result's memory is checked before the operation. Afterwards, the result can only be
+        // lost if the memory is unmapped.
         let piece = self.regions.piece(self.domain, result, true);
         let piece = piece.ok_or(Undone::Left)?;
         let before = self.visit.atomic(at, atomic).ok_or(Undone::Left)?;

@@ -186,8 +186,8 @@ impl Bench {
         self.completions(&self.receive_queue)
     }
 
-    /// Fetches the pending asynchronous events of queue pairs and completion queues, and returns their
-    /// types.
+    /// Fetches the pending asynchronous events of queue pairs and completion queues, and returns
+    /// their types.
     fn events(&self) -> Vec<ibv_event_type> {
         let mut events = Vec::new();
         let at_once = Timespec {
@@ -258,7 +258,8 @@ fn modify(queue_pair: &QueuePair, mask: Mask, values: &ibv_qp_attr) -> Result<St
     })
 }
 
-/// Moves a queue pair from the state RESET to the state `to`, state by state. `peer` is the number of its peer.
+/// Moves a queue pair from the state RESET to the state `to`, state by state. `peer` is the number
+/// of its peer.
 fn move_to_state(queue_pair: &QueuePair, peer: u32, to: State) {
     let way = [
         State::Init,
@@ -562,8 +563,8 @@ fn the_drained_event_is_raised_only_if_requested() {
         let event = ibv_event_type::IBV_EVENT_SQ_DRAINED;
         assert_eq!(bench.events(), if asked { vec![event] } else { vec![] });
 
-        // A request that is posted while the send queue drains must be sent once the queue pair is ready to
-        // send again.
+        // A request that is posted while the send queue drains must be sent once the queue pair is
+        // ready to send again.
         two.receiver().post(room(&bench, 3)).unwrap();
         post(&one, 4).unwrap();
         bench.run(&mut wire, &[&one, &two]);

@@ -1,5 +1,5 @@
-//! The legal state transitions of queue pairs, and the attributes that each transition requires or permits: the tables
-//! of IBTA 10.3.1 and 11.2.5.2, with the attribute names of `ibv_modify_qp(3)`.
+//! The legal state transitions of queue pairs, and the attributes that each transition requires or
+//! permits: the tables of IBTA 10.3.1 and 11.2.5.2, with the attribute names of `ibv_modify_qp(3)`.
 
 use bitflags::bitflags;
 
@@ -64,7 +64,8 @@ impl Rule {
     }
 }
 
-/// Returns the rule for the transition from the state `from` to the state `to`, or `None` if the transition is illegal.
+/// Returns the rule for the transition from the state `from` to the state `to`, or `None` if the
+/// transition is illegal.
 pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rule> {
     Some(match (from, to) {
         // RESET can be entered from all states, and ERROR from all states except RESET.
@@ -82,7 +83,8 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
         | (State::SendQueueDrained, State::ReadyToSend) => Rule::optional(in_rts(service)),
         (State::ReadyToSend, State::SendQueueDrained) => Rule::optional(Mask::NOTIFY_DRAINED),
         (State::SendQueueDrained, State::SendQueueDrained) => Rule::optional(drained(service)),
-        // Reliable services have no state SQE: a failed send request moves the whole queue pair to ERROR (IBTA 10.3.1.6).
+        // Reliable services have no state SQE: a failed send request moves the whole queue pair to
+        // ERROR (IBTA 10.3.1.6).
         (State::SendQueueError, State::ReadyToSend) => match service {
             Service::UnreliableDatagram => {
                 Rule::optional(Mask::CURRENT_STATE.union(Mask::QUEUE_KEY))
@@ -96,8 +98,9 @@ pub(crate) const fn rule(service: Service, from: State, to: State) -> Option<Rul
     })
 }
 
-/// Returns the attributes that are accepted and ignored for an XRC queue pair of the service `service`. Programs set
-/// the same attributes on both sides of an XRC connection, and other providers accept these attributes, too.
+/// Returns the attributes that are accepted and ignored for an XRC queue pair of the service
+/// `service`. Programs set the same attributes on both sides of an XRC connection, and other
+/// providers accept these attributes, too.
 pub(crate) const fn ignored(service: Service) -> Mask {
     match service {
         Service::XrcInitiator => Mask::MAX_ACCEPTED.union(Mask::MIN_RNR_TIMER),
@@ -163,7 +166,8 @@ const fn in_rts(service: Service) -> Mask {
     }
 }
 
-/// Returns the attributes that a program may set while a queue pair stays in the state SQD (send queue drained).
+/// Returns the attributes that a program may set while a queue pair stays in the state SQD (send
+/// queue drained).
 const fn drained(service: Service) -> Mask {
     let connected = Mask::ADDRESS
         .union(Mask::ALTERNATE_PATH)
@@ -207,7 +211,8 @@ pub(super) mod tests {
         State::Error,
     ];
 
-    /// Checks that the legal transitions are those of a table that was copied from the diagram of IBTA 10.3.1.
+    /// Checks that the legal transitions are those of a table that was copied from the diagram of
+    /// IBTA 10.3.1.
     #[test]
     fn transitions_agree_with_the_state_diagram() {
         let diagram = [
@@ -270,7 +275,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that the optional attributes are those of IBTA table 91, by their numbers in `ibv_qp_attr_mask`.
+    /// Checks that the optional attributes are those of IBTA table 91, by their numbers in
+    /// `ibv_qp_attr_mask`.
     #[test]
     fn optional_attributes_agree_with_the_specification() {
         use State::{Init, ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};

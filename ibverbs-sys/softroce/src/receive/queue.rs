@@ -16,7 +16,8 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates a receive queue for `capacity` requests of at most `max_segments` scatter/gather elements each.
+    /// Creates a receive queue for `capacity` requests of at most `max_segments` scatter/gather
+    /// elements each.
     pub fn new(capacity: u32, max_segments: u32) -> Self {
         Self {
             capacity,

@@ -36,13 +36,14 @@ pub struct XrcBinding {
 struct State {
     requests: VecDeque<ReceiveRequest>,
     capacity: u32,
-    /// Minimum number of requests: an event is raised once when fewer are left. 0 if no event is armed.
+    /// Minimum number of requests: an event is raised once when fewer are left. 0 if no event is
+    /// armed.
     limit: u32,
 }
 
 impl SharedReceiveQueue {
-    /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most `max_segments`
-    /// scatter/gather elements each. Its events arrive on `context`.
+    /// Creates a shared receive queue with the number `number`, for `capacity` requests of at most
+    /// `max_segments` scatter/gather elements each. Its events arrive on `context`.
     pub fn new(
         number: u32,
         (context, domain): (&Arc<Context>, &Arc<ProtectionDomain>),
@@ -80,8 +81,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Removes the oldest receive request, and returns it. If the limit event is armed and fewer requests than the limit
-    /// are left, raises the event (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
+    /// Removes the oldest receive request, and returns it. If the limit event is armed and fewer
+    /// requests than the limit are left, raises the event (IBTA 10.2.9.4, `ibv_modify_srq(3)`).
     pub fn take(&self) -> Option<ReceiveRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -94,8 +95,8 @@ impl SharedReceiveQueue {
         Some(request)
     }
 
-    /// Changes the capacity and the limit below which the event is raised (`ibv_modify_srq(3)`). `None` leaves a value
-    /// unchanged. Changes nothing if a new value is invalid.
+    /// Changes the capacity and the limit below which the event is raised (`ibv_modify_srq(3)`).
+    /// `None` leaves a value unchanged. Changes nothing if a new value is invalid.
     pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         let new_capacity = capacity.unwrap_or(state.capacity);
@@ -114,7 +115,8 @@ impl SharedReceiveQueue {
         self.state.lock().capacity
     }
 
-    /// Returns the number of requests below which the armed event is raised, or 0 if no event is armed.
+    /// Returns the number of requests below which the armed event is raised, or 0 if no event is
+    /// armed.
     pub fn limit(&self) -> u32 {
         self.state.lock().limit
     }
@@ -129,7 +131,8 @@ impl SharedReceiveQueue {
         self.number
     }
 
-    /// Returns the ID of the protection domain to which the local keys of posted receives must belong.
+    /// Returns the ID of the protection domain to which the local keys of posted receives must
+    /// belong.
     pub fn domain(&self) -> DomainId {
         self.domain.id()
     }
@@ -144,8 +147,8 @@ impl SharedReceiveQueue {
         &self.element
     }
 
-    /// Ends the use of the queue before it is destroyed. Fails while queue pairs use it. Removes its queued events, and waits
-    /// until the program has acknowledged the fetched events.
+    /// Ends the use of the queue before it is destroyed. Fails while queue pairs use it. Removes
+    /// its queued events, and waits until the program has acknowledged the fetched events.
     pub fn close(&self) -> Result<(), Refusal> {
         self.usage.close()?;
         self.context.withdraw(&self.element);

@@ -21,8 +21,8 @@ struct Numbered {
 }
 
 impl SharedQueueDirectory {
-    /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the directory, and
-    /// returns it. The numbers of removed queues are reused as late as possible.
+    /// Creates a shared receive queue by a call of `make` with a free number, adds the queue to the
+    /// directory, and returns it. The numbers of removed queues are reused as late as possible.
     pub fn insert(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,
@@ -31,7 +31,8 @@ impl SharedQueueDirectory {
         if numbered.queues.len() >= limits::MAX_SRQ {
             return Err(Refusal::Exhausted);
         }
-        // There are far more numbers of 24 bits than queues may exist, so a free number is found soon.
+        // There are far more numbers of 24 bits than queues may exist, so a free number is found
+        // soon.
         let mut number = numbered.last;
         loop {
             number = (number + 1) & 0xff_ffff;

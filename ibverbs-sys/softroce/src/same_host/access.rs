@@ -1,13 +1,15 @@
 #![forbid(unsafe_code)]
-//! One-sided reads and writes: this process copies directly from and to the mapped memory of a peer process.
+//! One-sided reads and writes: this process copies directly from and to the mapped memory of a peer
+//! process.
 //!
-//! While this process copies, a [`Visit`] exists and occupies a lane, a shared word that the peer polls. A peer that
-//! retracts memory waits until all lanes that were occupied at that moment are free. So published memory that a visit
-//! finds stays valid until the visit ends. Beginning a visit has a fixed cost, so several copies share one visit. The
-//! length of a visit is limited, because a peer may wait for its end.
+//! While this process copies, a [`Visit`] exists and occupies a lane, a shared word that the peer
+//! polls. A peer that retracts memory waits until all lanes that were occupied at that moment are
+//! free. So published memory that a visit finds stays valid until the visit ends. Beginning a visit
+//! has a fixed cost, so several copies share one visit. The length of a visit is limited, because a
+//! peer may wait for its end.
 //!
-//! The records of the peer that a visit has read are cached in a [`CachedRecords`], with their versions. They are read
-//! again only after the peer has changed them.
+//! The records of the peer that a visit has read are cached in a [`CachedRecords`], with their
+//! versions. They are read again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -40,12 +42,14 @@ pub(crate) struct Target {
     pub(crate) is_unreliable: bool,
 }
 
-/// State of the connection between the two queue pairs of a [`Target`], as the peer has published it.
+/// State of the connection between the two queue pairs of a [`Target`], as the peer has published
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
     /// Version of the record of the peer's queue pair when the record was read.
     version: u64,
-    /// Generation number, which changes each time that the peer's queue pair becomes ready to receive.
+    /// Generation number, which changes each time that the peer's queue pair becomes ready to
+    /// receive.
     pub(crate) generation: u32,
     /// Packet sequence number that the peer's queue pair expected when it became ready to receive.
     pub(crate) first: u32,
@@ -64,8 +68,8 @@ pub(crate) enum Access<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct CachedRecords {
     queue_pair: Option<CachedQueuePair>,
-    /// Memory region of the last access. If the region is in the peer's arena (shared file), the mapping `map` contains
-    /// it.
+    /// Memory region of the last access. If the region is in the peer's arena (shared file), the
+    /// mapping `map` contains it.
     region: Option<CachedRegion>,
     map: Option<(Range<u64>, Arc<Map>)>,
 }
@@ -105,8 +109,8 @@ enum Location {
     Process(u64),
 }
 
-/// A period in which this process copies from and to a peer's memory. A peer that retracts memory in this period waits
-/// until the visit is dropped.
+/// A period in which this process copies from and to a peer's memory. A peer that retracts memory
+/// in this period waits until the visit is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit<'a> {
     link: &'a Link,
@@ -114,25 +118,27 @@ pub(crate) struct Visit<'a> {
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this visit. The overhead of requests and system calls also counts as
-    /// bytes.
+    /// Number of bytes that may still be copied in this visit. The overhead of requests and system
+    /// calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
 
-/// Maximum number of bytes that are copied in a [`Visit`] (period of access to a peer's memory). The overhead of
-/// requests and system calls also counts as bytes.
+/// Maximum number of bytes that are copied in a [`Visit`] (period of access to a peer's memory).
+/// The overhead of requests and system calls also counts as bytes.
 const MAX_VISIT_BYTES: usize = 64 << 10;
 
 /// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
 const REQUEST_COST: usize = 512;
 
-/// Overhead of a system call for a copy, as the number of bytes that can be copied in the same time.
+/// Overhead of a system call for a copy, as the number of bytes that can be copied in the same
+/// time.
 const SYSTEM_CALL_COST: usize = 8 << 10;
 
 impl Link {
-    /// Returns the state of the connection that the peer has published for the queue pair of `target`. Returns `None`
-    /// if the queue pair is not published, or is not connected to the local one.
+    /// Returns the state of the connection that the peer has published for the queue pair of
+    /// `target`. Returns `None` if the queue pair is not published, or is not connected to the
+    /// local one.
     pub(crate) fn connection(&self, target: &Target) -> Option<Connection> {
         let (version, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
@@ -154,9 +160,9 @@ impl Link {
             .has_queue_pair(target.number, connection.version)
     }
 
-    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the peer's queue pair
-    /// makes accessible. Returns `None` if the connection of the peer's queue pair no longer has the generation number
-    /// `generation`.
+    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the
+    /// peer's queue pair makes accessible. Returns `None` if the connection of the peer's queue
+    /// pair no longer has the generation number `generation`.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
@@ -201,16 +207,16 @@ impl Link {
 }
 
 impl Visit<'_> {
-    /// Returns whether the visit has reached its maximum length. The caller must then drop the visit, and may begin
-    /// another one.
+    /// Returns whether the visit has reached its maximum length. The caller must then drop the
+    /// visit, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at `remote`. Returns `None`
-    /// if the peer does not permit the copy, or if this process cannot perform it. Some of the bytes may have been
-    /// copied in this case.
+    /// Executes an RDMA read or write: copies bytes directly from or to the peer's memory at
+    /// `remote`. Returns `None` if the peer does not permit the copy, or if this process cannot
+    /// perform it. Some of the bytes may have been copied in this case.
     #[inline]
     pub(crate) fn access(&mut self, remote: Remote, access: Access<'_>) -> Option<()> {
         let (right, pieces) = match access {
@@ -237,8 +243,9 @@ impl Visit<'_> {
         }
     }
 
-    /// Copies the bytes of `segment` in the peer's memory, which are payload of a message of the peer's queue pair, to
-    /// the memory ranges `pieces`. Returns `None` if not all bytes could be copied.
+    /// Copies the bytes of `segment` in the peer's memory, which are payload of a message of the
+    /// peer's queue pair, to the memory ranges `pieces`. Returns `None` if not all bytes could be
+    /// copied.
     #[inline]
     pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
         let remote = Remote {
@@ -261,9 +268,9 @@ impl Visit<'_> {
         }
     }
 
-    /// Returns whether the record of the peer's queue pair has been unchanged since this visit (period of access to the
-    /// peer's memory) began. If so, the bytes that [`fetch`](Self::fetch) has copied belong to a send request that had
-    /// not completed.
+    /// Returns whether the record of the peer's queue pair has been unchanged since this visit
+    /// (period of access to the peer's memory) began. If so, the bytes that [`fetch`](Self::fetch)
+    /// has copied belong to a send request that had not completed.
     pub(crate) fn was_valid(&self) -> bool {
         #[cfg(any(test, feature = "sim"))]
         stops::pass(StopPoint::Copied);
@@ -275,8 +282,8 @@ impl Visit<'_> {
         })
     }
 
-    /// Executes an atomic operation on eight bytes of the peer's memory, and returns their previous value. Returns
-    /// `None` if the operation was not executed.
+    /// Executes an atomic operation on eight bytes of the peer's memory, and returns their previous
+    /// value. Returns `None` if the operation was not executed.
     #[inline]
     pub(crate) fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Option<u64> {
         let right = AccessFlags::REMOTE_ATOMIC;
@@ -314,8 +321,8 @@ impl Visit<'_> {
             .map(drop)
     }
 
-    /// Returns the location of the `length` bytes that `remote` names in the peer's memory. Returns `None` unless the
-    /// peer has published them with the access flag `right`.
+    /// Returns the location of the `length` bytes that `remote` names in the peer's memory. Returns
+    /// `None` unless the peer has published them with the access flag `right`.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Location> {
         let known = self.known.region.as_ref().filter(|known| {
@@ -335,8 +342,9 @@ impl Visit<'_> {
         })
     }
 
-    /// Reads the peer's record of the region or window with the key `key` into the cache, and returns it. Returns
-    /// `None` if this queue pair may not access a region or window with the key.
+    /// Reads the peer's record of the region or window with the key `key` into the cache, and
+    /// returns it. Returns `None` if this queue pair may not access a region or window with the
+    /// key.
     #[inline(never)]
     fn read_region(&mut self, key: u32) -> Option<&CachedRegion> {
         self.known.region = None;
@@ -362,8 +370,9 @@ impl Visit<'_> {
         }))
     }
 
-    /// Returns the offset of the region `region` in the mapped range of the peer's arena (shared file). Maps another
-    /// range if the region is not in the present one. Returns `None` if the whole region cannot be mapped.
+    /// Returns the offset of the region `region` in the mapped range of the peer's arena (shared
+    /// file). Maps another range if the region is not in the present one. Returns `None` if the
+    /// whole region cannot be mapped.
     fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
@@ -382,8 +391,8 @@ impl Visit<'_> {
 }
 
 impl CachedRegion {
-    /// Returns the offset in the region of the byte that requests address by `address`. Returns `None` if the `length`
-    /// bytes at this address are not all in the region.
+    /// Returns the offset in the region of the byte that requests address by `address`. Returns
+    /// `None` if the `length` bytes at this address are not all in the region.
     #[inline]
     fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start)?;

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! Limits for handshakes with other processes of the host: how much time, memory and how many descriptors of this
-//! process they can take.
+//! Limits for handshakes with other processes of the host: how much time, memory and how many
+//! descriptors of this process they can take.
 //!
-//! Every process in the same network namespace can connect to the sockets on which this process listens, and a process
-//! of the same user can perform the whole handshake as often as it likes. So each resource that a handshake takes has a
-//! limit:
+//! Every process in the same network namespace can connect to the sockets on which this process
+//! listens, and a process of the same user can perform the whole handshake as often as it likes. So
+//! each resource that a handshake takes has a limit:
 //!
 //! | resource | bounded by |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | memory and descriptors of unfinished handshakes | [`MAX_WELCOMED`] |
 //! | memory and descriptors of links | [`MAX_LINKS`], [`MAX_LINKS_PER_PROCESS`], [`is_short_of_descriptors`] |
 //!
-//! A connection from a process of another user is closed when it is accepted: no message of such a process is received.
-//! A connection that exceeds a rate limit is not refused. It waits in the kernel's queue, or with its first message
-//! unread.
+//! A connection from a process of another user is closed when it is accepted: no message of such a
+//! process is received. A connection that exceeds a rate limit is not refused. It waits in the
+//! kernel's queue, or with its first message unread.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -24,56 +24,61 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::descriptor::Descriptor;
 
-/// Maximum time that a peer may take for its messages in a handshake. The engine (background thread) of the peer
-/// answers within microseconds if it runs. Half a second suffices if that thread must wait for a processor, and is
-/// short enough for a program that waits in a verb.
+/// Maximum time that a peer may take for its messages in a handshake. The engine (background
+/// thread) of the peer answers within microseconds if it runs. Half a second suffices if that
+/// thread must wait for a processor, and is short enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time after which a handshake is tried again with a peer that refused it or did not answer. So a program that often
-/// connects to such a peer rarely waits for [`HANDSHAKE_TIMEOUT`].
+/// Time after which a handshake is tried again with a peer that refused it or did not answer. So a
+/// program that often connects to such a peer rarely waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections whose handshake is not finished, and maximum number of connections in the kernel's
-/// queue that were not accepted. Usually fewer processes start at the same time. Each connection holds one descriptor.
+/// Maximum number of connections whose handshake is not finished, and maximum number of connections
+/// in the kernel's queue that were not accepted. Usually fewer processes start at the same time.
+/// Each connection holds one descriptor.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum number of connections from a single process whose handshake is not finished. A process needs one connection
-/// for each of its threads that look up different addresses of this process at the same time.
+/// Maximum number of connections from a single process whose handshake is not finished. A process
+/// needs one connection for each of its threads that look up different addresses of this process at
+/// the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Maximum number of pending handshakes in which `Welcome` was sent. Each holds eight descriptors and two mappings; 16
-/// of them stay far below the usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So
-/// the oldest one is ended if there are too many: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// Maximum number of pending handshakes in which `Welcome` was sent. Each holds eight descriptors
+/// and two mappings; 16 of them stay far below the usual limit of 1024 descriptors. A handshake is
+/// in this state for a single round trip. So the oldest one is ended if there are too many: at
+/// [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Maximum number of links (shared memory with other processes) of this process. Usually, fewer processes run on one
-/// host. Each link holds six descriptors and 1.3 MiB.
+/// Maximum number of links (shared memory with other processes) of this process. Usually, fewer
+/// processes run on one host. Each link holds six descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
-/// Maximum number of links (shared memory) with a single process. Two processes need one link. A second link can exist
-/// while the first one has ended for only one of the two processes.
+/// Maximum number of links (shared memory) with a single process. Two processes need one link. A
+/// second link can exist while the first one has ended for only one of the two processes.
 pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 
-/// Maximum number of connections that are accepted per second. Accepting and refusing a connection takes less than 20
-/// us, so a flood of connections takes less than 2 % of a processor's time. A full kernel queue of
-/// [`MAX_PENDING_HANDSHAKES`] connections is accepted in 64 ms.
+/// Maximum number of connections that are accepted per second. Accepting and refusing a connection
+/// takes less than 20 us, so a flood of connections takes less than 2 % of a processor's time. A
+/// full kernel queue of [`MAX_PENDING_HANDSHAKES`] connections is accepted in 64 ms.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
-/// Maximum number of handshakes that are answered per second. Answering a handshake takes less than 400 us, mostly to
-/// map memory, so a flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`]
-/// handshakes are answered in 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
+/// Maximum number of handshakes that are answered per second. Answering a handshake takes less than
+/// 400 us, mostly to map memory, so a flood of handshakes takes less than 10 % of a processor's
+/// time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in 256 ms, which is within the
+/// [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Maximum number of operations that a rate limit allows in immediate succession after a pause, for example when
-/// processes start at the same time. The lock of the directory of peers is held for such a burst, which takes a few
-/// milliseconds.
+/// Maximum number of operations that a rate limit allows in immediate succession after a pause, for
+/// example when processes start at the same time. The lock of the directory of peers is held for
+/// such a burst, which takes a few milliseconds.
 pub(super) const MAX_BURST: u32 = 16;
 
-/// Time for which no connection is accepted, after `accept` has failed because descriptors or memory are exhausted, or
-/// after no pending connection could be closed to make room.
+/// Time for which no connection is accepted, after `accept` has failed because descriptors or
+/// memory are exhausted, or after no pending connection could be closed to make room.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// A limit on the rate of an operation: `per_second` in the long run, and [`MAX_BURST`] operations in immediate succession.
+/// A limit on the rate of an operation: `per_second` in the long run, and [`MAX_BURST`] operations
+/// in immediate succession.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
@@ -106,9 +111,9 @@ impl RateLimit {
     }
 }
 
-/// Returns whether this process has few free descriptors, because the number of the descriptor `newest` is in the last
-/// quarter of the permitted numbers. The kernel assigns the lowest free number, so all lower ones are in use. The last
-/// quarter is reserved for the program.
+/// Returns whether this process has few free descriptors, because the number of the descriptor
+/// `newest` is in the last quarter of the permitted numbers. The kernel assigns the lowest free
+/// number, so all lower ones are in use. The last quarter is reserved for the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)

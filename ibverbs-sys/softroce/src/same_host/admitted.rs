@@ -1,13 +1,14 @@
 #![forbid(unsafe_code)]
 //! The list of peer processes that may copy from and to memory of this process.
 //!
-//! A thread that retracts a region, a window or a queue pair waits until these peers have finished their copies.
-//! Therefore each peer is added to the list before it gets the permission to copy, and is removed once it can no longer
-//! copy.
+//! A thread that retracts a region, a window or a queue pair waits until these peers have finished
+//! their copies. Therefore each peer is added to the list before it gets the permission to copy,
+//! and is removed once it can no longer copy.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// List of the peer processes that may copy from and to memory of this process. A `T` represents one peer.
+/// List of the peer processes that may copy from and to memory of this process. A `T` represents
+/// one peer.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
     /// Number of peers that were added to the list since its creation.
@@ -23,18 +24,19 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy. Returns the result
-    /// of `tell`.
+    /// Adds a peer to the list, and then calls `tell`, which sends the peer the permission to copy.
+    /// Returns the result of `tell`.
     pub(super) fn add<R>(&self, copying_peer: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(copying_peer);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
     }
 
-    /// Returns all peer processes that may still be copying from or to memory that the caller has retracted.
+    /// Returns all peer processes that may still be copying from or to memory that the caller has
+    /// retracted.
     pub(super) fn all(&self) -> Vec<T> {
-        // This fence pairs with the update of `count` in `add`. A peer that this thread does not find receives its permission
-        // later, and so sees that the memory was retracted.
+        // This fence pairs with the update of `count` in `add`. A peer that this thread does not
+        // find receives its permission later, and so sees that the memory was retracted.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -89,8 +91,8 @@ mod models {
         told: AtomicU64,
     }
 
-    /// Checks that a peer that gets the permission to copy while memory is being retracted either does not copy from
-    /// the memory, or is waited for.
+    /// Checks that a peer that gets the permission to copy while memory is being retracted either
+    /// does not copy from the memory, or is waited for.
     #[test]
     fn a_peer_that_is_admitted_during_a_wait_is_waited_for() {
         loom::model(|| {

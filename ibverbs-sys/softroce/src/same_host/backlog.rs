@@ -1,14 +1,15 @@
 #![forbid(unsafe_code)]
-//! The backlog of a link (shared memory with a peer process): queue pairs that wait for free space in the ring to the
-//! peer.
+//! The backlog of a link (shared memory with a peer process): queue pairs that wait for free space
+//! in the ring to the peer.
 //!
-//! A queue pair checks for free space before it composes a packet or a ring message (short message without packet
-//! headers). If there is no space, the backlog records the queue pair, and its messages stay in the send queue: nothing
-//! is lost, and nothing is sent twice. This process also requests that the peer wakes it when the peer has freed space.
-//! The thread that receives then resumes all recorded queue pairs.
+//! A queue pair checks for free space before it composes a packet or a ring message (short message
+//! without packet headers). If there is no space, the backlog records the queue pair, and its
+//! messages stay in the send queue: nothing is lost, and nothing is sent twice. This process also
+//! requests that the peer wakes it when the peer has freed space. The thread that receives then
+//! resumes all recorded queue pairs.
 //!
-//! After a queue pair has found space, another thread may take it before the packet is sent. The backlog keeps such a
-//! packet, and sends it before all other packets of the link.
+//! After a queue pair has found space, another thread may take it before the packet is sent. The
+//! backlog keeps such a packet, and sends it before all other packets of the link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,8 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
-    /// Packets that found no free space, each with its tag (number that identifies the packet's GIDs to the peer).
+    /// Packets that found no free space, each with its tag (number that identifies the packet's
+    /// GIDs to the peer).
     kept: VecDeque<(u16, DelayedPacket)>,
 }
 
@@ -48,8 +50,9 @@ impl Waiting {
         }
     }
 
-    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed. The order is rotated
-    /// by one each time, because the first queue pair may take all the free space.
+    /// Removes all waiting queue pairs, and returns them in the order in which they are resumed.
+    /// The order is rotated by one each time, because the first queue pair may take all the free
+    /// space.
     fn take_all(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -59,8 +62,8 @@ impl Waiting {
     }
 }
 
-/// A packet for which the ring had no space when it was to be sent, although there was space when the queue pair began
-/// to compose it.
+/// A packet for which the ring had no space when it was to be sent, although there was space when
+/// the queue pair began to compose it.
 #[derive(Debug)]
 pub(crate) struct DelayedPacket {
     pub(crate) bytes: Box<[u8]>,
@@ -68,14 +71,15 @@ pub(crate) struct DelayedPacket {
 }
 
 impl Link {
-    /// Returns whether the ring has free space for a packet and neither a queue pair nor a packet waits for space.
+    /// Returns whether the ring has free space for a packet and neither a queue pair nor a packet
+    /// waits for space.
     pub(crate) fn has_room(&self) -> bool {
         !self.backlog.is_waiting.load(Ordering::Acquire)
             && self.sender().may_have_room(MAX_MESSAGE_CHUNKS)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not, records that it waits
-    /// for space; [`resume`](Self::resume) resumes it later.
+    /// Returns whether the queue pair with the number `queue_pair` may send a packet now. If not,
+    /// records that it waits for space; [`resume`](Self::resume) resumes it later.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -98,14 +102,16 @@ impl Link {
         self.backlog.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Returns whether the queue pair with the number `queue_pair` waits for free space in the ring.
+    /// Returns whether the queue pair with the number `queue_pair` waits for free space in the
+    /// ring.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has ended, the caller
-    /// must resume them, so that they use another path. No queue pair is recorded after the end.
+    /// Returns whether queue pairs are still waiting for space. After the link (shared memory) has
+    /// ended, the caller must resume them, so that they use another path. No queue pair is recorded
+    /// after the end.
     pub(super) fn must_resume(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
@@ -118,16 +124,17 @@ impl Link {
         self.send_delayed(&mut waiting);
     }
 
-    /// Returns whether the caller must call [`resume`](Self::resume): a queue pair or packet waits, and the ring has
-    /// free space or the link (shared memory) has ended. If there is no space, requests that the peer wakes this
-    /// process when it has freed space.
+    /// Returns whether the caller must call [`resume`](Self::resume): a queue pair or packet waits,
+    /// and the ring has free space or the link (shared memory) has ended. If there is no space,
+    /// requests that the peer wakes this process when it has freed space.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().request_space(MAX_MESSAGE_CHUNKS))
     }
 
-    /// Sends the packets that wait for space, and calls `go_on` with the number of each waiting queue pair. Does
-    /// nothing unless the ring has free space or the link (shared memory) has ended.
+    /// Sends the packets that wait for space, and calls `go_on` with the number of each waiting
+    /// queue pair. Does nothing unless the ring has free space or the link (shared memory) has
+    /// ended.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -143,9 +150,9 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends the packets that wait for space. Returns whether all were sent and the ring has space for another packet.
-    /// If not, requests that the peer wakes this process when it has freed space. After the link (shared memory) has
-    /// ended, drops the packets and returns `true`.
+    /// Sends the packets that wait for space. Returns whether all were sent and the ring has space
+    /// for another packet. If not, requests that the peer wakes this process when it has freed
+    /// space. After the link (shared memory) has ended, drops the packets and returns `true`.
     fn send_delayed(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
@@ -173,7 +180,8 @@ mod tests {
         let mut waiting = Waiting::default();
         (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
         let mut sent = [0; 5];
-        // Each time, there is space for one message, and every queue pair has more than one message to send.
+        // Each time, there is space for one message, and every queue pair has more than one message
+        // to send.
         for _ in 0..5 * 4 {
             let going = waiting.take_all();
             sent[going[0] as usize] += 1;

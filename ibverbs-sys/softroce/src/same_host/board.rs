@@ -1,18 +1,21 @@
 #![forbid(unsafe_code)]
 //! Tables that a process publishes and its peers read without a lock.
 //!
-//! A [`Board`] is an array of records of one cache line each. The first word of a record is its version, as in a
-//! sequence lock. The version is odd while the record has no valid content, and grows with every change. A reader has
-//! read a consistent record if it finds the same even version before and after it reads the other words.
+//! A [`Board`] is an array of records of one cache line each. The first word of a record is its
+//! version, as in a sequence lock. The version is odd while the record has no valid content, and
+//! grows with every change. A reader has read a consistent record if it finds the same even version
+//! before and after it reads the other words.
 //!
-//! This module does not ensure that the published memory stays valid while a peer uses it. [`epoch`](crate::epoch)
-//! does: a thread that retracts a record then waits for the peers that may have read the record before.
+//! This module does not ensure that the published memory stays valid while a peer uses it.
+//! [`epoch`](crate::epoch) does: a thread that retracts a record then waits for the peers that may
+//! have read the record before.
 
 use std::ops::Deref;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A record that fills one cache line of a shared table: the version, then [`WORDS`] words of content.
+/// A record that fills one cache line of a shared table: the version, then [`WORDS`] words of
+/// content.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Record([AtomicU64; 8]);
@@ -25,8 +28,8 @@ pub(super) const WORDS: usize = 7;
 pub(super) struct Board<R>(pub(super) R);
 
 impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Replaces the content of the record at `index`, and changes its version. Does nothing if `index` is out of range.
-    /// Only one thread at a time may change a record.
+    /// Replaces the content of the record at `index`, and changes its version. Does nothing if
+    /// `index` is out of range. Only one thread at a time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
         let Some(Record([version, words @ ..])) = self.0.get(index) else {
             return;
@@ -40,8 +43,9 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         version.store(after, Ordering::Release);
     }
 
-    /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new version of the record,
-    /// or 0 if `index` is out of range. The caller must then wait for peer processes that have read the record before.
+    /// Marks the record at `index` as empty, so that later reads return `None`. Returns the new
+    /// version of the record, or 0 if `index` is out of range. The caller must then wait for peer
+    /// processes that have read the record before.
     pub(super) fn retract(&self, index: usize) -> u64 {
         let Some(Record([version, ..])) = self.0.get(index) else {
             return 0;
@@ -53,14 +57,14 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         value
     }
 
-    /// Returns the content of the record with the index `index`, or `None` if the record is empty or changes during the
-    /// read.
+    /// Returns the content of the record with the index `index`, or `None` if the record is empty
+    /// or changes during the read.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
         self.find(index).map(|(_, content)| content)
     }
 
-    /// Returns the version and the content of the record at `index`, or `None` if the record is empty or changes during
-    /// the read.
+    /// Returns the version and the content of the record at `index`, or `None` if the record is
+    /// empty or changes during the read.
     pub(super) fn find(&self, index: usize) -> Option<(u64, [u64; WORDS])> {
         let Record([version, words @ ..]) = self.0.get(index)?;
         let before = version.load(Ordering::Acquire);
@@ -75,19 +79,20 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         (version.load(Ordering::Relaxed) == before).then_some((before, content))
     }
 
-    /// Returns whether the record at `index` still has the version `version`, which [`find`](Self::find) has returned.
+    /// Returns whether the record at `index` still has the version `version`, which
+    /// [`find`](Self::find) has returned.
     #[inline]
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 
-    /// Returns whether the record at `index` has had the version `version` since [`find`](Self::find) returned it. If
-    /// so, all bytes that this thread has copied from the described memory since then were copied before the record was
-    /// retracted.
+    /// Returns whether the record at `index` has had the version `version` since
+    /// [`find`](Self::find) returned it. If so, all bytes that this thread has copied from the
+    /// described memory since then were copied before the record was retracted.
     pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
-        // This fence pairs with the one in `retract`: a thread that has copied bytes which were written after the retraction
-        // sees the new version.
+        // This fence pairs with the one in `retract`: a thread that has copied bytes which were
+        // written after the retraction sees the new version.
         fence(Ordering::Acquire);
         self.is_current(index, version)
     }

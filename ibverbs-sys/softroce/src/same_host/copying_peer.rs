@@ -1,9 +1,11 @@
 #![forbid(unsafe_code)]
-//! A peer process that may copy from and to memory of this process, and the wait until its copies have ended.
+//! A peer process that may copy from and to memory of this process, and the wait until its copies
+//! have ended.
 //!
-//! A peer counts as a copying peer from before it gets the permission to copy until it has closed its side of the
-//! connection. In the peer process, a [`Link`](super::link::Link) closes that side when no thread can copy through the
-//! link any more. The state of the link in this process does not matter.
+//! A peer counts as a copying peer from before it gets the permission to copy until it has closed
+//! its side of the connection. In the peer process, a [`Link`](super::link::Link) closes that side
+//! when no thread can copy through the link any more. The state of the link in this process does
+//! not matter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,15 +22,17 @@ use crate::descriptor::Descriptor;
 use crate::epoch::{Lanes, Occupied};
 use crate::sync::Line;
 
-/// Time for which a thread that waits for a peer's copy spins, and length of each sleep after this. Most copies end
-/// while the thread spins.
+/// Time for which a thread that waits for a peer's copy spins, and length of each sleep after this.
+/// Most copies end while the thread spins.
 const SPIN_AND_SLEEP_TIME: Duration = Duration::from_millis(1);
 
-/// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a signal or a debugger.
+/// Maximum time that this process waits for a peer to finish a copy if the peer is stopped by a
+/// signal or a debugger.
 const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
-/// Maximum time that this process waits for any peer to finish a copy. A running peer finishes within microseconds; a peer that
-/// is frozen by its cgroup does not, and is not reported as stopped.
+/// Maximum time that this process waits for any peer to finish a copy. A running peer finishes
+/// within microseconds; a peer that is frozen by its cgroup does not, and is not reported as
+/// stopped.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The process at the other end of a Unix connection.
@@ -38,17 +42,20 @@ pub(super) struct Process {
     pub(super) number: Pid,
     /// ID of the thread by which the kernel finds the memory of the process; see [`process`].
     pub(super) thread: Pid,
-    /// Result of the check whether the kernel permits this process to copy from and to the memory of the other process.
+    /// Result of the check whether the kernel permits this process to copy from and to the memory
+    /// of the other process.
     pub(super) copies: process::KernelCopies,
     /// Connection that is closed when the other process ends or calls `exec`.
     pub(super) socket: Descriptor,
-    /// Descriptor that becomes readable when the process has ended. `None` if the system has no such descriptors.
+    /// Descriptor that becomes readable when the process has ended. `None` if the system has no
+    /// such descriptors.
     pub(super) handle: Option<Descriptor>,
 }
 
 impl Process {
-    /// Opens a descriptor that becomes readable when the process with the ID `number` has ended. Returns `None` if the
-    /// system cannot open one. The descriptor reports the end even if another process holds the same connection open.
+    /// Opens a descriptor that becomes readable when the process with the ID `number` has ended.
+    /// Returns `None` if the system cannot open one. The descriptor reports the end even if another
+    /// process holds the same connection open.
     pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
         Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
     }
@@ -58,7 +65,8 @@ impl Process {
 #[derive(Debug)]
 pub(super) struct CopyingPeer {
     pub(super) process: Process,
-    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records that copies are in progress.
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records that copies are
+    /// in progress.
     lanes: MappedArray<Line>,
 }
 
@@ -67,7 +75,8 @@ impl CopyingPeer {
         Self { process, lanes }
     }
 
-    /// Returns whether the peer has closed its side of the connection, or the peer process has ended.
+    /// Returns whether the peer has closed its side of the connection, or the peer process has
+    /// ended.
     pub(super) fn is_gone(&self) -> bool {
         let Process { socket, handle, .. } = &self.process;
         let mut descriptors: Vec<_> = [
@@ -97,7 +106,8 @@ impl CopyingPeer {
             .flatten()
     }
 
-    /// Closes this side of the connection, to inform the peer that this process no longer copies from or to its memory.
+    /// Closes this side of the connection, to inform the peer that this process no longer copies
+    /// from or to its memory.
     pub(super) fn close_connection(&self) {
         // An error means that the peer is gone.
         let _ = shutdown(&self.process.socket, Shutdown::Write);
@@ -116,13 +126,14 @@ pub(super) struct Copies {
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
-    /// Time since which each check has found the peer stopped. `None` if the last check found the peer running.
+    /// Time since which each check has found the peer stopped. `None` if the last check found the
+    /// peer running.
     stopped: Option<Instant>,
 }
 
 impl Copies {
-    /// Returns the copies that the peer has in progress now. The caller must have retracted the region or window
-    /// before.
+    /// Returns the copies that the peer has in progress now. The caller must have retracted the
+    /// region or window before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {
         Self {
             occupied: Lanes(&copying_peer.lanes).occupied(),
@@ -134,8 +145,9 @@ impl Copies {
         }
     }
 
-    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the peer has ended,
-    /// `Some(false)` if the time limit of the wait is exceeded, and `None` if the caller must check again.
+    /// Checks whether the peer's copies have ended. Returns `Some(true)` if they have ended or the
+    /// peer has ended, `Some(false)` if the time limit of the wait is exceeded, and `None` if the
+    /// caller must check again.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.have_ended(Lanes(&self.copying_peer.lanes)) {
             return Some(true);
@@ -151,8 +163,9 @@ impl Copies {
         self.wait.since.elapsed()
     }
 
-    /// Waits until the peer's copies have ended or the peer has ended, and returns `true`. Returns `false` if the time
-    /// limit is exceeded: the peer was stopped during a copy, and may continue the copy at any later time.
+    /// Waits until the peer's copies have ended or the peer has ended, and returns `true`. Returns
+    /// `false` if the time limit is exceeded: the peer was stopped during a copy, and may continue
+    /// the copy at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             copying_peer,
@@ -173,8 +186,8 @@ impl Copies {
 }
 
 impl Wait {
-    /// Returns `Some(true)` if the peer has ended, `Some(false)` if the time limit of the wait is exceeded, and `None`
-    /// if the caller must continue the wait.
+    /// Returns `Some(true)` if the peer has ended, `Some(false)` if the time limit of the wait is
+    /// exceeded, and `None` if the caller must continue the wait.
     fn check_peer(&mut self, copying_peer: &CopyingPeer) -> Option<bool> {
         if copying_peer.is_gone() {
             return Some(true);

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! Events for which the engine (background thread) waits on behalf of the directory of peers: an epoll set, and timers
-//! in the set.
+//! Events for which the engine (background thread) waits on behalf of the directory of peers: an
+//! epoll set, and timers in the set.
 //!
-//! The epoll set is itself a descriptor, which is readable until all events are taken. So the engine need not wait for
-//! the descriptors in the set, but only for the set. The set is edge-triggered: [`Events::take`] returns each event
-//! once.
+//! The epoll set is itself a descriptor, which is readable until all events are taken. So the
+//! engine need not wait for the descriptors in the set, but only for the set. The set is
+//! edge-triggered: [`Events::take`] returns each event once.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,7 +24,8 @@ pub(super) struct Events {
     epoll: Descriptor,
 }
 
-/// Kind of a descriptor in the epoll set. It is stored with the descriptor, and the descriptor's events contain it.
+/// Kind of a descriptor in the epoll set. It is stored with the descriptor, and the descriptor's
+/// events contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Source {
@@ -50,8 +51,8 @@ impl Events {
         })
     }
 
-    /// Adds `descriptor` to the set, for the events "data received" and "connection closed". Does nothing if the
-    /// descriptor is in the set already.
+    /// Adds `descriptor` to the set, for the events "data received" and "connection closed". Does
+    /// nothing if the descriptor is in the set already.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let number = EventData::new_u64(source as u64);
@@ -66,8 +67,8 @@ impl Events {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// Returns the kinds of the events that have occurred since the last call, without waiting. If the kernel reports
-    /// an error, returns all kinds.
+    /// Returns the kinds of the events that have occurred since the last call, without waiting. If
+    /// the kernel reports an error, returns all kinds.
     pub(super) fn take(&self) -> EventKinds {
         let mut events = [MaybeUninit::uninit(); 16];
         let now = Timespec {
@@ -89,7 +90,8 @@ impl Events {
         }
     }
 
-    /// Returns the epoll descriptor, which is readable while there are events to [`take`](Self::take).
+    /// Returns the epoll descriptor, which is readable while there are events to
+    /// [`take`](Self::take).
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -108,7 +110,8 @@ impl Timer {
         Ok(Self { timer })
     }
 
-    /// Sets the timer to expire once after the duration `after`, or stops the timer if the duration is zero.
+    /// Sets the timer to expire once after the duration `after`, or stops the timer if the duration
+    /// is zero.
     pub(super) fn set(&self, after: Duration) {
         let timespec = |duration: Duration| Timespec {
             tv_sec: duration.as_secs() as _,

@@ -1,5 +1,5 @@
-//! Fuzz targets for a hostile peer process of the same host, which sends messages to the listener and writes to shared
-//! memory.
+//! Fuzz targets for a hostile peer process of the same host, which sends messages to the listener
+//! and writes to shared memory.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -33,7 +33,8 @@ use crate::transfer::{Atomic, Form, PartFlags, RingMessage, Short};
 /// Maximum number of steps for one input.
 const STEPS: usize = 100;
 
-/// A simulated process that listens for connections, with descriptors that hostile processes may send to it.
+/// A simulated process that listens for connections, with descriptors that hostile processes may
+/// send to it.
 struct Listener {
     directory: PeerDirectory,
     name: SocketAddrUnix,
@@ -41,7 +42,8 @@ struct Listener {
     tables: Descriptor,
     wake_eventfd: OwnedFd,
     socket: OwnedFd,
-    /// ID of a thread of this process. A handshake is valid only with a thread that is not the main thread.
+    /// ID of a thread of this process. A handshake is valid only with a thread that is not the main
+    /// thread.
     thread: i32,
 }
 
@@ -94,8 +96,8 @@ impl Listener {
     }
 }
 
-/// Sends messages with descriptors to a listener over several connections. `bytes` determines the messages: valid ones,
-/// changed ones, or arbitrary bytes.
+/// Sends messages with descriptors to a listener over several connections. `bytes` determines the
+/// messages: valid ones, changed ones, or arbitrary bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(handshake_message) = HandshakeMessage::decode(bytes) {
         assert_eq!(handshake_message.encode(), bytes);
@@ -112,7 +114,8 @@ pub fn handshake(bytes: &[u8]) {
         }
         let handshake = &mut handshakes[input.below(4)];
         match (input.below(8), handshake.as_ref()) {
-            // No more connections are made than are accepted at once: while this thread waits, no other thread accepts connections.
+            // No more connections are made than are accepted at once: while this thread waits, no
+            // other thread accepts connections.
             (_, None) if connections == MAX_BURST => {}
             (_, None) => {
                 connections += 1;
@@ -126,15 +129,16 @@ pub fn handshake(bytes: &[u8]) {
             (1, Some(socket)) => {
                 let length = input.below(256);
                 let bytes = input.some(length);
-                // A valid message is not sent here: the receiver's check of its access to memory could write to an arbitrary address of
-                // this process.
+                // A valid message is not sent here: the receiver's check of its access to memory
+                // could write to an arbitrary address of this process.
                 if HandshakeMessage::decode(bytes).is_none() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     let _ = rustix::net::send(socket, bytes, flags);
                 }
             }
             (2 | 3, Some(socket)) => {
-                // Receives the answer. A `Welcome` is valid only if the peer could read the memory of this process.
+                // Receives the answer. A `Welcome` is valid only if the peer could read the memory
+                // of this process.
                 if let Ok((handshake_message, _)) = HandshakeMessage::receive(socket.as_fd())
                     && handshake_message.word == MessageType::Welcome
                 {
@@ -195,7 +199,8 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
         word,
         addresses: addresses.collect(),
         probe: match input.below(4) {
-            // These addresses are not mapped. If one were, the check of the access would write to the memory of this process.
+            // These addresses are not mapped. If one were, the check of the access would write to
+            // the memory of this process.
             0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
             _ => process::word(),
         },
@@ -205,8 +210,8 @@ fn handshake_message(input: &mut Input<'_>, thread: i32) -> HandshakeMessage {
     }
 }
 
-/// Receives from a link (shared memory of two processes) whose peer sends arbitrary messages, and writes arbitrary
-/// words to the shared memory, as `bytes` determines.
+/// Receives from a link (shared memory of two processes) whose peer sends arbitrary messages, and
+/// writes arbitrary words to the shared memory, as `bytes` determines.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");
@@ -282,7 +287,8 @@ pub fn ring(bytes: &[u8]) {
                     .push(input.half() & 0x7fff, &words, chunks, |_| Ok::<_, ()>(()));
             }
             4..7 => {
-                // The write goes to an arbitrary word, or to one of the words that contain positions.
+                // The write goes to an arbitrary word, or to one of the words that contain
+                // positions.
                 let at = match input.below(4) {
                     0 => input.word() as usize % (segment::LENGTH / 8),
                     side => (side - 1) * segment::LENGTH / 2 / 8 + input.below(256),
@@ -327,7 +333,8 @@ pub fn ring(bytes: &[u8]) {
             }
         }
     }
-    // After the link has ended, the remaining messages must be received, and no more, even if the peer continues to send.
+    // After the link has ended, the remaining messages must be received, and no more, even if the
+    // peer continues to send.
     here.end();
     for _ in 0..100 {
         receive(64);
@@ -371,8 +378,8 @@ fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a>
     }
 }
 
-/// Reads and writes a peer's memory, while the peer publishes arbitrary records of its queue pairs and regions, as
-/// `bytes` determines.
+/// Reads and writes a peer's memory, while the peer publishes arbitrary records of its queue pairs
+/// and regions, as `bytes` determines.
 pub fn tables(bytes: &[u8]) {
     /// Length of the peer's file in bytes: two segments.
     const FILE_LENGTH: usize = 4 << 20;

@@ -8,10 +8,11 @@
 //! | checks its [access](process::reach) to the responder's memory, sends `Ready` | |
 //! | | adds the link |
 //!
-//! Each process checks whether the kernel permits it to copy from and to the memory of the other process. If the kernel
-//! does not, data in the program's own memory is sent through the ring. If the other process is of another user, or one
-//! of the two does not permit others to read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared,
-//! and packets use the network.
+//! Each process checks whether the kernel permits it to copy from and to the memory of the other
+//! process. If the kernel does not, data in the program's own memory is sent through the ring. If
+//! the other process is of another user, or one of the two does not permit others to read its
+//! memory ([`is_dumpable`](process::is_dumpable)), no memory is shared, and packets use the
+//! network.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,10 +40,11 @@ pub(super) enum Outcome {
     Superseded,
 }
 
-/// Performs a handshake with the process that has the socket address `address`, and returns the result. Waits for at
-/// most [`HANDSHAKE_TIMEOUT`].
+/// Performs a handshake with the process that has the socket address `address`, and returns the
+/// result. Waits for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn perform(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
-    // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
+    // The program may have closed or replaced descriptors of the device, which must not be passed
+    // to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Ok(Outcome::Declined);
     }
@@ -88,8 +90,8 @@ pub(super) fn perform(local: &Local, address: SocketAddr) -> io::Result<Outcome>
     Ok(Outcome::Linked(link))
 }
 
-/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake has ended; the
-/// caller must then notify threads that wait for its end.
+/// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake
+/// has ended; the caller must then notify threads that wait for its end.
 pub(super) fn continue_pending(
     local: &Local,
     links: &mut Links,
@@ -101,7 +103,8 @@ pub(super) fn continue_pending(
     })
 }
 
-/// Receives and handles a message of a peer in a pending handshake. Returns whether the handshake is still pending.
+/// Receives and handles a message of a peer in a pending handshake. Returns whether the handshake
+/// is still pending.
 fn receive(
     local: &Local,
     links: &mut Links,
@@ -157,21 +160,23 @@ fn welcome(
     mut descriptors: Vec<Descriptor>,
 ) -> Result<Arc<Link>, MessageType> {
     const NO: MessageType = MessageType::Sorry;
-    // The program may have closed or replaced descriptors of the device, which must not be passed to a peer then.
+    // The program may have closed or replaced descriptors of the device, which must not be passed
+    // to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
         return Err(NO);
     }
     let process = handshake.process;
     let first = handshake_message.addresses.first().ok_or(NO)?;
-    // A link exists already: the peer sent `Hello` before it received the last message of the link's handshake.
+    // A link exists already: the peer sent `Hello` before it received the last message of the
+    // link's handshake.
     if let Some(ProcessState::Linked(link)) = links.state(*first)
         && link.process() == process
         && link.check()
     {
         return Err(MessageType::Later);
     }
-    // If two processes begin a handshake with each other at once, both keep the one that the process with the lower address
-    // has begun.
+    // If two processes begin a handshake with each other at once, both keep the one that the
+    // process with the lower address has begun.
     if handshake_message
         .addresses
         .iter()

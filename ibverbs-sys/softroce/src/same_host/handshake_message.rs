@@ -17,7 +17,8 @@ use crate::descriptor::{Descriptor, Opening};
 /// Type of a handshake message, in the order of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageType {
-    /// First message: requests to share memory. The descriptors of the sender and of the memory accompany the message.
+    /// First message: requests to share memory. The descriptors of the sender and of the memory
+    /// accompany the message.
     Hello,
     /// Accepts a `Hello`. The descriptors of the sender accompany the message.
     Welcome,
@@ -25,8 +26,8 @@ pub(super) enum MessageType {
     Ready,
     /// Refuses to share memory with the receiver.
     Sorry,
-    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link to the peer or performs another
-    /// handshake with it.
+    /// Refuses a `Hello` temporarily, because the sender of `Later` already has a link to the peer
+    /// or performs another handshake with it.
     Later,
 }
 
@@ -34,12 +35,13 @@ pub(super) enum MessageType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HandshakeMessage {
     pub(super) word: MessageType,
-    /// Address of the sender's [test word](super::process::word), which the receiver reads to check its access to the sender's
-    /// memory.
+    /// Address of the sender's [test word](super::process::word), which the receiver reads to check
+    /// its access to the sender's memory.
     pub(super) probe: u64,
     /// ID of the sender's engine thread, by which the kernel finds the sender's memory.
     pub(super) thread: i32,
-    /// Number that the sender adds to an index of its table of regions to form the index in a memory key.
+    /// Number that the sender adds to an index of its table of regions to form the index in a
+    /// memory key.
     pub(super) key_base: u32,
     /// UDP addresses of the sender.
     pub(super) addresses: Vec<SocketAddr>,
@@ -47,8 +49,8 @@ pub(super) struct HandshakeMessage {
     pub(super) gids: Vec<Ipv6Addr>,
 }
 
-/// First bytes of each handshake message. The last byte is the version of the formats of messages and of all shared
-/// memory.
+/// First bytes of each handshake message. The last byte is the version of the formats of messages
+/// and of all shared memory.
 const MAGIC: [u8; 8] = *b"sroce\0\0\x04";
 
 /// Maximum number of descriptors that accompany a handshake message.
@@ -57,7 +59,8 @@ const MAX_DESCRIPTORS: usize = 4 + WakeEventfds::COUNT;
 /// Maximum length of a handshake message in bytes.
 const MAX_LENGTH: usize = 2048;
 
-/// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake message.
+/// Maximum number of entries in the list of addresses, and in the list of GIDs, of a handshake
+/// message.
 pub(crate) const MAX_LIST: usize = 16;
 
 /// All types of handshake messages, each at the index that encodes the type in a message.
@@ -70,7 +73,8 @@ const WORDS: [MessageType; 5] = [
 ];
 
 impl HandshakeMessage {
-    /// Creates a handshake message that has only the type `word`, and no description of this process.
+    /// Creates a handshake message that has only the type `word`, and no description of this
+    /// process.
     pub(super) fn of_type(word: MessageType) -> Self {
         Self {
             word,
@@ -164,7 +168,8 @@ impl HandshakeMessage {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut room = [io::IoSliceMut::new(&mut bytes)];
-        // The capacity suffices for all descriptors, so nothing is allocated while `opening` prevents forks.
+        // The capacity suffices for all descriptors, so nothing is allocated while `opening`
+        // prevents forks.
         let mut descriptors = Vec::with_capacity(MAX_DESCRIPTORS);
         let opening = Opening::begin();
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
@@ -188,21 +193,23 @@ impl HandshakeMessage {
     }
 }
 
-/// Removes the first `N` bytes from `bytes`, and returns them. Returns `None` if there are fewer bytes.
+/// Removes the first `N` bytes from `bytes`, and returns them. Returns `None` if there are fewer
+/// bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// Removes the length of a list from the beginning of `bytes`, and returns it. Returns `None` if the length exceeds the
-/// maximum.
+/// Removes the length of a list from the beginning of `bytes`, and returns it. Returns `None` if
+/// the length exceeds the maximum.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     let [count] = take(bytes)?;
     Some(usize::from(count)).filter(|&count| count <= MAX_LIST)
 }
 
-/// Returns an address in the form that handshakes contain, which is without the interface of a link-local address.
+/// Returns an address in the form that handshakes contain, which is without the interface of a
+/// link-local address.
 pub(crate) fn without_interface(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -24,14 +24,14 @@ use crate::context::Refusal;
 use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
-/// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC publishes to these
-/// processes.
+/// The links (shared memory) of a NIC to other processes of the host, and the tables that the NIC
+/// publishes to these processes.
 pub struct HostPeers {
     directory: PeerDirectory,
     publication: Arc<Publication>,
     withdrawals: Withdrawals,
-    /// Links (shared memory with other processes), by the socket addresses of the peers. A peer may have several
-    /// addresses.
+    /// Links (shared memory with other processes), by the socket addresses of the peers. A peer may
+    /// have several addresses.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
@@ -41,7 +41,8 @@ pub struct HostPeers {
     pub(super) wake_target: WakeTarget,
 }
 
-/// Cached list of all links (shared memory with other processes), and the number of changes when the list was cached.
+/// Cached list of all links (shared memory with other processes), and the number of changes when
+/// the list was cached.
 #[derive(Debug)]
 pub(crate) struct CachedLinks {
     version: usize,
@@ -63,13 +64,14 @@ impl CachedLinks {
     }
 }
 
-/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called, for callers that poll
-/// instead of sleeping.
+/// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called, for
+/// callers that poll instead of sleeping.
 #[derive(Debug)]
 pub(super) struct Accesses(Vec<Copies>);
 
 impl Accesses {
-    /// Returns whether the peers' copies have ended, are still in progress, or have exceeded the time limit.
+    /// Returns whether the peers' copies have ended, are still in progress, or have exceeded the
+    /// time limit.
     pub(super) fn poll(&mut self) -> Withdrawal {
         let mut is_refused = false;
         self.0.retain_mut(|copies| {
@@ -94,7 +96,8 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_micros(10);
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl HostPeers {
-    /// Listens for connections of other processes of the host, and creates an empty directory of these processes.
+    /// Listens for connections of other processes of the host, and creates an empty directory of
+    /// these processes.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         let publication = Arc::clone(&own.publication);
         Ok(Self {
@@ -115,20 +118,20 @@ impl HostPeers {
         self.directory.listen(address)
     }
 
-    /// Establishes a link (shared memory) to the process that has the socket address `address`, by a handshake, unless
-    /// there is a link already.
+    /// Establishes a link (shared memory) to the process that has the socket address `address`, by
+    /// a handshake, unless there is a link already.
     pub(crate) fn establish_link(&self, address: SocketAddr) {
         let address = without_interface(address);
         if self.directory.link(address).is_some() {
             self.refresh();
-            // The engine must look for messages: for a message that arrived before the engine knew the link, the peer sends no
-            // second wakeup.
+            // The engine must look for messages: for a message that arrived before the engine knew
+            // the link, the peer sends no second wakeup.
             self.directory.wake_engine();
         }
     }
 
-    /// Returns the link (shared memory) to the process that has the socket address `address`, or `None` if there is no live
-    /// link.
+    /// Returns the link (shared memory) to the process that has the socket address `address`, or
+    /// `None` if there is no live link.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -145,12 +148,14 @@ impl HostPeers {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
     }
 
-    /// Updates the cached list `known` of all links, if links were added or removed since the last update.
+    /// Updates the cached list `known` of all links, if links were added or removed since the last
+    /// update.
     #[inline]
     pub(crate) fn refresh_links(&self, known: &mut CachedLinks) {
         let version = self.version.load(Ordering::Acquire);
         if known.version != version {
-            // Links that are added after `version` was loaded change the version again, and so cause another update.
+            // Links that are added after `version` was loaded change the version again, and so
+            // cause another update.
             *known = CachedLinks {
                 version,
                 links: Arc::clone(&self.links.read()),
@@ -158,26 +163,28 @@ impl HostPeers {
         }
     }
 
-    /// Continues handshakes that other processes have begun, and removes links (shared memory) that have ended.
+    /// Continues handshakes that other processes have begun, and removes links (shared memory) that
+    /// have ended.
     pub(crate) fn handle_events(&self) {
         if self.directory.handle_events() {
             self.refresh();
         }
     }
 
-    /// Returns the descriptor that is readable while [`handle_events`](Self::handle_events) must be called.
+    /// Returns the descriptor that is readable while [`handle_events`](Self::handle_events) must be
+    /// called.
     pub(crate) fn events_descriptor(&self) -> BorrowedFd<'_> {
         self.directory.events_descriptor()
     }
 
-    /// Assigns a free eventfd to a completion channel, by which peers wake threads that wait on the channel. Returns
-    /// `None` if all eventfds are in use.
+    /// Assigns a free eventfd to a completion channel, by which peers wake threads that wait on the
+    /// channel. Returns `None` if all eventfds are in use.
     pub(crate) fn wake_eventfd(&self) -> Option<WakeEventfd> {
         self.wake_eventfds.take()
     }
 
-    /// Makes the engine (background thread) send the deferred wakeups of peers after a short time, unless they are sent
-    /// earlier.
+    /// Makes the engine (background thread) send the deferred wakeups of peers after a short time,
+    /// unless they are sent earlier.
     pub(crate) fn schedule_wakeups(&self) {
         self.directory.schedule_wakeups();
     }
@@ -187,8 +194,8 @@ impl HostPeers {
         self.directory.wake_engine();
     }
 
-    /// Removes the record `slot` of a region or window from the published table. Returns the version of the record,
-    /// which changes when the record is published again.
+    /// Removes the record `slot` of a region or window from the published table. Returns the
+    /// version of the record, which changes when the record is published again.
     pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
     }
@@ -203,26 +210,30 @@ impl HostPeers {
         self.publication.retract_queue_pair(number)
     }
 
-    /// Waits until peers have finished all copies that may use memory or queue pairs that the caller has retracted.
+    /// Waits until peers have finished all copies that may use memory or queue pairs that the
+    /// caller has retracted.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time limit.
+    /// [`Refusal::Busy`] if a peer was stopped during a copy that did not end within the time
+    /// limit.
     pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
         let are_over = all.into_iter().all(Copies::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
-    /// Returns the copies by peers that are in progress and that may use memory or queue pairs that the caller has
-    /// retracted.
+    /// Returns the copies by peers that are in progress and that may use memory or queue pairs that
+    /// the caller has retracted.
     pub(super) fn accesses(&self) -> Accesses {
         let copying_peers = self.directory.copying_peers();
-        // The state of all peers is read first. So copies of one peer can end while this thread waits for another peer.
+        // The state of all peers is read first. So copies of one peer can end while this thread
+        // waits for another peer.
         Accesses(copying_peers.into_iter().map(Copies::of).collect())
     }
 
     fn refresh(&self) {
-        // The links are read under the lock, so that the last of several concurrent calls stores the newest links.
+        // The links are read under the lock, so that the last of several concurrent calls stores
+        // the newest links.
         let mut by_address = self.by_address.write();
         let links = self.directory.links();
         by_address.clear();

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! A link: shared memory between this process and another process of the same host.
 //!
-//! A link sends and receives packets and ring messages (short messages without packet headers) through the shared memory, maps the
-//! peer's memory regions, and detects the end of the peer.
+//! A link sends and receives packets and ring messages (short messages without packet headers)
+//! through the shared memory, maps the peer's memory regions, and detects the end of the peer.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -35,14 +35,15 @@ use crate::transfer::{self, MAX_CHUNKS_PART, NotSent, RingMessage};
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. `None` if the peer
-    /// may use all queue pair numbers.
+    /// Number of the peer's UDP port in the port range, which the peer's queue pair numbers
+    /// contain. `None` if the peer may use all queue pair numbers.
     pub(super) slot: Option<u8>,
     /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
     /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// Number that the peer adds to an index of its table of regions to form the index in a memory key.
+    /// Number that the peer adds to an index of its table of regions to form the index in a memory
+    /// key.
     pub(super) key_base: u32,
     /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
@@ -54,20 +55,21 @@ pub(super) struct Peer {
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// Memory that this process shares with another process of the same host, and through which packets and other messages
-/// are sent.
+/// Memory that this process shares with another process of the same host, and through which packets
+/// and other messages are sent.
 pub struct Link {
     peer: Peer,
     copying_peer: Arc<CopyingPeer>,
     side: LinkFields,
     inbound: spin::Mutex<Inbound>,
-    /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the receiver's number
-    /// that can be read without the lock.
+    /// Number of the slot (cache line of the ring) in which the next message arrives. A copy of the
+    /// receiver's number that can be read without the lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
     /// Set while a wakeup of the peer is deferred to a later time.
     must_wake: AtomicBool,
-    /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the file.
+    /// Mapped ranges of the peer's arena (shared file of regions), with their positions in the
+    /// file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
     start: Instant,
@@ -77,7 +79,8 @@ pub struct Link {
     failures: Arc<Failures>,
 }
 
-/// Notification of the engine (background thread) that links of this process have failed: a flag and an eventfd.
+/// Notification of the engine (background thread) that links of this process have failed: a flag
+/// and an eventfd.
 #[derive(Debug)]
 pub(super) struct Failures {
     /// Eventfd that wakes the engine.
@@ -112,14 +115,14 @@ struct Inbound {
     bytes: Box<[u8]>,
     /// Set after the peer has violated the protocol. No messages are received after a violation.
     is_broken: bool,
-    /// Number of the first slot (cache line of the ring) that is not received any more, because the peer published it
-    /// after the link had ended. `None` before the end.
+    /// Number of the first slot (cache line of the ring) that is not received any more, because the
+    /// peer published it after the link had ended. `None` before the end.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive later are not
-    /// received.
+    /// Records which messages have arrived when the link (shared memory) ends. Messages that arrive
+    /// later are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -127,8 +130,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the link (shared memory)
-    /// has ended, and 0 after the peer has violated the protocol.
+    /// Returns the maximum number of messages that may still be received: `usize::MAX` before the
+    /// link (shared memory) has ended, and 0 after the peer has violated the protocol.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -154,7 +157,8 @@ struct LinkFields {
 pub(crate) enum Received<'a> {
     /// The bytes of a packet, and the [annotation](Link::send) of the peer.
     Packet(&'a [u8], u64),
-    /// A [`RingMessage`] (short message without packet headers), and the memory of its payload in the ring.
+    /// A [`RingMessage`] (short message without packet headers), and the memory of its payload in
+    /// the ring.
     RingMessage(&'a RingMessage<'a>, &'a [Piece<'a>]),
 }
 
@@ -167,23 +171,26 @@ pub(crate) enum SendError {
     Dead,
 }
 
-/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not assign the peer's
-/// thread ID to another thread within this time, because it assigns all other IDs first.
+/// Time in nanoseconds for which the peer is assumed to exist after a check. The kernel does not
+/// assign the peer's thread ID to another thread within this time, because it assigns all other IDs
+/// first.
 const LIVENESS_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. Without a limit, a peer could
-/// use up the 65,530 mappings that a process may have. An arena has one range for each 64 MiB, so this limit suffices
-/// for 64 GiB. Data of regions beyond the limit is transferred in packets.
+/// Maximum number of ranges of a peer's arena (shared file of regions) that are mapped. Without a
+/// limit, a peer could use up the 65,530 mappings that a process may have. An arena has one range
+/// for each 64 MiB, so this limit suffices for 64 GiB. Data of regions beyond the limit is
+/// transferred in packets.
 const MAX_MAPS: usize = 1024;
 
 /// Maximum length of a packet in bytes: the largest MTU, and the headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 256;
 
-/// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and clear for a packet.
+/// Bit of a message's tag: set for a [`RingMessage`] (short message without packet headers), and
+/// clear for a packet.
 const RING_MESSAGE: u16 = 1 << 15;
 
-/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind the word with the
-/// length.
+/// Maximum length in bytes of a packet that fits into a slot (one cache line of the ring), behind
+/// the word with the length.
 const MAX_SLOT_PACKET: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -203,7 +210,8 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // The engine may be asleep already. It has not declared that on this link, because it did not know the link then.
+        // The engine may be asleep already. It has not declared that on this link, because it did
+        // not know the link then.
         SleepWord(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
@@ -238,8 +246,8 @@ impl Link {
         &self.peer.addresses
     }
 
-    /// Returns the number of the peer's UDP port in the port range, which the peer's queue pair numbers contain. Returns
-    /// `None` if the peer may use all queue pair numbers.
+    /// Returns the number of the peer's UDP port in the port range, which the peer's queue pair
+    /// numbers contain. Returns `None` if the peer may use all queue pair numbers.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
@@ -249,13 +257,14 @@ impl Link {
         &self.peer.gids
     }
 
-    /// Returns whether the link (shared memory) has ended, for example because the peer's process has ended.
+    /// Returns whether the link (shared memory) has ended, for example because the peer's process
+    /// has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not. Returns whether the
-    /// link is still alive.
+    /// Checks whether the peer process exists, and ends the link (shared memory) if it does not.
+    /// Returns whether the link is still alive.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.copying_peer.is_gone() {
             self.end();
@@ -288,7 +297,8 @@ impl Link {
         self.peer.key_base
     }
 
-    /// Returns the record of the peer as a process that may copy from and to memory of this process.
+    /// Returns the record of the peer as a process that may copy from and to memory of this
+    /// process.
     pub(super) fn copying_peer(&self) -> &Arc<CopyingPeer> {
         &self.copying_peer
     }
@@ -298,49 +308,53 @@ impl Link {
         self.copying_peer.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if the kernel does not permit
-    /// this process to copy from and to the peer's memory, or if the peer has ended.
+    /// Returns the ID of the thread by which the kernel finds the peer's memory. Returns `None` if
+    /// the kernel does not permit this process to copy from and to the peer's memory, or if the
+    /// peer has ended.
     pub(super) fn thread(&self) -> Option<Pid> {
         let process = &self.copying_peer.process;
         // Without the check, another process could have got the thread ID.
         (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
-    /// Returns the lanes of this process: shared words that record its copies from and to the peer's memory as in
-    /// progress.
+    /// Returns the lanes of this process: shared words that record its copies from and to the
+    /// peer's memory as in progress.
     pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
-    /// Records that a copy from or to the peer's memory is in progress, until the returned guard is dropped.
+    /// Records that a copy from or to the peer's memory is in progress, until the returned guard is
+    /// dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
         crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// Ends the link (shared memory). Messages that have arrived before are still [received](Self::receive).
+    /// Ends the link (shared memory). Messages that have arrived before are still
+    /// [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the peer has violated the
-    /// protocol or did not finish the handshake.
+    /// Ends the link (shared memory), and notifies the peer, which may still exist. Called if the
+    /// peer has violated the protocol or did not finish the handshake.
     pub(super) fn abort(&self) {
         self.end();
-        // Only the sending direction of the connection is closed. The other one reports when the peer has closed its side.
+        // Only the sending direction of the connection is closed. The other one reports when the
+        // peer has closed its side.
         self.copying_peer.close_connection();
     }
 
-    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the engine, which removes the
-    /// link.
+    /// Ends the link (shared memory) after the peer has violated the protocol, and wakes the
+    /// engine, which removes the link.
     #[cold]
     fn fail(&self) {
         self.abort();
         self.failures.notify();
     }
 
-    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data. Does not wake a
-    /// sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a packet. `tag` has 15 bits and is not 0; `annotation` is 48 bits of additional data.
+    /// Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), SendError> {
         debug_assert!(bytes.len() <= MAX_PACKET && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
@@ -362,8 +376,8 @@ impl Link {
         self.push(tag, &words, chunks, fill)
     }
 
-    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not 0. Does not wake a
-    /// sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] (short message without packet headers). `tag` has 15 bits and is not
+    /// 0. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_ring_message(
         &self,
@@ -382,14 +396,16 @@ impl Link {
         }
     }
 
-    /// Requests the cache line of the ring that a further message, which probably follows, will take.
+    /// Requests the cache line of the ring that a further message, which probably follows, will
+    /// take.
     #[inline]
     pub(crate) fn expect_more(&self) {
         self.side.sender.prefetch();
     }
 
-    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring. `tag` has 15 bits
-    /// and is not 0. Does not wake a sleeping peer; the next [`flush`](Self::flush) does.
+    /// Sends a [`RingMessage`] with a payload of `length` bytes, which `fill` writes into the ring.
+    /// `tag` has 15 bits and is not 0. Does not wake a sleeping peer; the next
+    /// [`flush`](Self::flush) does.
     #[inline]
     pub(crate) fn send_chunks(
         &self,
@@ -421,7 +437,8 @@ impl Link {
         }
     }
 
-    /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the protocol.
+    /// Sends arbitrary words in place of a [`RingMessage`], for tests with a peer that violates the
+    /// protocol.
     #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), SendError> {
         self.push(tag | RING_MESSAGE, words, 0, |_| Ok(()))
@@ -464,14 +481,14 @@ impl Link {
         if channel.is_some() {
             self.counters.count(Counter::SharedChannelWakings, 1);
         }
-        // An error is ignored. A full counter means that the peer has not reacted to an earlier wakeup yet. If a peer has
-        // passed a wrong descriptor, only that peer is harmed.
+        // An error is ignored. A full counter means that the peer has not reacted to an earlier
+        // wakeup yet. If a peer has passed a wrong descriptor, only that peer is harmed.
         let wake_eventfd = channel.unwrap_or(&self.peer.wake_eventfd);
         descriptor::increment(wake_eventfd.as_fd());
     }
 
-    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message that wakes the peer may
-    /// follow soon.
+    /// Defers the wakeup of the peer to a later [`flush`](Self::flush), because another message
+    /// that wakes the peer may follow soon.
     pub(crate) fn flush_later(&self) {
         self.must_wake.store(true, Ordering::Relaxed);
     }
@@ -481,19 +498,19 @@ impl Link {
         self.must_wake.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a polling thread has nothing to do for this link: no message to receive, no queue pair or packet
-    /// that waits for space, and no deferred wakeup. Takes no lock, so the result may be out of date; the thread will
-    /// call this function again.
+    /// Returns whether a polling thread has nothing to do for this link: no message to receive, no
+    /// queue pair or packet that waits for space, and no deferred wakeup. Takes no lock, so the
+    /// result may be out of date; the thread will call this function again.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         !ring::is_published(&self.side.slots, next) && !self.has_backlog() && !self.must_wake()
     }
 
-    /// Receives at most `limit` messages. Calls `take` with the tag and the content of each. Returns the number of
-    /// received messages, or `None` if another thread is receiving. Also returns after a message whose acknowledgement
-    /// the sender may be waiting for, so that the caller can send the acknowledgement before it receives the next
-    /// message.
+    /// Receives at most `limit` messages. Calls `take` with the tag and the content of each.
+    /// Returns the number of received messages, or `None` if another thread is receiving. Also
+    /// returns after a message whose acknowledgement the sender may be waiting for, so that the
+    /// caller can send the acknowledgement before it receives the next message.
     ///
     /// After the link has ended, only messages that had arrived before are received.
     pub(crate) fn receive(
@@ -557,7 +574,8 @@ impl Link {
                     }
                 }
                 Ok(None) => {
-                    // After the link has ended, a message that the peer has withdrawn and published again is not received.
+                    // After the link has ended, a message that the peer has withdrawn and published
+                    // again is not received.
                     *end = end.map(|_| receiver.next_slot());
                     break;
                 }
@@ -575,14 +593,14 @@ impl Link {
         Some(count)
     }
 
-    /// Returns whether messages can be received from this link, or waiting messages can be sent. If so, the calling
-    /// thread must not sleep.
+    /// Returns whether messages can be received from this link, or waiting messages can be sent. If
+    /// so, the calling thread must not sleep.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
 
-    /// Returns whether there is a message to receive. Also returns `true` while another thread is receiving, because
-    /// that thread may have found the ring empty just before a message arrived.
+    /// Returns whether there is a message to receive. Also returns `true` while another thread is
+    /// receiving, because that thread may have found the ring empty just before a message arrived.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -593,26 +611,29 @@ impl Link {
         })
     }
 
-    /// Records in the shared memory that a thread of this process is about to sleep, so that the peer wakes the thread.
-    /// The thread must then call [`is_waiting`](Self::is_waiting), and must not sleep if the result is `true`.
+    /// Records in the shared memory that a thread of this process is about to sleep, so that the
+    /// peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting), and must
+    /// not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).declare(sleeper);
     }
 
-    /// Records in the shared memory that a thread of this process is awake, so that the peer does not wake it.
+    /// Records in the shared memory that a thread of this process is awake, so that the peer does
+    /// not wake it.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         SleepWord(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Removes a thread that waits at a channel from the shared memory, so that the peer does not wake it.
+    /// Removes a thread that waits at a channel from the shared memory, so that the peer does not
+    /// wake it.
     pub(super) fn clear_channel(&self) {
         SleepWord(&self.side.own_sleep.0).clear_channel();
     }
 
-    /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length` bytes at `offset` of
-    /// `place`, and the offset of these bytes in the mapping. Maps the surrounding segment of the file if necessary.
-    /// Returns `None` if the bytes are not inside the segment, if the file cannot be mapped, or if [`MAX_MAPS`] is
-    /// reached.
+    /// Returns a mapping of the peer's arena (shared file of regions) that contains the `length`
+    /// bytes at `offset` of `place`, and the offset of these bytes in the mapping. Maps the
+    /// surrounding segment of the file if necessary. Returns `None` if the bytes are not inside the
+    /// segment, if the file cannot be mapped, or if [`MAX_MAPS`] is reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

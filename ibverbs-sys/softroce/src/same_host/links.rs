@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The table of the links (shared memory with other processes) of this process, found by the socket addresses of the
-//! peers.
+//! The table of the links (shared memory with other processes) of this process, found by the socket
+//! addresses of the peers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,8 @@ use super::link::Link;
 pub(super) struct Links {
     by_address: HashMap<SocketAddr, ProcessState>,
     links: Vec<Arc<Link>>,
-    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) must be called.
+    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) must
+    /// be called.
     has_ended: bool,
     /// Number of times that links were added or removed.
     changes: u64,
@@ -32,14 +33,14 @@ pub(super) enum ProcessState {
 }
 
 impl Links {
-    /// Returns the state of the process that has the socket address `address`, or `None` if no handshake with it was
-    /// begun.
+    /// Returns the state of the process that has the socket address `address`, or `None` if no
+    /// handshake with it was begun.
     pub(super) fn state(&self, address: SocketAddr) -> Option<&ProcessState> {
         self.by_address.get(&address)
     }
 
-    /// Returns the link (shared memory) to the process that has the socket address `address`, or `None` if there is no live
-    /// link.
+    /// Returns the link (shared memory) to the process that has the socket address `address`, or
+    /// `None` if there is no live link.
     pub(super) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         match self.state(address) {
             Some(ProcessState::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
@@ -47,18 +48,20 @@ impl Links {
         }
     }
 
-    /// Returns whether a thread of this process is performing a handshake with the process that has the address
-    /// `address`.
+    /// Returns whether a thread of this process is performing a handshake with the process that has
+    /// the address `address`.
     pub(super) fn is_in_handshake(&self, address: SocketAddr) -> bool {
         matches!(self.state(address), Some(ProcessState::InHandshake))
     }
 
-    /// Records that a thread of this process begins a handshake with the process that has the address `address`.
+    /// Records that a thread of this process begins a handshake with the process that has the
+    /// address `address`.
     pub(super) fn begin_handshake(&mut self, address: SocketAddr) {
         self.by_address.insert(address, ProcessState::InHandshake);
     }
 
-    /// Records that the process with the address `address` refused to share memory, or did not answer, at the time `now`.
+    /// Records that the process with the address `address` refused to share memory, or did not
+    /// answer, at the time `now`.
     pub(super) fn set_declined(&mut self, address: SocketAddr, now: Instant) {
         self.by_address.insert(address, ProcessState::Declined(now));
     }
@@ -73,14 +76,14 @@ impl Links {
         self.changes
     }
 
-    /// Returns whether a link (shared memory) in the table may have ended, so that the caller must call
-    /// [`remove_ended`](Self::remove_ended).
+    /// Returns whether a link (shared memory) in the table may have ended, so that the caller must
+    /// call [`remove_ended`](Self::remove_ended).
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Returns whether a process other than `process` has a live link to this process with one of the addresses
-    /// `addresses`.
+    /// Returns whether a process other than `process` has a live link to this process with one of
+    /// the addresses `addresses`.
     pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
         addresses.iter().any(|address| match self.state(*address) {
             Some(ProcessState::Linked(link)) => link.process() != process && link.check(),
@@ -88,9 +91,9 @@ impl Links {
         })
     }
 
-    /// Adds a link. Ends earlier links to the same addresses, because the peer does not use them any more. Exception:
-    /// if an address is in `own`, this process is its own peer, and the earlier link is the other side of the same
-    /// shared memory.
+    /// Adds a link. Ends earlier links to the same addresses, because the peer does not use them
+    /// any more. Exception: if an address is in `own`, this process is its own peer, and the
+    /// earlier link is the other side of the same shared memory.
     pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
         for &address in link.addresses() {
             let known = ProcessState::Linked(Arc::clone(link));
@@ -105,8 +108,9 @@ impl Links {
         self.changes += 1;
     }
 
-    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages that arrived before
-    /// its end can be received, or while queue pairs that wait for space in its ring have not been resumed.
+    /// Removes links that have ended, and returns them. A link (shared memory) stays while messages
+    /// that arrived before its end can be received, or while queue pairs that wait for space in its
+    /// ring have not been resumed.
     pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
         let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
             .partition(|link| link.check() || link.may_have_messages() || link.must_resume());

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! This process as its peers see it: the resources that it passes in a handshake, and the list of peers that may copy
-//! from and to its memory.
+//! This process as its peers see it: the resources that it passes in a handshake, and the list of
+//! peers that may copy from and to its memory.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,8 @@ use crate::memory::Arena;
 
 /// Identity and resources of this process that are passed to peers in a handshake.
 pub(crate) struct Own {
-    /// First UDP port of the device's port range, from which the number of a peer's port is counted; see [`slot_of_sender`].
+    /// First UDP port of the device's port range, from which the number of a peer's port is
+    /// counted; see [`slot_of_sender`].
     pub(crate) base_port: u16,
     /// UDP addresses of this process, at most [`MAX_LIST`](super::MAX_LIST).
     pub(crate) addresses: Vec<SocketAddr>,
@@ -50,7 +51,8 @@ pub(crate) struct Own {
     pub(crate) is_peer: bool,
 }
 
-/// State of this process that all its handshakes and links (shared memory with other processes) use.
+/// State of this process that all its handshakes and links (shared memory with other processes)
+/// use.
 pub(super) struct Local {
     pub(super) own: Own,
     pub(super) events: Events,
@@ -60,8 +62,8 @@ pub(super) struct Local {
     failures: Arc<Failures>,
 }
 
-/// Thread ID of this process's engine (background thread), by which peers access the memory of the process. Unset until
-/// the engine runs.
+/// Thread ID of this process's engine (background thread), by which peers access the memory of the
+/// process. Unset until the engine runs.
 struct EngineThread {
     thread: OnceLock<Pid>,
     lock: Mutex<()>,
@@ -69,7 +71,8 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    /// Records the ID of the calling thread, which is the engine, and wakes threads that wait for the ID.
+    /// Records the ID of the calling thread, which is the engine, and wakes threads that wait for
+    /// the ID.
     fn set_started(&self) {
         if self.thread.get().is_none() {
             let _locked = self.lock.lock();
@@ -122,13 +125,14 @@ impl Local {
         descriptor::increment(self.own.wake_eventfd.as_fd());
     }
 
-    /// Returns whether a link (shared memory with another process) has failed since the previous call.
+    /// Returns whether a link (shared memory with another process) has failed since the previous
+    /// call.
     pub(super) fn take_failure(&self) -> bool {
         self.failures.take()
     }
 
-    /// Returns a handshake message of the type `word` that describes this process, or `None` if the engine (background
-    /// thread) does not run yet.
+    /// Returns a handshake message of the type `word` that describes this process, or `None` if the
+    /// engine (background thread) does not run yet.
     pub(super) fn describe(&self, word: MessageType) -> Option<HandshakeMessage> {
         Some(HandshakeMessage {
             word,
@@ -140,8 +144,9 @@ impl Local {
         })
     }
 
-    /// Returns the descriptors that accompany a [description](Self::describe) of this process: the file of the link's
-    /// shared memory, if this process has created it, and then the tables, the arena and the eventfds of this process.
+    /// Returns the descriptors that accompany a [description](Self::describe) of this process: the
+    /// file of the link's shared memory, if this process has created it, and then the tables, the
+    /// arena and the eventfds of this process.
     pub(super) fn descriptors<'a>(
         &'a self,
         segment: Option<BorrowedFd<'a>>,
@@ -155,8 +160,8 @@ impl Local {
         segment.into_iter().chain(own).collect()
     }
 
-    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except that of the link's shared
-    /// memory. Checks the descriptors, and maps the tables of the peer.
+    /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except that
+    /// of the link's shared memory. Checks the descriptors, and maps the tables of the peer.
     pub(super) fn peer(
         &self,
         handshake_message: HandshakeMessage,
@@ -193,14 +198,15 @@ impl Local {
         })
     }
 
-    /// Creates the link (shared memory) to a peer. The link must not be used before the handshake is finished.
+    /// Creates the link (shared memory) to a peer. The link must not be used before the handshake
+    /// is finished.
     pub(super) fn new_link(&self, peer: Peer, process: Process, side: Side) -> Arc<Link> {
         let counters = Arc::clone(&self.own.counters);
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 
-    /// Adds the peer of `link` to the list of processes that may copy from and to memory of this process. Then sends
-    /// `handshake_message` to the peer, which permits it to copy.
+    /// Adds the peer of `link` to the list of processes that may copy from and to memory of this
+    /// process. Then sends `handshake_message` to the peer, which permits it to copy.
     pub(super) fn admit(
         &self,
         link: &Link,
@@ -209,7 +215,8 @@ impl Local {
     ) -> io::Result<()> {
         let copying_peer = link.copying_peer();
         for watched in copying_peer.descriptors() {
-            // If this fails, the end of the peer is noticed when a thread waits for copies by the peer.
+            // If this fails, the end of the peer is noticed when a thread waits for copies by the
+            // peer.
             let _ = self.events.add(watched, Source::Peer);
         }
         let socket = copying_peer.process.socket.as_fd();
@@ -218,8 +225,8 @@ impl Local {
         })
     }
 
-    /// Removes the peers that have ended or closed their connection from the list of processes that may copy from and
-    /// to memory of this process.
+    /// Removes the peers that have ended or closed their connection from the list of processes that
+    /// may copy from and to memory of this process.
     pub(super) fn remove_gone(&self) {
         self.admitted.retain(|copying_peer| {
             let is_gone = copying_peer.is_gone();
@@ -232,26 +239,28 @@ impl Local {
         });
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has
+    /// retracted before this call.
     pub(super) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.admitted.all()
     }
 
-    /// Returns the number of peers that may copy from and to memory of this process, which includes peers that have
-    /// ended but were not [removed](Self::remove_gone) yet.
+    /// Returns the number of peers that may copy from and to memory of this process, which includes
+    /// peers that have ended but were not [removed](Self::remove_gone) yet.
     pub(super) fn copying_peer_count(&self) -> usize {
         self.admitted.count(|_| true)
     }
 
-    /// Returns the number of links (shared memory) with the process `process`, including links that have ended for this
-    /// process but possibly not for the peer.
+    /// Returns the number of links (shared memory) with the process `process`, including links that
+    /// have ended for this process but possibly not for the peer.
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|copying_peer| copying_peer.process.number == process && !copying_peer.is_gone())
     }
 }
 
-/// Returns whether `descriptor` is an eventfd. (A write to an eventfd does not block unless its counter is full.)
+/// Returns whether `descriptor` is an eventfd. (A write to an eventfd does not block unless its
+/// counter is full.)
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

@@ -1,4 +1,5 @@
-//! Memory that processes of one host and one user share in pairs, and through which they exchange messages and data.
+//! Memory that processes of one host and one user share in pairs, and through which they exchange
+//! messages and data.
 //!
 //! | module | contents |
 //! |---|---|
@@ -19,8 +20,8 @@
 //! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
 //!
 //! # What a peer can do
-//! A peer is a process of the same user that could debug this process, so it can do anything to this process anyway. But a peer
-//! may have errors, and may die at any instruction. Therefore:
+//! A peer is a process of the same user that could debug this process, so it can do anything to
+//! this process anyway. But a peer may have errors, and may die at any instruction. Therefore:
 //! - data that a peer writes is copied before it is checked, and checked before it is used;
 //! - no thread waits for a peer that has ended;
 //! - a file of a peer is mapped only if the peer cannot shorten it.

@@ -1,12 +1,13 @@
-//! Loom models of a message whose payload the receiver copies from the memory of the sender. Loom tries every order in
-//! which the two processes can run, and every value that their loads can return.
+//! Loom models of a message whose payload the receiver copies from the memory of the sender. Loom
+//! tries every order in which the two processes can run, and every value that their loads can
+//! return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
 //! ```
 //!
-//! Both sides use the rings, records and lanes of the device. The payload is simulated by atomics, because the sender
-//! may write to its memory during a copy whose result is then discarded.
+//! Both sides use the rings, records and lanes of the device. The payload is simulated by atomics,
+//! because the sender may write to its memory during a copy whose result is then discarded.
 
 use std::sync::Arc as Shared;
 
@@ -28,7 +29,8 @@ const REGION: usize = 1;
 
 /// Content of the sender's memory while a message is sent: the payload.
 const MESSAGE: u64 = 1;
-/// Content of the sender's memory after the request has failed and the program has written other bytes.
+/// Content of the sender's memory after the request has failed and the program has written other
+/// bytes.
 const REUSED: u64 = 2;
 
 /// Tag of an offer (description of a message whose payload the receiver must copy) in the ring.
@@ -38,12 +40,14 @@ const ACCEPTED: u16 = 2;
 /// Tag of the answer that the receiver has not copied the payload of an offer.
 const DECLINED: u16 = 3;
 
-/// Memory that both processes can access: the sender's records and payloads, and the receiver's lanes.
+/// Memory that both processes can access: the sender's records and payloads, and the receiver's
+/// lanes.
 struct SharedMemory {
     records: Board<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
-    /// Stands for the mapping of the payload, which the sender may remove after it has deregistered the region.
+    /// Stands for the mapping of the payload, which the sender may remove after it has deregistered
+    /// the region.
     mapping: UnsafeCell<()>,
 }
 
@@ -63,7 +67,8 @@ struct Sender {
 struct Receiver {
     world: Arc<SharedMemory>,
     side: RingEnds,
-    /// Version that the record of the sender's queue pair had when the two processes were connected.
+    /// Version that the record of the sender's queue pair had when the two processes were
+    /// connected.
     version: u64,
 }
 
@@ -114,8 +119,8 @@ impl Sender {
         self.side.send(OFFER);
     }
 
-    /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the memory of the
-    /// requests, as a program may do.
+    /// Makes the sender's queue pair fail, which completes its requests, and then overwrites the
+    /// memory of the requests, as a program may do.
     fn fail_queue_pair(&self) {
         self.world.records.retract(QUEUE_PAIR);
         for word in &self.world.bytes {
@@ -138,8 +143,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Receives the next offer, copies the payload, and answers. Returns whether the message was accepted, or `None` if
-    /// there is no offer.
+    /// Receives the next offer, copies the payload, and answers. Returns whether the message was
+    /// accepted, or `None` if there is no offer.
     fn take(&mut self) -> Option<bool> {
         let tag = self.side.receive_tag()?;
         assert_eq!(tag, OFFER);
@@ -153,8 +158,8 @@ impl Receiver {
         Some(is_accepted)
     }
 
-    /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must be discarded, because the
-    /// sender may have changed them.
+    /// Copies the payload of a message from the sender's memory. Returns `None` if the bytes must
+    /// be discarded, because the sender may have changed them.
     fn copy(&self) -> Option<[u64; 2]> {
         let SharedMemory { records, lanes, .. } = &*self.world;
         let _lane = Lanes(lanes).enter(0);
@@ -203,8 +208,8 @@ fn no_message_is_lost_while_both_sides_run() {
     });
 }
 
-/// Checks that if the sender fails a message that was not answered, the receiver has copied the payload before, or
-/// declines.
+/// Checks that if the sender fails a message that was not answered, the receiver has copied the
+/// payload before, or declines.
 #[test]
 fn payload_that_changes_after_the_completion_is_not_accepted() {
     loom::model(|| {
@@ -220,8 +225,8 @@ fn payload_that_changes_after_the_completion_is_not_accepted() {
     });
 }
 
-/// Checks that a message is not accepted if the sender's queue pair fails and is connected again while the receiver
-/// copies. The record then has another version, and the memory other contents.
+/// Checks that a message is not accepted if the sender's queue pair fails and is connected again
+/// while the receiver copies. The record then has another version, and the memory other contents.
 #[test]
 fn a_message_of_an_earlier_connection_is_not_accepted() {
     loom::model(|| {
@@ -246,8 +251,8 @@ fn memory_stays_mapped_while_a_message_is_copied() {
     });
 }
 
-/// Checks that the receiver can accept or decline a message whose region is deregistered meanwhile while the queue pair
-/// continues, and that the deregistration waits for the copy.
+/// Checks that the receiver can accept or decline a message whose region is deregistered meanwhile
+/// while the queue pair continues, and that the deregistration waits for the copy.
 #[test]
 fn a_region_that_ends_is_not_copied_from() {
     loom::model(|| {

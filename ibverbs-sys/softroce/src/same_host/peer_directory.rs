@@ -1,9 +1,11 @@
 #![forbid(unsafe_code)]
-//! The directory of a process: the other processes of the host, and the links (shared memory) to them.
+//! The directory of a process: the other processes of the host, and the links (shared memory) to
+//! them.
 //!
-//! Threads of the program look up the link to a process by a socket address of the process, and perform a [`handshake`]
-//! if the process is unknown. The engine (background thread) [continues](PeerDirectory::handle_events) handshakes that other
-//! processes have begun, and removes links that have ended.
+//! Threads of the program look up the link to a process by a socket address of the process, and
+//! perform a [`handshake`] if the process is unknown. The engine (background thread)
+//! [continues](PeerDirectory::handle_events) handshakes that other processes have begun, and
+//! removes links that have ended.
 
 use std::fmt;
 use std::io;
@@ -29,8 +31,8 @@ use super::pending::Handshakes;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
-/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner, and its answer wakes
-/// the peer, too.
+/// Maximum delay of a deferred wakeup of a peer. A program usually answers a message much sooner,
+/// and its answer wakes the peer, too.
 const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
 /// The known processes of the host, and the links (shared memory) to them.
@@ -38,8 +40,8 @@ pub(crate) struct PeerDirectory {
     local: Local,
     listeners: Mutex<Vec<Descriptor>>,
     state: Mutex<State>,
-    /// Condition variable that is notified when a link (shared memory with another process) was added or a handshake
-    /// has ended.
+    /// Condition variable that is notified when a link (shared memory with another process) was
+    /// added or a handshake has ended.
     changed: Condvar,
     /// Timer that expires when the engine must send the deferred wakeups of peers.
     wake_timer: Timer,
@@ -57,8 +59,8 @@ struct State {
 }
 
 impl PeerDirectory {
-    /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP socket from the
-    /// beginning.
+    /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP
+    /// socket from the beginning.
     pub(crate) fn open(own: Own) -> io::Result<Self> {
         if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -84,8 +86,8 @@ impl PeerDirectory {
         Ok(directory)
     }
 
-    /// Listens on an abstract Unix socket for processes that know this process by the UDP address `address`. Does nothing if
-    /// handshakes do not contain the address.
+    /// Listens on an abstract Unix socket for processes that know this process by the UDP address
+    /// `address`. Does nothing if handshakes do not contain the address.
     pub(crate) fn listen(&self, address: SocketAddr) -> io::Result<()> {
         let address = without_interface(address);
         if !self.local.has_address(address) {
@@ -97,9 +99,10 @@ impl PeerDirectory {
         Ok(())
     }
 
-    /// Returns the link (shared memory) to the process that has the socket address `address`. If there is no link,
-    /// performs a handshake, unless the process declined a handshake less than [`RETRY_COOLDOWN`] ago. Returns `None`
-    /// if no process has the address or if the process declines.
+    /// Returns the link (shared memory) to the process that has the socket address `address`. If
+    /// there is no link, performs a handshake, unless the process declined a handshake less than
+    /// [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or if the process
+    /// declines.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.local.has_address(address) && !self.local.own.is_peer {
             return None;
@@ -120,7 +123,8 @@ impl PeerDirectory {
                     }
                     continue;
                 }
-                // The peer has begun a handshake that is nearly finished. A second handshake would create a second link.
+                // The peer has begun a handshake that is nearly finished. A second handshake would
+                // create a second link.
                 _ if state.handshakes.is_welcomed(address) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return None;
@@ -149,7 +153,8 @@ impl PeerDirectory {
                 }
                 Ok(Outcome::Declined) | Err(_) => {}
             }
-            // A handshake that the peer has begun may have added a link while the state was unlocked.
+            // A handshake that the peer has begun may have added a link while the state was
+            // unlocked.
             if state.links.is_in_handshake(address) {
                 state.links.set_declined(address, Instant::now());
                 self.changed.notify_all();
@@ -163,14 +168,15 @@ impl PeerDirectory {
         self.state.lock().links.all().to_vec()
     }
 
-    /// Returns all peer processes that may still copy from or to memory that the caller has retracted before this call.
+    /// Returns all peer processes that may still copy from or to memory that the caller has
+    /// retracted before this call.
     pub(crate) fn copying_peers(&self) -> Vec<Arc<CopyingPeer>> {
         self.local.copying_peers()
     }
 
-    /// Continues handshakes that other processes have begun, removes links that have ended, and sends deferred wakeups
-    /// that are due. Returns whether a link (shared memory) was added or removed. Only the engine's thread calls this
-    /// function.
+    /// Continues handshakes that other processes have begun, removes links that have ended, and
+    /// sends deferred wakeups that are due. Returns whether a link (shared memory) was added or
+    /// removed. Only the engine's thread calls this function.
     pub(crate) fn handle_events(&self) -> bool {
         self.local.set_engine();
         let taken = self.local.events.take();
@@ -200,19 +206,20 @@ impl PeerDirectory {
         state.links.changes() != before
     }
 
-    /// Removes links (shared memory) that have ended, and peer processes that no longer copy from or to memory of this
-    /// process.
+    /// Removes links (shared memory) that have ended, and peer processes that no longer copy from
+    /// or to memory of this process.
     fn remove_ended(&self, links: &mut Links) {
         let _ended = links.remove_ended();
         if links.has_ended() {
-            // The end of a peer is reported as one event. The wakeup makes the engine call `handle_events` again for the links that
-            // stay.
+            // The end of a peer is reported as one event. The wakeup makes the engine call
+            // `handle_events` again for the links that stay.
             self.local.wake_engine();
         }
         self.local.remove_gone();
     }
 
-    /// Sets the handshake timer to the next time at which pending handshakes must be continued or ended.
+    /// Sets the handshake timer to the next time at which pending handshakes must be continued or
+    /// ended.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
         let next = state.handshakes.next_deadline();
         // An expired timer has to be set again, even to the same time.
@@ -229,8 +236,8 @@ impl PeerDirectory {
         self.handshake_timer.set(after.unwrap_or_default());
     }
 
-    /// Ensures that the engine (background thread) sends the deferred wakeups of peers within [`MAX_WAKE_DELAY`]. Does
-    /// nothing if the timer for this is running already.
+    /// Ensures that the engine (background thread) sends the deferred wakeups of peers within
+    /// [`MAX_WAKE_DELAY`]. Does nothing if the timer for this is running already.
     pub(crate) fn schedule_wakeups(&self) {
         if self.is_reminded.load(Ordering::Relaxed) || self.is_reminded.swap(true, Ordering::AcqRel)
         {
@@ -267,8 +274,8 @@ impl PeerDirectory {
         }
     }
 
-    /// Returns whether this process has no link (shared memory), no pending handshake, and no peer that may copy from
-    /// or to its memory.
+    /// Returns whether this process has no link (shared memory), no pending handshake, and no peer
+    /// that may copy from or to its memory.
     pub(super) fn has_no_peers(&self) -> bool {
         let state = self.state.lock();
         state.handshakes.is_empty()

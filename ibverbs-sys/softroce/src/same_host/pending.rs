@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! Connections that other processes have made and whose handshakes are not finished.
 //!
-//! Each connection is a [`Handshake`]. [`Handshakes`] contains all of them, and limits their number by the constants of
-//! [`admission`](super::admission).
+//! Each connection is a [`Handshake`]. [`Handshakes`] contains all of them, and limits their number
+//! by the constants of [`admission`](super::admission).
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -29,14 +29,16 @@ pub(super) struct Handshake {
     pub(super) process: Pid,
     /// Time at which the connection was accepted.
     since: Instant,
-    /// Set while the first message of the peer has arrived, and is not read because of the rate limit.
+    /// Set while the first message of the peer has arrived, and is not read because of the rate
+    /// limit.
     has_handshake_message: bool,
-    /// The new link (shared memory with the peer). Set from the time when `Welcome` was sent until the last message of the
-    /// peer is received.
+    /// The new link (shared memory with the peer). Set from the time when `Welcome` was sent until
+    /// the last message of the peer is received.
     pub(super) welcomed: Option<Arc<Link>>,
 }
 
-/// Content that can be received from a connection: nothing, a message, or the end of the connection.
+/// Content that can be received from a connection: nothing, a message, or the end of the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readable {
     Nothing,
@@ -66,8 +68,8 @@ impl Handshake {
         }
     }
 
-    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy from and to memory of
-    /// this process until it has closed its side of the connection.
+    /// Ends a handshake that was not finished in time. If `Welcome` was sent, the peer may copy
+    /// from and to memory of this process until it has closed its side of the connection.
     fn abort(self) {
         if let Some(link) = self.welcomed {
             link.abort();
@@ -80,7 +82,8 @@ pub(super) struct Handshakes {
     all: Vec<Handshake>,
     connections: RateLimit,
     beginnings: RateLimit,
-    /// Time at which delayed connections are accepted, if a limit or an error delays them; `None` otherwise.
+    /// Time at which delayed connections are accepted, if a limit or an error delays them; `None`
+    /// otherwise.
     accept_at: Option<Instant>,
 }
 
@@ -94,7 +97,8 @@ impl Handshakes {
         }
     }
 
-    /// Accepts connections that wait at the listeners, as far as the limits for their rate and number permit.
+    /// Accepts connections that wait at the listeners, as far as the limits for their rate and
+    /// number permit.
     pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
         self.accept_at = None;
         for listener in listeners {
@@ -122,8 +126,8 @@ impl Handshakes {
         }
     }
 
-    /// Adds an accepted connection to the pending handshakes. Closes the connection instead if its process belongs to
-    /// another user or has [`MAX_PENDING_PER_PROCESS`] pending handshakes.
+    /// Adds an accepted connection to the pending handshakes. Closes the connection instead if its
+    /// process belongs to another user or has [`MAX_PENDING_PER_PROCESS`] pending handshakes.
     fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
         let Some(process) = process::owner(socket.as_fd()) else {
             return;
@@ -143,11 +147,12 @@ impl Handshakes {
         }
     }
 
-    /// Continues all pending handshakes, and ends those that were not finished in time. Returns whether a handshake has
-    /// ended.
+    /// Continues all pending handshakes, and ends those that were not finished in time. Returns
+    /// whether a handshake has ended.
     ///
-    /// Calls `receive` for each handshake with an unread message. `receive` must receive the message, and return whether
-    /// the handshake is still pending. The list that is passed to `receive` lacks the handshakes that are continued later.
+    /// Calls `receive` for each handshake with an unread message. `receive` must receive the
+    /// message, and return whether the handshake is still pending. The list that is passed to
+    /// `receive` lacks the handshakes that are continued later.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -191,8 +196,8 @@ impl Handshakes {
     }
 
     /// Closes the oldest connection that has sent no message, if the number of connections is
-    /// [`MAX_PENDING_HANDSHAKES`]. Returns whether there is room for another connection: `false` if all connections
-    /// have sent a message.
+    /// [`MAX_PENDING_HANDSHAKES`]. Returns whether there is room for another connection: `false` if
+    /// all connections have sent a message.
     fn make_room(&mut self) -> bool {
         if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
@@ -208,8 +213,8 @@ impl Handshakes {
         true
     }
 
-    /// Ends the oldest handshake in which `Welcome` was sent, if the limit of such handshakes is reached, so that there
-    /// is room for another one.
+    /// Ends the oldest handshake in which `Welcome` was sent, if the limit of such handshakes is
+    /// reached, so that there is room for another one.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
             let handshakes = self.all.iter().enumerate();
@@ -223,8 +228,8 @@ impl Handshakes {
         }
     }
 
-    /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must be called even
-    /// without an event, or `None` if there is none.
+    /// Returns the next time at which [`accept`](Self::accept) and [`advance`](Self::advance) must
+    /// be called even without an event, or `None` if there is none.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let unread = self
             .all
@@ -235,8 +240,8 @@ impl Handshakes {
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
-    /// Returns whether `Welcome` was sent to the process that has the address `address`, and its last message is
-    /// missing.
+    /// Returns whether `Welcome` was sent to the process that has the address `address`, and its
+    /// last message is missing.
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()

@@ -1,25 +1,28 @@
 //! Copies by the kernel between memory of this process and memory of another process.
 //!
 //! # Why memory is addressed by a thread ID
-//! Each system call for a copy names the other process by an ID, from which the kernel finds the memory. A process
-//! keeps its process ID when it calls `exec`. A write that uses the process ID at that moment goes to the memory of the
-//! new program. Therefore each call uses the ID of the thread of the peer's engine. `exec` ends all threads but the
-//! calling one before the new program's memory exists, and the calling thread then has the process ID. The engine never
-//! calls `exec`. So while the engine's thread exists, its memory is that of the program that performed the handshake;
-//! after that, the kernel finds no memory (`ESRCH`).
+//! Each system call for a copy names the other process by an ID, from which the kernel finds the
+//! memory. A process keeps its process ID when it calls `exec`. A write that uses the process ID at
+//! that moment goes to the memory of the new program. Therefore each call uses the ID of the thread
+//! of the peer's engine. `exec` ends all threads but the calling one before the new program's
+//! memory exists, and the calling thread then has the process ID. The engine never calls `exec`. So
+//! while the engine's thread exists, its memory is that of the program that performed the
+//! handshake; after that, the kernel finds no memory (`ESRCH`).
 //!
 //! Alternatives that are not used:
-//! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier program. But the kernel copies
-//!   page by page through a page of its own, and writes to read-only mappings, too (`FOLL_FORCE`). Only kernels since 6.12 can
-//!   disable that.
-//! - A word at an address that is rarely mapped, as the first range of each call, since a call ends at a range that is
-//!   not mapped. The kernel would have to find one more page at each call, and a program that maps nearly all addresses
-//!   would defeat the check.
-//! - A word that a separate call reads before or after the copy: the peer may call `exec` between the two calls.
+//! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier
+//!   program. But the kernel copies page by page through a page of its own, and writes to read-only
+//!   mappings, too (`FOLL_FORCE`). Only kernels since 6.12 can disable that.
+//! - A word at an address that is rarely mapped, as the first range of each call, since a call ends
+//!   at a range that is not mapped. The kernel would have to find one more page at each call, and a
+//!   program that maps nearly all addresses would defeat the check.
+//! - A word that a separate call reads before or after the copy: the peer may call `exec` between
+//!   the two calls.
 //!
 //! # Reuse of thread IDs
-//! The kernel gives the thread ID of the engine to another thread only after it has assigned all other IDs. A
-//! [link](super::link::Link) checks that the peer exists so often that fewer threads can be created in between.
+//! The kernel gives the thread ID of the engine to another thread only after it has assigned all
+//! other IDs. A [link](super::link::Link) checks that the peer exists so often that fewer threads
+//! can be created in between.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -40,9 +43,9 @@ pub(super) struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or one if the range is
-    /// not longer than a word. The kernel writes the ranges in order, so a program that polls the last byte then finds
-    /// all others written.
+    /// Splits the range before its last aligned word. Returns the ranges and their number: two, or
+    /// one if the range is not longer than a word. The kernel writes the ranges in order, so a
+    /// program that polls the last byte then finds all others written.
     fn split_last_word(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -80,14 +83,15 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies the memory ranges `from` of this process to another process, and their last word after all other bytes.
-/// Returns the number of copied bytes, which is less than the length of the range if a page cannot be written.
+/// Copies the memory ranges `from` of this process to another process, and their last word after
+/// all other bytes. Returns the number of copied bytes, which is less than the length of the range
+/// if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Result<usize> {
     let (parts, count) = to.split_last_word();
     let to = parts.map(|place| place.vector());
     let (from, to) = (vectors(from), &to[..count]);
-    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses in them, and does not write to
-    // memory of this process.
+    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses in
+    // them, and does not write to memory of this process.
     let copied = unsafe {
         libc::process_vm_writev(
             process.as_raw_pid(),
@@ -101,15 +105,17 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: RemoteRange) -> io::Re
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of copied bytes, which
-/// is less than the length of `from` if a page cannot be read. Fails if one of the ranges `to` is not writable.
+/// Copies bytes of another process to the memory ranges `to` of this process. Returns the number of
+/// copied bytes, which is less than the length of `from` if a page cannot be read. Fails if one of
+/// the ranges `to` is not writable.
 pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (from, to) = ([from.vector()], vectors(to));
-    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses of the other process, and
-    // writes to writable pieces of this process only. The creator of each piece guarantees that its memory may be written.
+    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses of
+    // the other process, and writes to writable pieces of this process only. The creator of each
+    // piece guarantees that its memory may be written.
     let copied = unsafe {
         libc::process_vm_readv(
             process.as_raw_pid(),
@@ -123,9 +129,9 @@ pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Res
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the process at the other end of a Unix connection: the process that has connected, for an accepted
-/// connection; the process that listens, for an outgoing connection. Returns `None` if the process belongs to another
-/// user or another PID namespace.
+/// Returns the process at the other end of a Unix connection: the process that has connected, for
+/// an accepted connection; the process that listens, for an outgoing connection. Returns `None` if
+/// the process belongs to another user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -150,7 +156,8 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         .flatten()
 }
 
-/// Returns whether a process is stopped by a signal or a debugger. It may stay stopped without a time limit.
+/// Returns whether a process is stopped by a signal or a debugger. It may stay stopped without a
+/// time limit.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -159,29 +166,34 @@ pub(super) fn is_stopped(process: Pid) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// Returns whether this process permits other processes of the user to read its memory (`PR_SET_DUMPABLE`).
+/// Returns whether this process permits other processes of the user to read its memory
+/// (`PR_SET_DUMPABLE`).
 pub(super) fn is_dumpable() -> bool {
     // SAFETY: this call takes no pointers.
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
 }
 
-/// Result of the check whether the kernel permits this process to copy from and to the memory of another process.
+/// Result of the check whether the kernel permits this process to copy from and to the memory of
+/// another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelCopies {
     Allowed,
-    /// The kernel refuses the copies because of a security module such as Yama, or a system call filter.
+    /// The kernel refuses the copies because of a security module such as Yama, or a system call
+    /// filter.
     Refused,
 }
 
-/// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading the peer's [word] at
-/// `address` and writing it back. Also checks that `thread` is a thread of the peer, and not its main thread. Returns
-/// the thread's ID and the permission, or `None` if the thread or the address is not valid in the peer.
+/// Checks whether the kernel permits this process to copy from and to a peer's memory, by reading
+/// the peer's [word] at `address` and writing it back. Also checks that `thread` is a thread of the
+/// peer, and not its main thread. Returns the thread's ID and the permission, or `None` if the
+/// thread or the address is not valid in the peer.
 pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
         return None;
     }
-    // SAFETY: with the signal number 0, the kernel only checks that the thread exists and belongs to the process.
+    // SAFETY: with the signal number 0, the kernel only checks that the thread exists and belongs
+    // to the process.
     let found = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
@@ -198,7 +210,8 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
     }
 }
 
-/// Word of this process that peers read and write back, to check whether the kernel permits their copies.
+/// Word of this process that peers read and write back, to check whether the kernel permits their
+/// copies.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the address of the word of this process that peers read and write back in [`reach`].
@@ -206,7 +219,8 @@ pub(super) fn word() -> u64 {
     PROBE_WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads the word at `address` of another process, and writes it back. Returns whether both copies were complete.
+/// Reads the word at `address` of another process, and writes it back. Returns whether both copies
+/// were complete.
 ///
 /// # Errors
 /// The error number, if the kernel refuses a copy.

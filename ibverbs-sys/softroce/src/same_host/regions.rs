@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The tables in which a process publishes its memory regions, memory windows and queue pairs to peers of the same host.
+//! The tables in which a process publishes its memory regions, memory windows and queue pairs to
+//! peers of the same host.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -15,7 +16,8 @@ pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
 
-/// Record in which a process publishes a queue pair that is ready to receive. The connected peer reads the record.
+/// Record in which a process publishes a queue pair that is ready to receive. The connected peer
+/// reads the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePair {
     /// Number of the queue pair.
@@ -146,8 +148,8 @@ impl QueuePair {
     }
 }
 
-/// Tables in which this process publishes its memory and queue pairs. Peers can map the file of the tables only for
-/// reading.
+/// Tables in which this process publishes its memory and queue pairs. Peers can map the file of the
+/// tables only for reading.
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
@@ -161,7 +163,8 @@ pub(crate) struct Publication {
 pub(super) struct Tables {
     queue_pairs: Board<MappedArray<Record>>,
     regions: Board<MappedArray<Record>>,
-    /// For each index in memory keys, the bits in which the index differs from the number of its record.
+    /// For each index in memory keys, the bits in which the index differs from the number of its
+    /// record.
     differences: MappedArray<AtomicU8>,
 }
 
@@ -181,14 +184,15 @@ impl Tables {
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Returns the version and the content of the record `slot` of a region or window, or `None` if the record is empty.
+    /// Returns the version and the content of the record `slot` of a region or window, or `None` if
+    /// the record is empty.
     pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
         Some((version, Published::decode(&words)))
     }
 
-    /// Returns the number of the record to which the index `index` in memory keys belongs, or `None` if the index is
-    /// out of range.
+    /// Returns the number of the record to which the index `index` in memory keys belongs, or
+    /// `None` if the index is out of range.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let difference = self.differences.get(index as usize)?;
@@ -201,22 +205,23 @@ impl Tables {
         self.regions.is_current(slot as usize, version)
     }
 
-    /// Returns the version and the content of the record of the queue pair with the number `number`, or `None` if it is not
-    /// published.
+    /// Returns the version and the content of the record of the queue pair with the number
+    /// `number`, or `None` if it is not published.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
         let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
         (found.number == number).then_some((version, found))
     }
 
-    /// Returns whether the record of the queue pair with the number `number` still has the version `version`.
+    /// Returns whether the record of the queue pair with the number `number` still has the version
+    /// `version`.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
     }
 
-    /// Returns whether the record of the queue pair with the number `number` has had the version `version` all the time
-    /// since [`queue_pair`](Self::queue_pair) returned that version.
+    /// Returns whether the record of the queue pair with the number `number` has had the version
+    /// `version` all the time since [`queue_pair`](Self::queue_pair) returned that version.
     pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
         self.queue_pairs.was_current(index, version)
@@ -224,8 +229,8 @@ impl Tables {
 }
 
 impl Publication {
-    /// Creates empty tables. `key_base` is the number that is added to the index of a record to form the index in a
-    /// memory key.
+    /// Creates empty tables. `key_base` is the number that is added to the index of a record to
+    /// form the index in a memory key.
     pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -241,8 +246,8 @@ impl Publication {
         self.key_base
     }
 
-    /// Publishes a region or window in the record `slot`, and replaces the previous content. The caller must then wait
-    /// for peers that still use the previous content.
+    /// Publishes a region or window in the record `slot`, and replaces the previous content. The
+    /// caller must then wait for peers that still use the previous content.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         let index = (region.key >> 8).wrapping_sub(self.key_base);
         if let Some(difference) = self.tables.differences.get(index as usize) {
@@ -253,8 +258,9 @@ impl Publication {
         }
     }
 
-    /// Marks the record `slot` of a region or window as empty. Returns the record's version, which each publication
-    /// changes. The caller must then wait for peers that still use the previous content.
+    /// Marks the record `slot` of a region or window as empty. Returns the record's version, which
+    /// each publication changes. The caller must then wait for peers that still use the previous
+    /// content.
     pub(crate) fn retract_region(&self, slot: u32) -> u64 {
         self.tables.regions.retract(slot as usize)
     }
@@ -270,8 +276,9 @@ impl Publication {
         self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
-    /// Marks the record of the queue pair with the number `number` as empty. Returns whether the queue pair was
-    /// published. If so, the caller must wait for peers that still access memory through the queue pair.
+    /// Marks the record of the queue pair with the number `number` as empty. Returns whether the
+    /// queue pair was published. If so, the caller must wait for peers that still access memory
+    /// through the queue pair.
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {

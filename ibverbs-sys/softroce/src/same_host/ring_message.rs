@@ -1,11 +1,13 @@
 #![forbid(unsafe_code)]
-//! The encoding of ring messages (short messages without packet headers). Each is in a slot (one cache line) of a ring.
+//! The encoding of ring messages (short messages without packet headers). Each is in a slot (one
+//! cache line) of a ring.
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
 use crate::transfer::{Form, PartFlags, RingMessage, SHORT, Short};
 
-/// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an acknowledgement.
+/// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an
+/// acknowledgement.
 const ACKNOWLEDGED: u64 = 1 << 24;
 /// Flag in the first word of a slot: the slot contains a message.
 const MESSAGE: u64 = 1 << 25;
@@ -13,8 +15,8 @@ const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
 /// Flag in the first word of a slot: the message requests a solicited completion event.
 const SOLICITED: u64 = 1 << 27;
-/// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message is a write with
-/// immediate data, [`Form::Write`].
+/// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message
+/// is a write with immediate data, [`Form::Write`].
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
@@ -24,7 +26,8 @@ const STARTS: u64 = 1 << 30;
 const ENDS: u64 = 1 << 31;
 /// Flag in the second word of a slot: the message invalidates a memory key (Send with Invalidate).
 const INVALIDATES: u64 = 1 << 48;
-/// Flag in the second word of a slot: the payload is in chunks of the shared memory instead of the slot.
+/// Flag in the second word of a slot: the payload is in chunks of the shared memory instead of the
+/// slot.
 const CHUNKS: u64 = 1 << 49;
 
 /// Mask of a 24-bit number (queue pair number or sequence number).
@@ -35,7 +38,8 @@ const SEQUENCE_AT: u32 = 32;
 const LENGTH_AT: u32 = 56;
 /// Bit offset, in the second word of a slot, of the partition key. The immediate data is below.
 const PARTITION_AT: u32 = 32;
-/// Index of the first word of the payload in a slot. The word before is the acknowledged sequence number.
+/// Index of the first word of the payload in a slot. The word before is the acknowledged sequence
+/// number.
 const BYTES_AT: usize = 3;
 
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
@@ -91,7 +95,8 @@ pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
 }
 
 /// Decodes a [`RingMessage`] from the words of a slot (one cache line of a ring). Copies the
-/// payload to `room`, which the result borrows. Returns `None` if the payload is longer than [`SHORT`].
+/// payload to `room`, which the result borrows. Returns `None` if the payload is longer than
+/// [`SHORT`].
 #[inline]
 pub(crate) fn decode<'a>(
     words: &[u64; WORDS],
@@ -164,7 +169,8 @@ mod tests {
         ]
     }
 
-    /// Generates the content of a message: its sequence number, form, immediate data, solicited flag and payload.
+    /// Generates the content of a message: its sequence number, form, immediate data, solicited
+    /// flag and payload.
     fn message() -> impl Strategy<Value = (u32, Form, Option<[u8; 4]>, bool, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
         (

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The shared memory of a link. It contains, for each direction, a ring of messages, a sleep word, and lanes.
+//! The shared memory of a link. It contains, for each direction, a ring of messages, a sleep word,
+//! and lanes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,14 +11,17 @@ use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
 
-/// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in one direction.
+/// Number of slots (cache lines) of a ring, which is the maximum number of messages in flight in
+/// one direction.
 const SLOTS: usize = 2048;
 
-/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do not fit into a slot.
+/// Number of chunks (cache lines of payload) of a ring, 512 KiB in all. They hold payloads that do
+/// not fit into a slot.
 const CHUNKS: usize = 8192;
 
-/// Number of lanes of each process: shared words that record a copy as in progress, see [`epoch`](crate::epoch). As
-/// many threads can copy at the same time without waiting for each other.
+/// Number of lanes of each process: shared words that record a copy as in progress, see
+/// [`epoch`](crate::epoch). As many threads can copy at the same time without waiting for each
+/// other.
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file.
@@ -40,11 +44,11 @@ pub(super) struct Side {
     pub(super) own_sleep: MappedValue<Line>,
     /// Word that identifies the sleeping thread of the peer, which this process wakes.
     pub(super) peer_sleep: MappedValue<Line>,
-    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which this process records its copies from and to the
-    /// peer's memory.
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which this process records its copies
+    /// from and to the peer's memory.
     pub(super) own_lanes: MappedArray<Line>,
-    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records its copies from and to this
-    /// process's memory.
+    /// Lanes: shared words (see [`epoch`](crate::epoch)) in which the peer records its copies from
+    /// and to this process's memory.
     pub(super) peer_lanes: MappedArray<Line>,
 }
 
@@ -59,7 +63,8 @@ pub(super) enum Role {
 
 /// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
 const SLEEP: usize = size_of::<Marks>();
-/// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are recorded).
+/// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are
+/// recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
 /// Byte offset, in the memory of one direction, of the slots of the ring.
 const SLOT: usize = LANE + LANES * size_of::<Line>();
@@ -71,27 +76,28 @@ const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(
 /// Length in bytes of the memory that two linked processes share.
 pub(super) const LENGTH: usize = 2 * DIRECTION;
 
-/// Creates the memory that two processes will share. Returns its file, and its mapping for the process that creates the
-/// memory.
+/// Creates the memory that two processes will share. Returns its file, and its mapping for the
+/// process that creates the memory.
 pub(super) fn create() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, Side::of(map, Role::Creator)?))
 }
 
-/// Maps memory that a peer process has created to share it with this process. Returns its mapping for this process.
+/// Maps memory that a peer process has created to share it with this process. Returns its mapping
+/// for this process.
 pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Side> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
     Side::of(map, Role::Taker)
 }
 
-/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset `at` of the shared
-/// memory.
+/// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset
+/// `at` of the shared memory.
 fn slots(map: &Arc<Map>, at: usize) -> Option<MappedArray<Slot>> {
     MappedArray::of(map, at + SLOT, SLOTS)
 }
 
-/// Returns the parts of the memory for one direction, which begins at byte offset `at`: the ring, the sleep word of the
-/// receiver, and the lanes of the sender.
+/// Returns the parts of the memory for one direction, which begins at byte offset `at`: the ring,
+/// the sleep word of the receiver, and the lanes of the sender.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, MappedArray<Line>)> {
     let ring = Memory {
         slots: slots(map, at)?,

@@ -1,8 +1,9 @@
-//! Mappings of memory that other processes have mapped, too. Only this module creates and accesses such mappings.
+//! Mappings of memory that other processes have mapped, too. Only this module creates and accesses
+//! such mappings.
 //!
-//! Other processes may write to the memory at any time, and may end at any time. So no references to it exist except to
-//! atomics, and its contents are not trusted. An access never faults: each file is in memory, is at least as long as
-//! its mapping, and is sealed against shrinking.
+//! Other processes may write to the memory at any time, and may end at any time. So no references
+//! to it exist except to atomics, and its contents are not trusted. An access never faults: each
+//! file is in memory, is at least as long as its mapping, and is sealed against shrinking.
 
 use std::io;
 use std::marker::PhantomData;
@@ -51,8 +52,8 @@ pub(super) enum Rights {
     Write,
 }
 
-/// A mapping of a range of an in-memory file. Dropping this value unmaps the range. Children of `fork` do not inherit
-/// the mapping.
+/// A mapping of a range of an in-memory file. Dropping this value unmaps the range. Children of
+/// `fork` do not inherit the mapping.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<c_void>,
@@ -65,12 +66,12 @@ unsafe impl Send for Map {}
 // SAFETY: a `Map` owns its mapping, and the bytes are only accessed atomically.
 unsafe impl Sync for Map {}
 
-/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for writing. If `keeps` is
-/// set, other processes cannot map the file for writing.
+/// Creates an in-memory file with the name `name` and a fixed length in bytes, and maps it for
+/// writing. If `keeps` is set, other processes cannot map the file for writing.
 ///
 /// # Errors
-/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel would end the process by
-/// a signal.
+/// `EFBIG` if the length exceeds the process's file size limit. Without this check, the kernel
+/// would end the process by a signal.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -85,18 +86,19 @@ pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Desc
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     let map = Map::of(file.as_fd(), 0..length as u64, Rights::Write)?;
     if keeps {
-        // Kernels before 5.1 do not support this seal; peers could then write to memory that they should only read.
+        // Kernels before 5.1 do not support this seal; peers could then write to memory that they
+        // should only read.
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE);
     }
     rustix::fs::fcntl_add_seals(&file, SealFlags::SEAL)?;
     Ok((file, map))
 }
 
-/// Checks that the bytes `range` of `file` can be mapped and then accessed without a fault, even if other processes
-/// change or close the file.
+/// Checks that the bytes `range` of `file` can be mapped and then accessed without a fault, even if
+/// other processes change or close the file.
 pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files. In other file systems,
-    /// a page may be unavailable when it is first accessed.
+    /// `TMPFS_MAGIC` of `linux/magic.h`, the type of the file system that holds in-memory files. In
+    /// other file systems, a page may be unavailable when it is first accessed.
     const TMPFS: i128 = 0x0102_1994;
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if i128::from(rustix::fs::fstatfs(file)?.f_type) != TMPFS {
@@ -114,7 +116,8 @@ pub(super) fn check(file: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> 
 }
 
 impl Map {
-    /// Maps the bytes `range` of `file`. The start of the range must be a multiple of the page size.
+    /// Maps the bytes `range` of `file`. The start of the range must be a multiple of the page
+    /// size.
     pub(super) fn of(file: BorrowedFd<'_>, range: Range<u64>, rights: Rights) -> io::Result<Self> {
         check(file, &range)?;
         let too_large = |_| io::Error::from_raw_os_error(libc::ENOMEM);
@@ -126,9 +129,11 @@ impl Map {
         };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let file = file.as_raw_fd();
-        // While this guard exists, no child is forked: a child must not inherit the mapping between the two system calls.
+        // While this guard exists, no child is forked: a child must not inherit the mapping between
+        // the two system calls.
         let _opening = Opening::begin();
-        // SAFETY: this creates a mapping at an address that the kernel chooses, and so changes no existing mapping.
+        // SAFETY: this creates a mapping at an address that the kernel chooses, and so changes no
+        // existing mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, file, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -151,30 +156,33 @@ impl Map {
         self.length
     }
 
-    /// Copies bytes of the mapping from `offset` on to `out`. Returns `None` if the range is not inside the mapping.
+    /// Copies bytes of the mapping from `offset` on to `out`. Returns `None` if the range is not
+    /// inside the mapping.
     #[cfg(test)]
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
-        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay accessible.
+        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay
+        // accessible.
         unsafe { copy::read(address, out) }.ok()
     }
 
-    /// Copies `data` to the mapping from `offset` on, in ascending order, so that the last bytes are written last.
-    /// Returns `None` if the range is not inside the mapping or the mapping is read-only.
+    /// Copies `data` to the mapping from `offset` on, in ascending order, so that the last bytes
+    /// are written last. Returns `None` if the range is not inside the mapping or the mapping is
+    /// read-only.
     #[cfg(test)]
     pub(super) fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
         let address = self.locate(offset, data.len())?;
         if self.rights != Rights::Write {
             return None;
         }
-        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay accessible, and the mapping is
-        // writable.
+        // SAFETY: `locate` has checked the range. `Map::of` has checked that the bytes stay
+        // accessible, and the mapping is writable.
         unsafe { copy::write(address, data) }.ok()
     }
 
-    /// Copies the memory ranges `pieces` of this process, one after the other, to the mapping from `offset` on, in
-    /// ascending order. Returns `None` if the bytes do not fit into the mapping, if the mapping is read-only, or if a
-    /// byte could not be copied.
+    /// Copies the memory ranges `pieces` of this process, one after the other, to the mapping from
+    /// `offset` on, in ascending order. Returns `None` if the bytes do not fit into the mapping, if
+    /// the mapping is read-only, or if a byte could not be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -183,16 +191,17 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the creator of the piece guarantees that it may be read. `locate` has checked the range of the mapping,
-            // whose bytes stay accessible, and the mapping is writable.
+            // SAFETY: the creator of the piece guarantees that it may be read. `locate` has checked
+            // the range of the mapping, whose bytes stay accessible, and the mapping is writable.
             unsafe { copy::copy(piece.address(), address, piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())
     }
 
-    /// Copies bytes of the mapping from `offset` on to the memory ranges `pieces` of this process. Returns `None` if
-    /// not all bytes are inside the mapping, if a memory range is not writable, or if a byte could not be copied.
+    /// Copies bytes of the mapping from `offset` on to the memory ranges `pieces` of this process.
+    /// Returns `None` if not all bytes are inside the mapping, if a memory range is not writable,
+    /// or if a byte could not be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -201,16 +210,16 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the creator of the piece guarantees that it may be written. `locate` has checked the range of the
-            // mapping, whose bytes stay accessible.
+            // SAFETY: the creator of the piece guarantees that it may be written. `locate` has
+            // checked the range of the mapping, whose bytes stay accessible.
             unsafe { copy::copy(address, piece.address(), piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())
     }
 
-    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if they are not inside the mapping or not aligned,
-    /// or if the mapping is read-only.
+    /// Returns the eight bytes at `offset` as an atomic. Returns `None` if they are not inside the
+    /// mapping or not aligned, or if the mapping is read-only.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let address = self.locate(offset, size_of::<u64>())?;
@@ -218,12 +227,13 @@ impl Map {
         if self.rights != Rights::Write || !pointer.is_aligned() {
             return None;
         }
-        // SAFETY: the word is inside the mapping and aligned, and all accesses to the mapping are atomic. The reference borrows
-        // `self`.
+        // SAFETY: the word is inside the mapping and aligned, and all accesses to the mapping are
+        // atomic. The reference borrows `self`.
         Some(unsafe { AtomicU64::from_ptr(pointer) })
     }
 
-    /// Returns the address of the `length` bytes at `offset` of the mapping, or `None` if they are not inside the mapping.
+    /// Returns the address of the `length` bytes at `offset` of the mapping, or `None` if they are
+    /// not inside the mapping.
     #[inline]
     fn locate(&self, offset: usize, length: usize) -> Option<usize> {
         let end = offset.checked_add(length)?;
@@ -233,7 +243,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in `MappedArray`, hold an `Arc` of it.
+        // SAFETY: this `Map` owns the mapping. All references to its bytes borrow the `Map` or, in
+        // `MappedArray`, hold an `Arc` of it.
         unsafe { libc::munmap(self.start.as_ptr(), self.length) };
     }
 }
@@ -253,8 +264,9 @@ unsafe impl<T: Plain> Send for MappedArray<T> {}
 unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
 impl<T: Plain> MappedArray<T> {
-    /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are not inside the mapping or not
-    /// aligned. Values of a read-only mapping must only be loaded: a store would fault.
+    /// Returns the array of `count` values at byte `offset` of the mapping, or `None` if they are
+    /// not inside the mapping or not aligned. Values of a read-only mapping must only be loaded: a
+    /// store would fault.
     pub(super) fn of(map: &Arc<Map>, offset: usize, count: usize) -> Option<Self> {
         let length = count.checked_mul(size_of::<T>())?;
         let start = ptr::with_exposed_provenance_mut::<T>(map.locate(offset, length)?);
@@ -271,8 +283,8 @@ impl<T> Deref for MappedArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `of` has checked that the values are inside the mapping and aligned. `_map` keeps the mapping. `T: Plain`
-        // consists of atomics, for which any bytes are valid.
+        // SAFETY: `of` has checked that the values are inside the mapping and aligned. `_map` keeps
+        // the mapping. `T: Plain` consists of atomics, for which any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
@@ -282,8 +294,8 @@ impl<T> Deref for MappedArray<T> {
 pub(super) struct MappedValue<T>(MappedArray<T>);
 
 impl<T: Plain> MappedValue<T> {
-    /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping or not aligned. A value of
-    /// a read-only mapping must only be loaded.
+    /// Returns the value at byte `offset` of the mapping, or `None` if it is not inside the mapping
+    /// or not aligned. A value of a read-only mapping must only be loaded.
     pub(super) fn of(map: &Arc<Map>, offset: usize) -> Option<Self> {
         MappedArray::of(map, offset, 1).map(Self)
     }

@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
 //! Unix sockets by which processes of a host find each other.
 //!
-//! A process listens on an abstract Unix name for each address of its UDP sockets. An abstract name is not a file: the name
-//! disappears when the process ends, and belongs to the network namespace, as the address does.
+//! A process listens on an abstract Unix name for each address of its UDP sockets. An abstract name
+//! is not a file: the name disappears when the process ends, and belongs to the network namespace,
+//! as the address does.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +20,8 @@ use rustix::net::{
 use super::admission::{HANDSHAKE_TIMEOUT, MAX_PENDING_HANDSHAKES};
 use crate::descriptor::Descriptor;
 
-/// Creates a Unix socket that listens on the abstract name for `address`, an address of this process.
+/// Creates a Unix socket that listens on the abstract name for `address`, an address of this
+/// process.
 pub(super) fn listen_at(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &name(address)?)?;
@@ -36,9 +38,9 @@ pub(super) fn accept(listener: &Descriptor) -> io::Result<Option<Descriptor>> {
     }
 }
 
-/// Connects to the process that has the socket address `address`. If the kernel's queue of connections to that process
-/// is full, waits for at most [`HANDSHAKE_TIMEOUT`]; the kernel serves waiting processes in the order of their
-/// requests.
+/// Connects to the process that has the socket address `address`. If the kernel's queue of
+/// connections to that process is full, waits for at most [`HANDSHAKE_TIMEOUT`]; the kernel serves
+/// waiting processes in the order of their requests.
 pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     let socket = socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(HANDSHAKE_TIMEOUT))?;
@@ -46,8 +48,8 @@ pub(super) fn connect_to(address: SocketAddr) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Waits until a message can be received from the socket, or until `deadline`. Returns whether a message can be
-/// received.
+/// Waits until a message can be received from the socket, or until `deadline`. Returns whether a
+/// message can be received.
 pub(super) fn wait_until_readable(socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

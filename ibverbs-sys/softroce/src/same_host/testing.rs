@@ -1,5 +1,5 @@
-//! Two simulated processes of a host within one process, for tests and fuzz targets: their directories of peers, and
-//! both sides of a link (shared memory) between them.
+//! Two simulated processes of a host within one process, for tests and fuzz targets: their
+//! directories of peers, and both sides of a link (shared memory) between them.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -22,8 +22,8 @@ use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
 
-/// Returns the identity and resources that a simulated process with the address `address` passes to peers in a
-/// handshake.
+/// Returns the identity and resources that a simulated process with the address `address` passes to
+/// peers in a handshake.
 pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -43,8 +43,8 @@ pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
     })
 }
 
-/// Creates a link (shared memory of two processes). Returns its two sides, and the file of its memory. The first side
-/// has created the memory.
+/// Creates a link (shared memory of two processes). Returns its two sides, and the file of its
+/// memory. The first side has created the memory.
 pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
     let (first, second) = connection()?;
@@ -56,8 +56,8 @@ pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
     Ok((here, there, file))
 }
 
-/// Returns a link (shared memory) to a simulated process with the process ID `number`, the tables `tables` and the
-/// arena `arena`, and that process's side of the connection.
+/// Returns a link (shared memory) to a simulated process with the process ID `number`, the tables
+/// `tables` and the arena `arena`, and that process's side of the connection.
 pub(super) fn link_to(
     tables: &Descriptor,
     arena: Descriptor,

@@ -1,4 +1,5 @@
-//! Tests of a link (shared memory of two processes) that ends because the peer violates the protocol.
+//! Tests of a link (shared memory of two processes) that ends because the peer violates the
+//! protocol.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -23,7 +24,8 @@ use crate::transfer::{Form, MAX_CHUNKS_PART, NotSent, PartFlags, RingMessage, Sh
 /// Maximum time to wait for each step of a test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tag and words of a ring message (short message without packet headers) that the receiver cannot decode.
+/// Tag and words of a ring message (short message without packet headers) that the receiver cannot
+/// decode.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -46,8 +48,8 @@ fn received(link: &Link) -> Vec<String> {
     texts
 }
 
-/// Returns a ring message (short message without packet headers) that announces `length` bytes of payload in chunks of
-/// the ring.
+/// Returns a ring message (short message without packet headers) that announces `length` bytes of
+/// payload in chunks of the ring.
 fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
     *payload = length.to_ne_bytes();
     RingMessage {
@@ -138,8 +140,8 @@ fn messages_before_an_invalid_message_are_received_and_later_ones_are_not() {
     assert!(!there.check(), "the peer is told");
 }
 
-/// Checks that if the peer claims to have read messages that were never sent, the messages that it sent before are
-/// received, and no later ones.
+/// Checks that if the peer claims to have read messages that were never sent, the messages that it
+/// sent before are received, and no later ones.
 #[test]
 fn only_messages_before_an_impossible_count_are_received() {
     let (here, there, file) = testing::links().unwrap();
@@ -155,7 +157,8 @@ fn only_messages_before_an_impossible_count_are_received() {
     assert!(!there.check(), "the peer is told");
 }
 
-/// Checks that a message is not received if the peer withdraws the message after the link has ended, and sends it again.
+/// Checks that a message is not received if the peer withdraws the message after the link has
+/// ended, and sends it again.
 #[test]
 fn a_message_that_is_withdrawn_and_sent_again_is_not_received() {
     let (here, there, file) = testing::links().unwrap();
@@ -189,7 +192,8 @@ fn a_message_that_is_withdrawn_and_sent_again_is_not_received() {
     assert!(!here.may_have_messages());
 }
 
-/// Checks that a peer that publishes only slots without a message does not keep the receiving thread from other work.
+/// Checks that a peer that publishes only slots without a message does not keep the receiving
+/// thread from other work.
 #[test]
 fn slots_without_a_message_do_not_block_the_receiving_thread() {
     let (here, there, _) = testing::links().unwrap();
@@ -217,8 +221,8 @@ struct ProcessPair {
 }
 
 impl ProcessPair {
-    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be different for each
-    /// test.
+    /// Creates two simulated processes. `number` becomes a part of their addresses, and must be
+    /// different for each test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -254,7 +258,8 @@ impl ProcessPair {
         }
     }
 
-    /// Returns both sides of a link between the two processes. The first process begins the handshake.
+    /// Returns both sides of a link between the two processes. The first process begins the
+    /// handshake.
     fn links(&self) -> [Arc<Link>; 2] {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
@@ -311,8 +316,8 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// Checks that after a link has failed, a process does not reuse its memory while a peer that has not noticed the
-/// failure may copy from it.
+/// Checks that after a link has failed, a process does not reuse its memory while a peer that has
+/// not noticed the failure may copy from it.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
     let host = ProcessPair::new(2);

@@ -1,17 +1,19 @@
 #![forbid(unsafe_code)]
 //! Wakeups of sleeping peers: a peer is woken only while it sleeps, and only one of its threads.
 //!
-//! A thread that is about to sleep stores its identity in a word that its process shares with one peer, and then checks
-//! once more for work. A peer that has sent a message loads the word afterwards, and wakes the thread only if the word
-//! names one. The first thread of the peer that does so clears the word, so that the others do not wake the process
-//! again.
+//! A thread that is about to sleep stores its identity in a word that its process shares with one
+//! peer, and then checks once more for work. A peer that has sent a message loads the word
+//! afterwards, and wakes the thread only if the word names one. The first thread of the peer that
+//! does so clears the word, so that the others do not wake the process again.
 //!
-//! Usually the engine (background thread) is the thread that sleeps. While a thread of the program waits for an event
-//! of a completion channel, the word names that thread instead of the engine: a wakeup that goes through the engine
-//! would take twice as long. When the thread has its event, the word names the engine again, which may still be asleep.
+//! Usually the engine (background thread) is the thread that sleeps. While a thread of the program
+//! waits for an event of a completion channel, the word names that thread instead of the engine: a
+//! wakeup that goes through the engine would take twice as long. When the thread has its event, the
+//! word names the engine again, which may still be asleep.
 //!
-//! Each pair of processes has its own words. If a peer ends after it has cleared a word and before it has woken the
-//! thread, no message of another peer is missed, and the engine is woken because the peer has ended.
+//! Each pair of processes has its own words. If a peer ends after it has cleared a word and before
+//! it has woken the thread, no message of another peer is missed, and the engine is woken because
+//! the peer has ended.
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering, fence};
 
@@ -44,8 +46,9 @@ impl Sleeper {
 }
 
 impl SleepWord<'_> {
-    /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check for work. If the word
-    /// contains a thread that waits at a channel, the engine (background thread) does not replace it.
+    /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check
+    /// for work. If the word contains a thread that waits at a channel, the engine (background
+    /// thread) does not replace it.
     pub(super) fn declare(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
@@ -60,25 +63,28 @@ impl SleepWord<'_> {
     /// Clears the word if it still contains the thread `sleeper`, which is awake again.
     pub(super) fn end(self, sleeper: Sleeper) {
         let (word, order) = (sleeper.word(), Ordering::Relaxed);
-        // The word is loaded first: usually the peer has woken the thread, and so has cleared the word.
+        // The word is loaded first: usually the peer has woken the thread, and so has cleared the
+        // word.
         if self.0.load(order) == word {
             let _ = self.0.compare_exchange(word, AWAKE, order, order);
         }
     }
 
-    /// Sets the shared word to "awake" if the word names a thread that waits at a completion channel.
+    /// Sets the shared word to "awake" if the word names a thread that waits at a completion
+    /// channel.
     pub(super) fn clear_channel(self) {
         let order = Ordering::Relaxed;
         let is_channel = |word| (word >= FIRST_CHANNEL).then_some(AWAKE);
         let _ = self.0.fetch_update(order, order, is_channel);
     }
 
-    /// Clears the word, and returns the thread of the peer that must be woken for messages that were sent before.
-    /// Returns `None` if no thread sleeps.
+    /// Clears the word, and returns the thread of the peer that must be woken for messages that
+    /// were sent before. Returns `None` if no thread sleeps.
     #[must_use]
     pub(super) fn take_sleeper(self) -> Option<Sleeper> {
         fence(Ordering::SeqCst);
-        // The word is loaded first: usually the peer is awake, and a load does not take the cache line away from it.
+        // The word is loaded first: usually the peer is awake, and a load does not take the cache
+        // line away from it.
         if self.0.load(Ordering::Relaxed) == AWAKE {
             return None;
         }
@@ -90,9 +96,9 @@ impl SleepWord<'_> {
     }
 }
 
-/// Record that the program has armed a completion queue with a non-blocking channel. The shared words then contain the
-/// channel's thread, although the thread may not wait. So the engine (background thread) checks for messages at
-/// intervals while the record is set.
+/// Record that the program has armed a completion queue with a non-blocking channel. The shared
+/// words then contain the channel's thread, although the thread may not wait. So the engine
+/// (background thread) checks for messages at intervals while the record is set.
 #[derive(Debug)]
 pub(super) struct Armed(AtomicU8);
 
@@ -104,8 +110,9 @@ const ARMED_BEFORE: u8 = 1;
 const ARMED: u8 = 2;
 
 impl Armed {
-    /// Records that a queue is armed. The caller must then store the channel in the shared words. If the result is
-    /// `true`, the caller must also wake the engine, which may be sleeping without a limit.
+    /// Records that a queue is armed. The caller must then store the channel in the shared words.
+    /// If the result is `true`, the caller must also wake the engine, which may be sleeping without
+    /// a limit.
     #[must_use]
     pub(super) fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == UNARMED
@@ -116,8 +123,9 @@ impl Armed {
         self.0.load(Ordering::SeqCst) != UNARMED
     }
 
-    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine (background thread)
-    /// must then remove the channel from the shared words, and store its own sleep in them before it sleeps.
+    /// Ends the present interval. Returns `true` if no queue was armed in the interval: the engine
+    /// (background thread) must then remove the channel from the shared words, and store its own
+    /// sleep in them before it sleeps.
     #[must_use]
     pub(super) fn end_interval(&self) -> bool {
         let next = |state: u8| state.checked_sub(1);
@@ -205,8 +213,8 @@ mod models {
     const ENGINE: Sleeper = Sleeper::Engine;
     const CHANNEL: Sleeper = Sleeper::Channel(0);
 
-    /// Checks that either the thread that goes to sleep finds the work, or the thread that has added the work finds
-    /// that the other one sleeps.
+    /// Checks that either the thread that goes to sleep finds the work, or the thread that has
+    /// added the work finds that the other one sleeps.
     #[test]
     fn no_message_is_missed_by_a_sleeping_thread() {
         for sleeper in [ENGINE, CHANNEL] {
@@ -227,7 +235,8 @@ mod models {
         }
     }
 
-    /// Checks that if two threads of the peer try to wake a sleeping thread at the same time, exactly one of them does.
+    /// Checks that if two threads of the peer try to wake a sleeping thread at the same time,
+    /// exactly one of them does.
     #[test]
     fn only_one_of_two_senders_wakes_the_thread() {
         loom::model(|| {
@@ -242,8 +251,9 @@ mod models {
         });
     }
 
-    /// Checks that no message is missed if a thread stops waiting at a channel while the engine (background thread)
-    /// falls asleep and a message arrives: one of the two threads finds the message, or the engine is woken.
+    /// Checks that no message is missed if a thread stops waiting at a channel while the engine
+    /// (background thread) falls asleep and a message arrives: one of the two threads finds the
+    /// message, or the engine is woken.
     #[test]
     fn no_message_is_missed_when_a_thread_leaves_the_channel() {
         let mut model = loom::model::Builder::new();
@@ -279,9 +289,9 @@ mod models {
             assert!(sees || engine_sees || woken == Some(ENGINE));
         });
     }
-    /// Checks that no message is missed if the program arms a queue while the engine (background thread) ends an
-    /// interval and a message arrives: a thread finds the message or is woken, or the engine looks at the end of its
-    /// next interval.
+    /// Checks that no message is missed if the program arms a queue while the engine (background
+    /// thread) ends an interval and a message arrives: a thread finds the message or is woken, or
+    /// the engine looks at the end of its next interval.
     #[test]
     fn no_message_is_left_behind_by_an_armed_channel() {
         for was_armed in [false, true] {

@@ -1,12 +1,13 @@
 #![forbid(unsafe_code)]
 //! The choice of the thread that peers wake when they have sent a message to this process.
 //!
-//! Usually peers wake the engine (background thread). Peers wake a thread of the program instead, which saves the wakeup by
-//! the engine:
+//! Usually peers wake the engine (background thread). Peers wake a thread of the program instead,
+//! which saves the wakeup by the engine:
 //! - while the thread [waits](Waiter) in a call for an event of a completion channel;
-//! - after the thread has armed a completion queue whose channel is non-blocking, as an event loop does ([`arm_channel`]). The
-//!   thread may be busy when a peer wakes it, or never wait for the channel. So the engine then looks for messages at
-//!   [intervals](CHECK_INTERVAL), until no queue was armed for one interval.
+//! - after the thread has armed a completion queue whose channel is non-blocking, as an event loop
+//!   does ([`arm_channel`]). The thread may be busy when a peer wakes it, or never wait for the
+//!   channel. So the engine then looks for messages at [intervals](CHECK_INTERVAL), until no queue
+//!   was armed for one interval.
 //!
 //! [`arm_channel`]: HostPeers::arm_channel
 
@@ -24,15 +25,15 @@ use crate::completion::WakeEventfd;
 pub(super) struct WakeTarget {
     /// Set while the engine sleeps.
     is_engine_asleep: AtomicBool,
-    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads wait, peers still
-    /// wake the first one.
+    /// Set while peers wake a thread that waits at a channel instead of the engine. If more threads
+    /// wait, peers still wake the first one.
     is_kept: AtomicBool,
     /// Set while peers wake a thread that may not be waiting.
     armed: Armed,
 }
 
-/// Interval at which the engine (background thread) checks for messages while peers wake a thread of the program that
-/// may not receive them.
+/// Interval at which the engine (background thread) checks for messages while peers wake a thread
+/// of the program that may not receive them.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A thread that waits at a completion channel, and that peer processes wake instead of the engine.
@@ -43,15 +44,15 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl HostPeers {
-    /// Records the engine (background thread) as asleep in the memory that is shared with each peer, so that peers wake
-    /// it. Returns `false` if the engine must not sleep, because messages can be received, or waiting messages can be
-    /// sent.
+    /// Records the engine (background thread) as asleep in the memory that is shared with each
+    /// peer, so that peers wake it. Returns `false` if the engine must not sleep, because messages
+    /// can be received, or waiting messages can be sent.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.wake_target
             .is_engine_asleep
             .store(true, Ordering::Relaxed);
-        // This fence pairs with the one in `leave`: a waiter that leaves sees the flag, or this thread sees the waiter's
-        // changes.
+        // This fence pairs with the one in `leave`: a waiter that leaves sees the flag, or this
+        // thread sees the waiter's changes.
         fence(Ordering::SeqCst);
         let Some(links) = self.links() else {
             return true;
@@ -70,9 +71,10 @@ impl HostPeers {
         }
     }
 
-    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd `wake_eventfd`, instead
-    /// of the engine, for its next message. Sends deferred wakeups of peers. Called when the program has armed a
-    /// completion queue of the channel, and before it polls the queue and waits.
+    /// Makes each peer wake the thread that waits for the non-blocking channel with the eventfd
+    /// `wake_eventfd`, instead of the engine, for its next message. Sends deferred wakeups of
+    /// peers. Called when the program has armed a completion queue of the channel, and before it
+    /// polls the queue and waits.
     pub(crate) fn arm_channel(&self, wake_eventfd: &WakeEventfd) {
         let Some(links) = self.links() else {
             return;
@@ -93,14 +95,15 @@ impl HostPeers {
         }
     }
 
-    /// Returns whether peers wake a thread of the program that may not receive their messages, so that the engine
-    /// (background thread) must check for messages at intervals of [`CHECK_INTERVAL`].
+    /// Returns whether peers wake a thread of the program that may not receive their messages, so
+    /// that the engine (background thread) must check for messages at intervals of
+    /// [`CHECK_INTERVAL`].
     pub(crate) fn is_channel_armed(&self) -> bool {
         self.wake_target.armed.is_set()
     }
 
-    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval, peers wake the engine
-    /// (background thread) again. Only the engine calls this function.
+    /// Ends an interval of [`CHECK_INTERVAL`]. If the program has armed no queue in the interval,
+    /// peers wake the engine (background thread) again. Only the engine calls this function.
     pub(crate) fn end_check(&self) {
         if self.wake_target.armed.end_interval() {
             for link in self.links().iter().flat_map(|links| links.iter()) {
@@ -109,8 +112,9 @@ impl HostPeers {
         }
     }
 
-    /// Makes peers wake the calling thread, by the eventfd of its completion channel. Returns `None` if peers already
-    /// wake another waiting thread, or if no memory is shared with other processes.
+    /// Makes peers wake the calling thread, by the eventfd of its completion channel. Returns
+    /// `None` if peers already wake another waiting thread, or if no memory is shared with other
+    /// processes.
     pub(crate) fn become_wake_target(&self, wake_eventfd: &WakeEventfd) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.wake_target.is_kept;
@@ -123,9 +127,9 @@ impl HostPeers {
 }
 
 impl Waiter<'_> {
-    /// Records this thread as asleep in the memory that is shared with each peer, so that peers wake it, and sends
-    /// deferred wakeups of peers. Returns `false` if this thread must not sleep, because messages can be received, or
-    /// waiting messages can be sent.
+    /// Records this thread as asleep in the memory that is shared with each peer, so that peers
+    /// wake it, and sends deferred wakeups of peers. Returns `false` if this thread must not sleep,
+    /// because messages can be received, or waiting messages can be sent.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         if let Some(links) = self.host_peers.links() {
             self.links = links;
@@ -144,14 +148,15 @@ impl Waiter<'_> {
         (self.links.iter()).for_each(|link| link.wake_up(self.sleeper));
     }
 
-    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true` if messages can be
-    /// received or waiting messages can be sent, and no thread was woken for them.
+    /// Makes peers wake the engine (background thread) again instead of this thread. Returns `true`
+    /// if messages can be received or waiting messages can be sent, and no thread was woken for
+    /// them.
     pub(crate) fn leave(self) -> bool {
         self.wake_up();
         let HostPeers { wake_target, .. } = self.host_peers;
         wake_target.is_kept.store(false, Ordering::Release);
-        // This fence pairs with the one in `HostPeers::fall_asleep`: each of the two threads first stores its own state, and
-        // then loads that of the other.
+        // This fence pairs with the one in `HostPeers::fall_asleep`: each of the two threads first
+        // stores its own state, and then loads that of the other.
         fence(Ordering::SeqCst);
         if wake_target.is_engine_asleep.load(Ordering::Relaxed) {
             (self.links.iter()).for_each(|link| link.fall_asleep(Sleeper::Engine));

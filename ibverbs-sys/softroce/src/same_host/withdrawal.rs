@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
 //! Withdrawals of memory windows that wait until copies by peer processes have ended.
 //!
-//! A work request that binds or invalidates a window cannot wait for copies by peers, because its queue pair is locked.
-//! So its withdrawal of the window is recorded here, and the request checks the progress again later. [`Accesses`]
-//! limits the time that this may take. The same limit applies to verbs, which block until the copies have ended.
+//! A work request that binds or invalidates a window cannot wait for copies by peers, because its
+//! queue pair is locked. So its withdrawal of the window is recorded here, and the request checks
+//! the progress again later. [`Accesses`] limits the time that this may take. The same limit
+//! applies to verbs, which block until the copies have ended.
 
 use parking_lot::Mutex;
 
@@ -17,15 +18,15 @@ pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
 #[derive(Debug)]
 struct Pending {
     slot: u32,
-    /// Version of the window's retracted record, as [`HostPeers::retract_region`] returned it. It changes when the
-    /// record is published again.
+    /// Version of the window's retracted record, as [`HostPeers::retract_region`] returned it. It
+    /// changes when the record is published again.
     retracted: u64,
     accesses: Accesses,
 }
 
 impl Withdrawals {
-    /// Begins or continues the withdrawal of the region or window in the record `slot` from peers. Returns the
-    /// progress.
+    /// Begins or continues the withdrawal of the region or window in the record `slot` from peers.
+    /// Returns the progress.
     pub(super) fn poll(&self, slot: u32, host_peers: &HostPeers) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = host_peers.retract_region(slot);
@@ -45,7 +46,8 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false` if there was none.
+    /// Removes the pending withdrawal of the region or window in the record `slot`. Returns `false`
+    /// if there was none.
     pub(super) fn remove(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

@@ -6,16 +6,17 @@ use super::content::difference;
 use super::memory::Memory;
 use super::random::Random;
 
-/// Number of guard bytes before and after each memory segment of a buffer. No request may write to the guard bytes.
+/// Number of guard bytes before and after each memory segment of a buffer. No request may write to
+/// the guard bytes.
 const GUARD_BYTES: usize = 16;
 
-/// Maximum number of bytes after a message that are checked for wrong writes, in a buffer that is longer than the
-/// message.
+/// Maximum number of bytes after a message that are checked for wrong writes, in a buffer that is
+/// longer than the message.
 const CHECKED_BYTES: usize = 64;
 
-/// Local memory of one request, in one or more segments. Each segment is in its own memory region, between guard bytes
-/// of zeros. The regions are registered only for this request, so an access after the end of the request fails because
-/// its key is invalid.
+/// Local memory of one request, in one or more segments. Each segment is in its own memory region,
+/// between guard bytes of zeros. The regions are registered only for this request, so an access
+/// after the end of the request fails because its key is invalid.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     segments: GatherList,
@@ -68,14 +69,14 @@ impl Buffer {
         &self.segments
     }
 
-    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the guard bytes are
-    /// still zero.
+    /// Checks that the buffer begins with `message`, and that the other bytes of the buffer and the
+    /// guard bytes are still zero.
     pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, true)
     }
 
-    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The other bytes of the
-    /// buffer may be those of a longer message that arrived incompletely.
+    /// Checks that the buffer begins with `message`, and that the guard bytes are still zero. The
+    /// other bytes of the buffer may be those of a longer message that arrived incompletely.
     pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
         self.check_with(memory, message, false)
     }

@@ -1,8 +1,8 @@
 use super::random::splitmix;
 
-/// Returns the group of eight bytes with the index `index` of the message with the ID `id`. All bytes of a message are
-/// derived from its ID, so every byte can be checked when it arrives, and bytes of another message or position are
-/// detected.
+/// Returns the group of eight bytes with the index `index` of the message with the ID `id`. All
+/// bytes of a message are derived from its ID, so every byte can be checked when it arrives, and
+/// bytes of another message or position are detected.
 fn word(id: u64, index: u64) -> [u8; 8] {
     let mut state = (id.wrapping_add(1) << 24) ^ index;
     splitmix(&mut state).to_le_bytes()

@@ -11,8 +11,8 @@ use super::scenario::Scenario;
 use super::shared_words::{Change, WORDS};
 
 impl Scenario<'_> {
-    /// Creates a random request of the requester with the index `r`, which has a reliable service. `id` is the ID of
-    /// the request.
+    /// Creates a random request of the requester with the index `r`, which has a reliable service.
+    /// `id` is the ID of the request.
     pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
         let requester = &mut self.requesters[r];
         let pair = requester.partner.is_some();
@@ -45,7 +45,8 @@ impl Scenario<'_> {
         let mut draft = Draft::new(Work::Send, operation, effect);
         let mut content = Content::Numbered;
         if let Some((buffer, bytes)) = self.last_read(r) {
-            // The message consists of bytes that an earlier read still fetches, so the request needs a fence.
+            // The message consists of bytes that an earlier read still fetches, so the request
+            // needs a fence.
             draft.fence = true;
             draft.length = bytes.len();
             draft.payload = Payload::Gathered(buffer.segments().clone());
@@ -60,8 +61,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and the bytes that the
-    /// buffer will contain. Returns `None` otherwise.
+    /// Returns, in some random cases, the buffer of the read that requester `r` posted last, and
+    /// the bytes that the buffer will contain. Returns `None` otherwise.
     fn last_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
         let requester = &mut self.requesters[r];
         let last = requester.posted.back()?;
@@ -83,7 +84,8 @@ impl Scenario<'_> {
         let Some(number) = requester.windows.iter().position(bound) else {
             return draft;
         };
-        // A read through the window may have to be repeated after a loss, so it must complete before the invalidation.
+        // A read through the window may have to be repeated after a loss, so it must complete
+        // before the invalidation.
         draft.fence |= requester.is_reading_anything();
         let window = &mut requester.windows[number];
         window.state = WindowState::Invalidating;
@@ -98,9 +100,9 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Returns a random location of `length` bytes in the target (memory of the peer) of requester `r`: its offset, its
-    /// remote address with the key of the region or of a memory window, and the index of the window, if a window is
-    /// used.
+    /// Returns a random location of `length` bytes in the target (memory of the peer) of requester
+    /// `r`: its offset, its remote address with the key of the region or of a memory window, and
+    /// the index of the window, if a window is used.
     fn random_location(
         &mut self,
         r: usize,
@@ -171,8 +173,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates an atomic operation on eight bytes of the target of requester `r` (memory of the peer that only this
-    /// requester changes).
+    /// Creates an atomic operation on eight bytes of the target of requester `r` (memory of the
+    /// peer that only this requester changes).
     fn draft_atomic(&mut self, r: usize) -> Draft {
         let (offset, remote, window) = self.random_location(r, 8, 8);
         let requester = &mut self.requesters[r];
@@ -243,8 +245,8 @@ impl Scenario<'_> {
         draft
     }
 
-    /// Creates a request that binds a memory window, which the peer's requester may then use. Returns `None` if no
-    /// window is free.
+    /// Creates a request that binds a memory window, which the peer's requester may then use.
+    /// Returns `None` if no window is free.
     fn draft_bind(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let random_key = self.requesters[r].random.range(0, 255) as u32;
@@ -273,8 +275,8 @@ impl Scenario<'_> {
         Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
     }
 
-    /// Creates a local invalidate of a memory window that no outstanding request of the peer's requester uses. Returns
-    /// `None` if there is no such window.
+    /// Creates a local invalidate of a memory window that no outstanding request of the peer's
+    /// requester uses. Returns `None` if there is no such window.
     fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
         let partner = self.requesters[r].partner?;
         let requester = &mut self.requesters[partner];
@@ -288,7 +290,8 @@ impl Scenario<'_> {
         Some(Draft::new(Work::LocalInvalidate, operation, effect))
     }
 
-    /// Creates a random send or write of an unreliable connection. The network may lose its packets.
+    /// Creates a random send or write of an unreliable connection. The network may lose its
+    /// packets.
     pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
         let random = &mut self.requesters[r].random;
         let with_immediate = random.percent(40);

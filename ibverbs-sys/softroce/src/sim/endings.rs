@@ -18,8 +18,8 @@ const NO_KEY: u32 = 0xdead_be00;
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Scenario<'_> {
-    /// Posts the request of requester `r` that must fail, if the schedule defines such a request. All other requests of
-    /// the requester must have been posted before.
+    /// Posts the request of requester `r` that must fail, if the schedule defines such a request.
+    /// All other requests of the requester must have been posted before.
     pub(super) fn post_failing_request(&mut self, r: usize) {
         let requester = &mut self.requesters[r];
         let connection = requester.connection;
@@ -140,7 +140,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which posts other receives.
+    /// Discards the receives that the peer of requester `r` has posted, and calls `post`, which
+    /// posts other receives.
     fn replace_receives(&mut self, r: usize, post: impl FnOnce(&mut Self, usize)) {
         let Some(partner) = self.requesters[r].partner else {
             return;
@@ -177,7 +178,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Creates a request that names the peer's memory by `remote`, and that must fail with one of `statuses`.
+    /// Creates a request that names the peer's memory by `remote`, and that must fail with one of
+    /// `statuses`.
     fn draft_remote(
         &mut self,
         r: usize,

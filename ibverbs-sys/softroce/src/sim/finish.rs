@@ -9,8 +9,9 @@ use super::schedule::{Ending, Kind};
 use super::target_memory::PossibleWrite;
 
 impl Scenario<'_> {
-    /// Checks the state after a run, when no events are left: the requesters with the indices `requesters` must have
-    /// completed all their requests, and all memory must have the expected content.
+    /// Checks the state after a run, when no events are left: the requesters with the indices
+    /// `requesters` must have completed all their requests, and all memory must have the expected
+    /// content.
     pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
         for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
@@ -74,7 +75,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the peer of requester `r` has raised an event if the requester's last request was invalid.
+    /// Checks that the peer of requester `r` has raised an event if the requester's last request
+    /// was invalid.
     fn check_events(&self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let ending = self.schedule.connections[requester.connection].ending;
@@ -128,8 +130,8 @@ impl Scenario<'_> {
         checked.map_err(|why| format!("what qp {number:#x} wrote: {why}"))
     }
 
-    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request that is posted in
-    /// this state, are flushed once and in order.
+    /// Moves every queue pair to the error state. Checks that each remaining receive, and a request
+    /// that is posted in this state, are flushed once and in order.
     fn flush_all(&mut self) -> Result<(), String> {
         for requester in &mut self.requesters {
             self.broken[requester.connection] = true;

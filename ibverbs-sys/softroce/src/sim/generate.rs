@@ -75,12 +75,13 @@ impl Scenario<'_> {
         }
     }
 
-    /// Posts the prepared request `draft` with the ID `id`, and records the effect that the model must expect.
+    /// Posts the prepared request `draft` with the ID `id`, and records the effect that the model
+    /// must expect.
     pub(super) fn post(&mut self, r: usize, id: u64, draft: Draft) {
         let requester = &mut self.requesters[r];
         let connection = &self.schedule.connections[requester.connection];
-        // The request that fills the send queue must be signaled. Otherwise the model would not learn that there is
-        // room again.
+        // The request that fills the send queue must be signaled. Otherwise the model would not
+        // learn that there is room again.
         let fills = requester.posted.len() + 1 >= connection.depth;
         let signaled = connection.signal_all || requester.random.percent(60) || fills;
         let solicited = requester.random.percent(20);
@@ -143,7 +144,8 @@ impl Scenario<'_> {
             _ => random.range(0, largest),
         };
         let length = length.min(largest);
-        // Large messages make up most of the packets of a schedule, so the budget of the requester limits them.
+        // Large messages make up most of the packets of a schedule, so the budget of the requester
+        // limits them.
         if length > requester.budget {
             return random.range(0, largest.min(4096)) as usize;
         }
@@ -153,8 +155,8 @@ impl Scenario<'_> {
         length as usize
     }
 
-    /// Sets the data of the request `draft` to `length` bytes of the message with the ID `id`, inline or in registered
-    /// memory.
+    /// Sets the data of the request `draft` to `length` bytes of the message with the ID `id`,
+    /// inline or in registered memory.
     pub(super) fn set_message(&mut self, r: usize, draft: &mut Draft, id: u64, length: usize) {
         let requester = &mut self.requesters[r];
         let message = content::message(id, length);
@@ -169,7 +171,8 @@ impl Scenario<'_> {
         draft.buffer = Some(Rc::new(buffer));
     }
 
-    /// Sets the memory of the request `draft` to registered memory for a response of `length` bytes.
+    /// Sets the memory of the request `draft` to registered memory for a response of `length`
+    /// bytes.
     pub(super) fn set_response_memory(&mut self, r: usize, draft: &mut Draft, length: usize) {
         let requester = &mut self.requesters[r];
         let memory = self.world.memory(requester.place.node);

@@ -39,8 +39,9 @@ struct Row {
     backlog: u64,
 }
 
-/// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values depend only on the
-/// transport, so the table changes if a change of the transport improves or worsens the recovery from losses.
+/// Returns a table of the goodput at different loss rates, in Mbit/s of virtual time. The values
+/// depend only on the transport, so the table changes if a change of the transport improves or
+/// worsens the recovery from losses.
 pub fn goodput_table() -> String {
     let mut table = String::from(
         "Goodput in Mbit/s of one reliable connection: 10 Gbit/s, 5 us each way, a window of 128\n\
@@ -90,7 +91,8 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Returns the goodput of the messages of `row` in Mbit/s at the loss rate `loss`, or "failed" if a message failed.
+/// Returns the goodput of the messages of `row` in Mbit/s at the loss rate `loss`, or "failed" if a
+/// message failed.
 fn megabits(row: &Row, loss: u32) -> String {
     let mut time = Duration::ZERO;
     for seed in 0..SEEDS {
@@ -178,7 +180,8 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// Sends all messages. Returns the virtual time until all are complete, or `None` if a message fails.
+    /// Sends all messages. Returns the virtual time until all are complete, or `None` if a message
+    /// fails.
     fn run(mut self) -> Option<Duration> {
         for _ in 0..DEPTH {
             self.post_receive();

@@ -21,7 +21,8 @@ pub(crate) struct View<'a> {
     pub(crate) own: &'a mut ReceiveQueue,
     /// Shared receive queues of the node, by number.
     pub(crate) shared: &'a mut [ReceiveQueue],
-    /// Number of the shared receive queue from which the queue pair takes receives. `None` if it uses its own queue.
+    /// Number of the shared receive queue from which the queue pair takes receives. `None` if it
+    /// uses its own queue.
     pub(crate) from_shared: Option<usize>,
     pub(crate) notices: &'a mut Vec<Notice>,
     pub(crate) counters: &'a mut [u64; Counter::COUNT],
@@ -157,7 +158,8 @@ impl View<'_> {
 }
 
 /// Implementation for simulated nodes, which share no memory: whole short messages are sent as
-/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other messages as packets.
+/// [`RingMessage`](crate::transfer::RingMessage)s (messages without packet headers), and all other
+/// messages as packets.
 impl TransferHost for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
         match choose(&Work::of(request, upcoming), Peer::SameHost) {

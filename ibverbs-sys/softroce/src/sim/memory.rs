@@ -4,8 +4,8 @@ use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding}
 
 /// Memory of one simulated node: regions and windows, with checks of each access.
 ///
-/// A memory key consists of an index and a tag. When the index is reused, the tag changes, so that an old key is not
-/// valid.
+/// A memory key consists of an index and a tag. When the index is reused, the tag changes, so that
+/// an old key is not valid.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     table: RefCell<Table>,
@@ -44,8 +44,8 @@ struct Window {
     address: u64,
     length: u64,
     access: AccessFlags,
-    /// Number of the queue pair that bound the window. Peers may use the window only through this queue pair (type 2B, IBTA
-    /// 10.6.7.2.5).
+    /// Number of the queue pair that bound the window. Peers may use the window only through this
+    /// queue pair (type 2B, IBTA 10.6.7.2.5).
     queue_pair: u32,
 }
 
@@ -53,8 +53,8 @@ struct Window {
 const FIRST_INDEX: usize = 1;
 
 impl Memory {
-    /// Registers the memory `bytes`, whose first byte has the address `base`, with the rights `access`. Returns the key
-    /// of the region, which is both the local and the remote key.
+    /// Registers the memory `bytes`, whose first byte has the address `base`, with the rights
+    /// `access`. Returns the key of the region, which is both the local and the remote key.
     pub(crate) fn register(&self, bytes: Vec<u8>, base: u64, access: AccessFlags) -> u32 {
         let region = Region {
             base,
@@ -69,8 +69,8 @@ impl Memory {
         self.table.borrow_mut().insert(Kind::Window(None))
     }
 
-    /// Deregisters a region, or deallocates a window. Returns the bytes of the region, or no bytes if the key is not that
-    /// of a region.
+    /// Deregisters a region, or deallocates a window. Returns the bytes of the region, or no bytes
+    /// if the key is not that of a region.
     pub(crate) fn deregister(&self, key: u32) -> Vec<u8> {
         let mut table = self.table.borrow_mut();
         let Some(entry) = table.entry(key) else {
@@ -84,8 +84,8 @@ impl Memory {
         }
     }
 
-    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key is not that of a
-    /// region. Returns the result.
+    /// Calls `look` with the bytes of the region with the key `key`, or with no bytes if the key is
+    /// not that of a region. Returns the result.
     pub(crate) fn inspect<T>(&self, key: u32, look: impl FnOnce(&[u8]) -> T) -> T {
         match self.table.borrow_mut().entry(key) {
             Some(Entry {
@@ -102,8 +102,8 @@ impl Memory {
         matches!(table.entry(key), Some(entry) if matches!(entry.kind, Kind::Window(Some(_))))
     }
 
-    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte `offset` of the message on, to
-    /// `out`.
+    /// Copies bytes of the message that the scatter/gather list `list` describes, from byte
+    /// `offset` of the message on, to `out`.
     pub(crate) fn gather(
         &self,
         list: &[Segment],
@@ -125,7 +125,8 @@ impl Memory {
         }
     }
 
-    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the message on.
+    /// Copies `data` to the memory of the scatter/gather list `list`, from byte `offset` of the
+    /// message on.
     pub(crate) fn scatter(
         &self,
         list: &[Segment],
@@ -146,8 +147,9 @@ impl Memory {
         }
     }
 
-    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by `key` and `address`,
-    /// and returns the result. Fails if the peer lacks the rights `access` to these bytes.
+    /// Calls `work` with the `length` bytes that the peer of the queue pair `queue_pair` names by
+    /// `key` and `address`, and returns the result. Fails if the peer lacks the rights `access` to
+    /// these bytes.
     pub(crate) fn remote<T>(
         &self,
         queue_pair: u32,
@@ -180,7 +182,8 @@ impl Memory {
         bytes.map(work).ok_or(RemoteFault::Access)
     }
 
-    /// Binds a memory window, so that the peer of the queue pair with the number `queue_pair` may use it.
+    /// Binds a memory window, so that the peer of the queue pair with the number `queue_pair` may
+    /// use it.
     pub(crate) fn bind(&self, queue_pair: u32, binding: &WindowBinding) -> Result<(), LocalFault> {
         let mut table = self.table.borrow_mut();
         let end = binding.address.checked_add(binding.length);
@@ -207,8 +210,8 @@ impl Memory {
         }
     }
 
-    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that was bound through the queue pair
-    /// with the number `queue_pair`.
+    /// Unbinds a memory window. Returns `false` if `key` is not that of a window that was bound
+    /// through the queue pair with the number `queue_pair`.
     pub(crate) fn invalidate(&self, queue_pair: u32, key: u32) -> bool {
         match self.table.borrow_mut().entry(key).map(|e| &mut e.kind) {
             Some(Kind::Window(bound)) => bound
@@ -244,7 +247,8 @@ impl Table {
         }
     }
 
-    /// Returns `count` bytes of a segment, from byte `skip` on, if the local key grants the rights `access`.
+    /// Returns `count` bytes of a segment, from byte `skip` on, if the local key grants the rights
+    /// `access`.
     fn local(
         &mut self,
         segment: &Segment,
@@ -268,8 +272,8 @@ fn index(key: u32) -> usize {
     (key >> 8) as usize
 }
 
-/// Returns the memory ranges of `length` bytes of a message from byte `offset` on. Each is a segment, the number of
-/// bytes to skip in the segment, and the number of bytes to use.
+/// Returns the memory ranges of `length` bytes of a message from byte `offset` on. Each is a
+/// segment, the number of bytes to skip in the segment, and the number of bytes to use.
 fn pieces(
     list: &[Segment],
     offset: u32,

@@ -8,8 +8,8 @@ use super::schedule::{Ending, Kind};
 use super::world::{Happening, QpId};
 
 impl Scenario<'_> {
-    /// Checks a completion or an event of the queue pair at `place`, and updates the model. The completion or event
-    /// must be one that the model expects.
+    /// Checks a completion or an event of the queue pair at `place`, and updates the model. The
+    /// completion or event must be one that the model expects.
     pub(super) fn check_happening(&mut self, place: QpId, what: Happening) -> Result<(), String> {
         let number = self.world.queue_pair(place).number();
         match what {
@@ -92,7 +92,8 @@ impl Scenario<'_> {
     /// Checks that the first failed completion of requester `r` is one that the schedule allows.
     fn check_failure(&mut self, r: usize, completion: &Completion) -> Result<(), String> {
         let status = completion.status;
-        // All earlier requests succeeded. Their effects are checked before the requester counts as failed.
+        // All earlier requests succeeded. Their effects are checked before the requester counts as
+        // failed.
         while let Some(first) = self.requesters[r].posted.front() {
             if first.id == completion.id || first.signaled {
                 break;
@@ -139,10 +140,11 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Checks the time after which the retries of a connection were exhausted, on a network without faults until the
-    /// connection was cut. On such a network only timeouts consume retries. The second timeout without a response takes
-    /// the configured time, the third twice that time, and each later one four times that time, which is the maximum
-    /// (IBTA 9.7.6.1.3). The first timeout may have begun before the cut.
+    /// Checks the time after which the retries of a connection were exhausted, on a network without
+    /// faults until the connection was cut. On such a network only timeouts consume retries. The
+    /// second timeout without a response takes the configured time, the third twice that time, and
+    /// each later one four times that time, which is the maximum (IBTA 9.7.6.1.3). The first
+    /// timeout may have begun before the cut.
     fn check_retry_time(&self, connection: usize) -> Result<(), String> {
         let conditions = &self.schedule.conditions;
         let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
@@ -167,8 +169,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair has no outstanding
-    /// request.
+    /// Treats the remaining unsignaled requests of requester `r` as successful if its queue pair
+    /// has no outstanding request.
     pub(super) fn complete_unsignaled(&mut self, r: usize) -> Result<(), String> {
         let requester = &self.requesters[r];
         let queue_pair = self.world.queue_pair(requester.place);
@@ -191,7 +193,8 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Records that a request of requester `r` succeeded, and checks its effect on memory and on the peer.
+    /// Records that a request of requester `r` succeeded, and checks its effect on memory and on
+    /// the peer.
     pub(super) fn check_success(&mut self, r: usize, posted: Posted) -> Result<(), String> {
         self.outcome.completed += 1;
         let id = posted.id;
@@ -277,7 +280,8 @@ impl Scenario<'_> {
             Effect::Shared(change) => {
                 let mut eight = [0; 8];
                 if let Some(buffer) = buffer {
-                    // Each value is accepted here. After the run, the values must be consistent with each other.
+                    // Each value is accepted here. After the run, the values must be consistent
+                    // with each other.
                     let found = memory.gather(buffer.segments(), 0, &mut eight);
                     found.map_err(|fault| format!("{fault:?}"))?;
                 }

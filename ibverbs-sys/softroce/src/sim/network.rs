@@ -20,7 +20,8 @@ pub struct Conditions {
     pub latency: Duration,
     /// Maximum additional delay of a packet. It does not change the order of packets.
     pub jitter: Duration,
-    /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated packet.
+    /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated
+    /// packet.
     pub hold: Duration,
     /// Transmission rate of a node, in bits per second.
     pub bandwidth: u64,
@@ -63,7 +64,8 @@ pub enum Fate {
 pub(crate) enum Faults {
     /// Effects are drawn at random, with the given probabilities.
     Random(Conditions),
-    /// Effects are given for some packets, by the number of the packet. All other packets are delivered.
+    /// Effects are given for some packets, by the number of the packet. All other packets are
+    /// delivered.
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
@@ -112,8 +114,9 @@ impl Network {
         self.cut.push(queue_pair);
     }
 
-    /// Sends a packet of `bytes` bytes from the node `node` to the queue pair with the number `queue_pair`. Returns the
-    /// effect of the network, and the arrival time if the packet is not lost.
+    /// Sends a packet of `bytes` bytes from the node `node` to the queue pair with the number
+    /// `queue_pair`. Returns the effect of the network, and the arrival time if the packet is not
+    /// lost.
     pub(crate) fn send(
         &mut self,
         now: Time,
@@ -160,12 +163,13 @@ impl Network {
     }
 }
 
-/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, and inter-packet gap.
+/// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, and
+/// inter-packet gap.
 const ETHERNET_OVERHEAD: u64 = 38;
 
 fn chance(conditions: &Conditions, random: &mut Random) -> Fate {
-    // A single random number decides about all faults, so a packet has only one. A network without faults draws no other
-    // number here.
+    // A single random number decides about all faults, so a packet has only one. A network without
+    // faults draws no other number here.
     let mut number = random.range(0, 999_999) as u32;
     let mut is = |chance: u32| {
         let hit = number < chance;

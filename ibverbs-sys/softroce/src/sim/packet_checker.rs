@@ -4,18 +4,20 @@ use crate::proto::{Attributes, Sequence};
 use crate::transfer::RingMessage;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
-/// Checker of the packets that one queue pair sends, for rules whose violation would not affect a completion. The
-/// checker may consider packets acknowledged that are not, but never the reverse, so every violation that it reports is
-/// real.
+/// Checker of the packets that one queue pair sends, for rules whose violation would not affect a
+/// completion. The checker may consider packets acknowledged that are not, but never the reverse,
+/// so every violation that it reports is real.
 #[derive(Debug, Default)]
 pub(crate) struct PacketChecker {
     /// Outstanding requests, oldest first.
     under_way: VecDeque<UnderWay>,
     /// Sequence number after the highest one that was sent.
     next: Option<Sequence>,
-    /// Sequence number of a packet that this queue pair has requested by a NAK, and that has not arrived since.
+    /// Sequence number of a packet that this queue pair has requested by a NAK, and that has not
+    /// arrived since.
     missed: Option<Sequence>,
-    /// Set while the queue pair is in the state "send queue drained" and has reported that its send queue is drained.
+    /// Set while the queue pair is in the state "send queue drained" and has reported that its send
+    /// queue is drained.
     drained: bool,
 }
 
@@ -74,8 +76,8 @@ impl PacketChecker {
         self.check_request(sequence, span, is_read_or_atomic, attributes)
     }
 
-    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has sent. The error
-    /// describes the violated rule.
+    /// Checks a [`RingMessage`] (short message without packet headers) that the queue pair has
+    /// sent. The error describes the violated rule.
     pub(crate) fn sent_ring_message(
         &mut self,
         ring_message: &RingMessage<'_>,
@@ -87,7 +89,8 @@ impl PacketChecker {
         }
     }
 
-    /// Checks a request that the queue pair has sent, and that uses the `span` sequence numbers from `sequence` on.
+    /// Checks a request that the queue pair has sent, and that uses the `span` sequence numbers
+    /// from `sequence` on.
     fn check_request(
         &mut self,
         sequence: Sequence,
@@ -158,7 +161,8 @@ impl PacketChecker {
         self.record_response(sequence, refused);
     }
 
-    /// Records a [`RingMessage`] (short message without packet headers) that has arrived at the queue pair.
+    /// Records a [`RingMessage`] (short message without packet headers) that has arrived at the
+    /// queue pair.
     pub(crate) fn arrived_short(&mut self, ring_message: &RingMessage<'_>) {
         if let Some(message) = &ring_message.message {
             self.record_request(message.sequence);
@@ -175,8 +179,8 @@ impl PacketChecker {
         }
     }
 
-    /// Records a response of the peer to all requests up to `sequence`. `refused` is set if the peer refused the last
-    /// of them.
+    /// Records a response of the peer to all requests up to `sequence`. `refused` is set if the
+    /// peer refused the last of them.
     fn record_response(&mut self, sequence: Sequence, refused: bool) {
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;

@@ -1,5 +1,6 @@
-/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. The algorithm is implemented here
-/// instead of coming from a dependency, so that a seed gives the same schedule in every version.
+/// Random number generator with a seed: xoshiro256**, initialised by splitmix64. The algorithm is
+/// implemented here instead of coming from a dependency, so that a seed gives the same schedule in
+/// every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
@@ -15,8 +16,9 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// Creates the generator of the stream with the number `stream` of a seed. The streams of a seed are independent:
-    /// code that uses one stream can draw more numbers without changing the numbers of the others.
+    /// Creates the generator of the stream with the number `stream` of a seed. The streams of a
+    /// seed are independent: code that uses one stream can draw more numbers without changing the
+    /// numbers of the others.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = stream;
         let mut state = seed ^ splitmix(&mut start);
@@ -46,8 +48,8 @@ impl Random {
         if count == 0 {
             return self.bits();
         }
-        // The result is the high word of the product. Some results are more frequent than others by less than 2^-40 for all
-        // ranges used.
+        // The result is the high word of the product. Some results are more frequent than others by
+        // less than 2^-40 for all ranges used.
         low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
     }
 
@@ -71,8 +73,8 @@ impl Random {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Returns a random number from 0 to `high`. All lengths of its binary form are equally likely, so small numbers
-    /// are frequent.
+    /// Returns a random number from 0 to `high`. All lengths of its binary form are equally likely,
+    /// so small numbers are frequent.
     pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
         let bits = u64::from(64 - high.leading_zeros());
         let bound = 1u64.checked_shl(self.range(0, bits) as u32);

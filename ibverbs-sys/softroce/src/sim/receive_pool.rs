@@ -108,8 +108,8 @@ impl ReceivePool {
         }
     }
 
-    /// Removes the completed receive with the ID `id`, and returns its buffer. Returns `None` if its memory had no
-    /// valid key.
+    /// Removes the completed receive with the ID `id`, and returns its buffer. Returns `None` if
+    /// its memory had no valid key.
     pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
         let place = self.posted.iter().position(|(posted, _)| *posted == id);
         let place =

@@ -7,8 +7,8 @@ use super::schedule::Kind;
 use super::world::QpId;
 
 impl Scenario<'_> {
-    /// Checks the completion of a receive at the queue pair `place`: it must match the message that was sent. `srq` is
-    /// the shared receive queue of an XRC target.
+    /// Checks the completion of a receive at the queue pair `place`: it must match the message that
+    /// was sent. `srq` is the shared receive queue of an XRC target.
     pub(super) fn check_receive(
         &mut self,
         place: QpId,
@@ -53,8 +53,8 @@ impl Scenario<'_> {
             if state != State::Error {
                 return Err(format!("it is {state:?}"));
             }
-            // Of the receives in a shared queue, only one that a message has begun to fill is flushed. Other queue pairs may use
-            // the others.
+            // Of the receives in a shared queue, only one that a message has begun to fill is
+            // flushed. Other queue pairs may use the others.
             if let Some(role) = self.roles.get_mut(&place)
                 && (srq.is_some() || self.world.queue_pair(place).attributes().shared_receive)
             {
@@ -126,8 +126,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Checks that the bytes of a write with immediate data are in the target memory when the receiver gets the
-    /// completion.
+    /// Checks that the bytes of a write with immediate data are in the target memory when the
+    /// receiver gets the completion.
     fn check_immediate(&mut self, sender: usize, expected: &Expectation) -> Result<(), String> {
         let requester = &mut self.requesters[sender];
         let posted = requester.posted.iter().chain(&requester.undone);
@@ -160,7 +160,8 @@ impl Scenario<'_> {
         })
     }
 
-    /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver. Returns the GRH.
+    /// Checks that the GRH of a datagram contains the addresses of the sender and the receiver.
+    /// Returns the GRH.
     fn check_route(
         &self,
         place: QpId,

@@ -12,15 +12,16 @@ use super::shared_words::Change;
 use super::target_memory::TargetMemory;
 use super::world::QpId;
 
-/// State that the model keeps of one side of a connection as a requester: its posted requests, and the messages that
-/// its peer must still receive.
+/// State that the model keeps of one side of a connection as a requester: its posted requests, and
+/// the messages that its peer must still receive.
 #[derive(Debug)]
 pub(crate) struct Requester {
     pub(crate) place: QpId,
     pub(crate) connection: usize,
     /// Number of this side of the connection, 0 or 1.
     pub(crate) side: usize,
-    /// Index of the requester on the other side of the connection. `None` for an XRC target, which posts no requests.
+    /// Index of the requester on the other side of the connection. `None` for an XRC target, which
+    /// posts no requests.
     pub(crate) partner: Option<usize>,
     pub(crate) random: Random,
     /// Number of requests that this requester must still post.
@@ -30,8 +31,8 @@ pub(crate) struct Requester {
     /// Number of bytes that this requester may still send in large messages.
     pub(crate) budget: u64,
     pub(crate) posted: VecDeque<Posted>,
-    /// Requests of which the model cannot know whether they had an effect at the peer, because they failed or use an
-    /// unreliable service.
+    /// Requests of which the model cannot know whether they had an effect at the peer, because they
+    /// failed or use an unreliable service.
     pub(crate) undone: Vec<Posted>,
     pub(crate) target: TargetMemory,
     /// Memory windows through which this requester may access the target (its memory at the peer).
@@ -77,13 +78,14 @@ pub(crate) enum Effect {
         /// Set if the peer gets a completion, too.
         told: bool,
     },
-    /// The buffer of the request contains `bytes`, which were the bytes `range` of the target (memory at the peer).
+    /// The buffer of the request contains `bytes`, which were the bytes `range` of the target
+    /// (memory at the peer).
     Read {
         range: Range<usize>,
         bytes: Rc<[u8]>,
     },
-    /// Eight bytes of the target (memory at the peer) change from `was` to `becomes`, and the buffer of the request
-    /// contains `was`.
+    /// Eight bytes of the target (memory at the peer) change from `was` to `becomes`, and the
+    /// buffer of the request contains `was`.
     Atomic {
         offset: usize,
         was: u64,
@@ -123,8 +125,8 @@ impl Content {
 pub(crate) struct Expectation {
     pub(crate) id: u64,
     pub(crate) content: Content,
-    /// Set if the message is a send, whose bytes go to the memory of the receive. Otherwise the message is a write to the
-    /// target.
+    /// Set if the message is a send, whose bytes go to the memory of the receive. Otherwise the
+    /// message is a write to the target.
     pub(crate) is_send: bool,
     pub(crate) length: usize,
     pub(crate) immediate: Option<[u8; 4]>,
@@ -135,8 +137,8 @@ pub(crate) struct Expectation {
     pub(crate) fault: &'static [CompletionStatus],
 }
 
-/// A memory window that covers a range of a target (memory at the peer). The peer binds the window, and the requester
-/// uses its key.
+/// A memory window that covers a range of a target (memory at the peer). The peer binds the window,
+/// and the requester uses its key.
 #[derive(Debug)]
 pub(crate) struct PeerWindow {
     pub(crate) state: WindowState,
@@ -158,8 +160,8 @@ pub(crate) enum WindowState {
 }
 
 impl Requester {
-    /// Returns whether an outstanding read fetches bytes of the range `range` of the target (memory at the peer). If
-    /// so, a write to these bytes needs a fence.
+    /// Returns whether an outstanding read fetches bytes of the range `range` of the target (memory
+    /// at the peer). If so, a write to these bytes needs a fence.
     pub(crate) fn is_reading(&self, range: &Range<usize>) -> bool {
         self.posted.iter().any(|posted| match &posted.effect {
             Effect::Read { range: read, .. } => read.start < range.end && range.start < read.end,
@@ -173,8 +175,8 @@ impl Requester {
         self.posted.iter().any(is_read)
     }
 
-    /// Returns whether an outstanding write or atomic operation changes bytes of the range `range` of the target
-    /// (memory at the peer).
+    /// Returns whether an outstanding write or atomic operation changes bytes of the range `range`
+    /// of the target (memory at the peer).
     pub(crate) fn is_writing(&self, range: &Range<usize>) -> bool {
         let overlaps =
             |start: usize, length: usize| start < range.end && range.start < start + length;

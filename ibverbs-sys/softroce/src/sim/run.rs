@@ -71,8 +71,8 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Schedule {
-    /// Runs the schedule, and checks every byte and every completion. If `lines` is given, passes a trace of all
-    /// packets to it.
+    /// Runs the schedule, and checks every byte and every completion. If `lines` is given, passes a
+    /// trace of all packets to it.
     pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
         let run = AssertUnwindSafe(|| match lines {
             Some(lines) => {
@@ -95,8 +95,9 @@ impl Schedule {
     }
 }
 
-/// Runs the schedules of the `count` seeds from `first` on, in parallel on all processors. Returns the sum of the
-/// statistics, or the failure with the lowest seed. After a failure, no further run is started.
+/// Runs the schedules of the `count` seeds from `first` on, in parallel on all processors. Returns
+/// the sum of the statistics, or the failure with the lowest seed. After a failure, no further run
+/// is started.
 pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);

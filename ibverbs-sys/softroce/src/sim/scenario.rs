@@ -241,19 +241,20 @@ impl<'t> Scenario<'t> {
         Duration::from_nanos(self.random.magnitude(300_000))
     }
 
-    /// Posts a receive to the queue of the pool with the index `pool`, unless as many receives as the pool's depth are
-    /// posted.
+    /// Posts a receive to the queue of the pool with the index `pool`, unless as many receives as
+    /// the pool's depth are posted.
     pub(super) fn refill(&mut self, pool: usize) {
         let id = self.next_id();
         if let Queue::Own(place) = self.pools[pool].queue {
-            // A receive that is posted to a queue pair in the error state would be flushed at once, so none is posted.
+            // A receive that is posted to a queue pair in the error state would be flushed at once,
+            // so none is posted.
             self.pools[pool].stopped |= self.world.queue_pair(place).state() == State::Error;
         }
         self.pools[pool].refill(&mut self.world, id);
     }
 
-    /// Returns the number of the shared receive queue with the index `which` (of two) of the XRC target to which
-    /// requester `r` sends.
+    /// Returns the number of the shared receive queue with the index `which` (of two) of the XRC
+    /// target to which requester `r` sends.
     pub(super) fn xrc_queue(&self, r: usize, which: u32) -> u32 {
         let pools = self.xrc[&self.requesters[r].connection];
         match self.pools[pools[which as usize]].queue {
@@ -262,8 +263,8 @@ impl<'t> Scenario<'t> {
         }
     }
 
-    /// Returns the index of the pool that posts receives to the shared receive queue with the number `number` of a
-    /// node.
+    /// Returns the index of the pool that posts receives to the shared receive queue with the
+    /// number `number` of a node.
     pub(super) fn shared_pool(&self, node: usize, number: u32) -> Option<usize> {
         let number = number as usize;
         let queue = Queue::Shared { node, number };

@@ -6,15 +6,16 @@ use crate::proto::{Mtu, Sequence};
 use super::network::{Conditions, Fate};
 use super::random::Random;
 
-/// Complete definition of a run: the network, the connections, and the requests. The same schedule always gives the same run.
+/// Complete definition of a run: the network, the connections, and the requests. The same schedule
+/// always gives the same run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// Seed of the random choices that the other fields do not determine.
     pub seed: u64,
     /// Properties of the network.
     pub conditions: Conditions,
-    /// Effects of the network on single packets, by the number of the packet. If set, the network delivers all other
-    /// packets unchanged.
+    /// Effects of the network on single packets, by the number of the packet. If set, the network
+    /// delivers all other packets unchanged.
     pub script: Option<BTreeMap<u64, Fate>>,
     /// Set if requests may fail because the retry count is exhausted.
     pub harsh: bool,
@@ -24,10 +25,12 @@ pub struct Schedule {
     pub ipv6: bool,
     /// Time for which a node collects packets before it sends responses.
     pub batch: Duration,
-    /// Time for which the acknowledgement of a ring message (a short message without packet headers) is delayed, so
-    /// that the next message can include it. If `None`, queue pairs send only packets.
+    /// Time for which the acknowledgement of a ring message (a short message without packet
+    /// headers) is delayed, so that the next message can include it. If `None`, queue pairs send
+    /// only packets.
     pub ring_messages: Option<Duration>,
-    /// Set if reliable queue pairs are reset after the first requests, and connected again for more requests.
+    /// Set if reliable queue pairs are reset after the first requests, and connected again for more
+    /// requests.
     pub again: bool,
     /// Connections between the nodes.
     pub connections: Vec<Connection>,
@@ -128,7 +131,8 @@ pub struct Connection {
     pub signal_all: bool,
     /// Set if send queues are drained during the run, and continue afterwards.
     pub drain: bool,
-    /// Way in which the last request of the first queue pair is made to fail. `None` if no request is made to fail.
+    /// Way in which the last request of the first queue pair is made to fail. `None` if no request
+    /// is made to fail.
     pub ending: Option<Ending>,
 }
 
@@ -203,7 +207,8 @@ impl Schedule {
             let number = random.below(reliable);
             schedule.connections[number].set_ending(ending, &mut random);
         }
-        // These numbers come from a separate stream, so the rest of a seed's schedule does not depend on ring messages.
+        // These numbers come from a separate stream, so the rest of a seed's schedule does not
+        // depend on ring messages.
         let mut random = Random::new(seed, 3);
         if random.percent(30) {
             schedule.ring_messages = Some(Duration::from_nanos(random.magnitude(50_000)));
@@ -243,7 +248,8 @@ impl Schedule {
         let rnr_timer = random.range(1, 14) as u8;
         let rnr_retry = random.range(3, 7) as u8;
         let shared_receive = kind == Kind::Extended || random.percent(20);
-        // Other queue pairs may empty a shared queue repeatedly. A queue pair's own queue is refilled in time.
+        // Other queue pairs may empty a shared queue repeatedly. A queue pair's own queue is
+        // refilled in time.
         let rnr_retry = if shared_receive { 7 } else { rnr_retry };
         let refill = match random.range(0, 3) {
             0 => Duration::ZERO,
@@ -330,8 +336,8 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
 }
 
 impl Connection {
-    /// Sets the way in which the last request of the connection fails, and adjusts the other properties of the
-    /// connection to it.
+    /// Sets the way in which the last request of the connection fails, and adjusts the other
+    /// properties of the connection to it.
     fn set_ending(&mut self, ending: Ending, random: &mut Random) {
         self.ending = Some(ending);
         if matches!(

@@ -23,8 +23,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates both queue pairs of the connection with the index `number`, and connects them. `shared` has the indices
-    /// of the shared receive queues' pools, by node.
+    /// Creates both queue pairs of the connection with the index `number`, and connects them.
+    /// `shared` has the indices of the shared receive queues' pools, by node.
     pub(super) fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
         let connection = &self.schedule.connections[number];
         let services = match connection.kind {
@@ -45,7 +45,8 @@ impl Scenario<'_> {
                     let length = receive_length(connection);
                     let queue = &mut self.pools[pool];
                     queue.length = queue.length.max(length);
-                    // The shared queue needs more receives for each connection, because an incomplete message may occupy one.
+                    // The shared queue needs more receives for each connection, because an
+                    // incomplete message may occupy one.
                     queue.depth += connection.receives;
                     queue.refill = queue.refill.max(connection.refill);
                     Some(pool)
@@ -103,8 +104,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Creates a shared receive queue of the node `node`. Returns the index of the pool that posts receives to the
-    /// queue.
+    /// Creates a shared receive queue of the node `node`. Returns the index of the pool that posts
+    /// receives to the queue.
     fn create_shared_queue(&mut self, node: usize) -> usize {
         let number = self.world.add_shared_queue(node);
         let random = Random::new(self.random.bits(), 0);
@@ -121,8 +122,8 @@ impl Scenario<'_> {
         self.pools.len() - 1
     }
 
-    /// Sets the attributes of the queue pair at `place`, one side of the connection with the index `number`, and makes
-    /// it ready to send to the queue pair at `peer`.
+    /// Sets the attributes of the queue pair at `place`, one side of the connection with the index
+    /// `number`, and makes it ready to send to the queue pair at `peer`.
     pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [QpId; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
@@ -175,8 +176,8 @@ impl Scenario<'_> {
         }
         let mut random = Random::new(self.random.bits(), 0);
         let base = random.range(1, 1 << 40) * 8;
-        // The target memory has room for the longest message. On an unreliable connection each message has a location of
-        // its own, so the memory has room for all of them.
+        // The target memory has room for the longest message. On an unreliable connection each
+        // message has a location of its own, so the memory has room for all of them.
         let length = match connection.kind {
             Kind::Reliable | Kind::Extended => connection.largest as usize + 4096,
             Kind::Unreliable => 2 << 20,
@@ -217,11 +218,12 @@ impl Scenario<'_> {
     }
 }
 
-/// Number of bytes that a requester may send in large messages, besides one message of maximum length.
+/// Number of bytes that a requester may send in large messages, besides one message of maximum
+/// length.
 const LARGE_MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns the number of bytes that a receive needs for the longest message of the connection, with the GRH of a
-/// datagram.
+/// Returns the number of bytes that a receive needs for the longest message of the connection, with
+/// the GRH of a datagram.
 fn receive_length(connection: &Connection) -> usize {
     match connection.kind {
         Kind::Datagram => connection.largest as usize + 40,

@@ -4,11 +4,12 @@ use crate::proto::{AccessFlags, Remote};
 
 use super::memory::Memory;
 
-/// Number of memory words for each of the two kinds of atomics: fetch-and-add, and compare-and-swap.
+/// Number of memory words for each of the two kinds of atomics: fetch-and-add, and
+/// compare-and-swap.
 pub(crate) const WORDS: usize = 3;
 
-/// Memory words of one node that many requesters change by atomic operations. At the end of a run, the results of the
-/// operations show whether each was executed exactly once.
+/// Memory words of one node that many requesters change by atomic operations. At the end of a run,
+/// the results of the operations show whether each was executed exactly once.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     key: u32,
@@ -49,14 +50,16 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns the index of the word that the operation changes, among the words for the same kind of atomics.
+    /// Returns the index of the word that the operation changes, among the words for the same kind
+    /// of atomics.
     pub(crate) fn word(self) -> usize {
         match self {
             Self::Add { word, .. } | Self::Swap { word, .. } => word,
         }
     }
 
-    /// Returns the value of the word after the operation, if the value before the operation was `was`.
+    /// Returns the value of the word after the operation, if the value before the operation was
+    /// `was`.
     fn result(self, was: u64) -> u64 {
         match self {
             Self::Add { add, .. } => was + add,
@@ -65,8 +68,8 @@ impl Change {
         }
     }
 
-    /// Returns the value that the next swap should compare, if this swap found the value `was`. Returns `None` for an
-    /// addition.
+    /// Returns the value that the next swap should compare, if this swap found the value `was`.
+    /// Returns `None` for an addition.
     pub(crate) fn next_compare(self, was: u64) -> Option<u64> {
         matches!(self, Self::Swap { .. }).then(|| self.result(was))
     }
@@ -131,8 +134,8 @@ impl SharedWords {
         }
     }
 
-    /// Checks that the results of all operations, and the final values of the words, are those of executing each
-    /// operation exactly once.
+    /// Checks that the results of all operations, and the final values of the words, are those of
+    /// executing each operation exactly once.
     pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
         let values = memory.inspect(self.key, |bytes| {
             let mut values = [0; 2 * WORDS];
@@ -152,8 +155,9 @@ impl SharedWords {
 }
 
 impl Added {
-    /// Checks that the additions together lead from zero to the final value `end`: each found the sum of the additions
-    /// before it. Gaps are allowed only for failed additions, which may have been executed.
+    /// Checks that the additions together lead from zero to the final value `end`: each found the
+    /// sum of the additions before it. Gaps are allowed only for failed additions, which may have
+    /// been executed.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut done = self.done.clone();
         done.sort_unstable();
@@ -175,8 +179,8 @@ impl Added {
 }
 
 impl Swapped {
-    /// Checks that the swaps form a chain from zero to the final value `end`: each compared with the new value of the
-    /// previous swap.
+    /// Checks that the swaps form a chain from zero to the final value `end`: each compared with
+    /// the new value of the previous swap.
     fn check(&self, end: u64) -> Result<(), String> {
         let mut seen = vec![0];
         let mut done = 0;
@@ -188,8 +192,8 @@ impl Swapped {
             } else if value == end && done == self.done.len() {
                 break;
             } else {
-                // A failed swap was executed before it failed. Its new value is either the final value or the compared value of another
-                // swap.
+                // A failed swap was executed before it failed. Its new value is either the final
+                // value or the compared value of another swap.
                 let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
                 let leads_on = |next: &&u64| {
                     **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)

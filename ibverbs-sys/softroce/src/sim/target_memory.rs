@@ -5,8 +5,8 @@ use crate::proto::AccessFlags;
 use super::content;
 use super::memory::Memory;
 
-/// Memory of one node that only a single requester, at another node, accesses remotely. So the order of that
-/// requester's requests determines every byte.
+/// Memory of one node that only a single requester, at another node, accesses remotely. So the
+/// order of that requester's requests determines every byte.
 #[derive(Debug)]
 pub(crate) struct TargetMemory {
     pub(crate) node: usize,
@@ -25,8 +25,8 @@ pub(crate) struct PossibleWrite<'a> {
 }
 
 impl TargetMemory {
-    /// Registers `length` bytes of memory at the node with the index `node`. They contain the first bytes of the
-    /// message with the ID `id`.
+    /// Registers `length` bytes of memory at the node with the index `node`. They contain the first
+    /// bytes of the message with the ID `id`.
     pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -52,8 +52,8 @@ impl TargetMemory {
         &self.current[range]
     }
 
-    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number in native byte
-    /// order.
+    /// Returns the eight bytes at `offset` that are expected after all posted requests, as a number
+    /// in native byte order.
     pub(crate) fn number(&self, offset: usize) -> u64 {
         let mut eight = [0; 8];
         eight.copy_from_slice(&self.current[offset..offset + 8]);
@@ -70,15 +70,15 @@ impl TargetMemory {
         self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets the expected content to the actual content of the memory, because requests may or may not have been
-    /// executed.
+    /// Sets the expected content to the actual content of the memory, because requests may or may
+    /// not have been executed.
     pub(crate) fn adopt_content(&mut self, memory: &Memory) {
         memory.inspect(self.key, |found| self.committed.copy_from_slice(found));
         self.current.clone_from(&self.committed);
     }
 
-    /// Checks that the bytes `range` of a completed write are in memory. No request that was posted later may write to
-    /// `range`.
+    /// Checks that the bytes `range` of a completed write are in memory. No request that was posted
+    /// later may write to `range`.
     pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
         let expected = &self.committed[range.clone()];
         memory.inspect(self.key, |found| {
@@ -89,8 +89,8 @@ impl TargetMemory {
         })
     }
 
-    /// Checks the whole content of the memory. It must be the result of the completed requests, except for bytes of the
-    /// uncertain writes `maybe`.
+    /// Checks the whole content of the memory. It must be the result of the completed requests,
+    /// except for bytes of the uncertain writes `maybe`.
     pub(crate) fn check(&self, memory: &Memory, maybe: &[PossibleWrite<'_>]) -> Result<(), String> {
         memory.inspect(self.key, |found| {
             if found == self.committed {

@@ -86,7 +86,8 @@ pub(crate) fn ring_message(ring_message: &RingMessage<'_>) -> String {
     line
 }
 
-/// Returns the text of the effect of the network on a packet in the trace. Empty if the packet is delivered unchanged.
+/// Returns the text of the effect of the network on a packet in the trace. Empty if the packet is
+/// delivered unchanged.
 pub(crate) fn fate(fate: Fate) -> &'static str {
     match fate {
         Fate::Deliver => "",

@@ -23,9 +23,10 @@ impl Clock {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC))
     }
 
-    /// Returns the time of the coarse clock plus its maximum delay: at most [`TICKS`] ticks later than the present
-    /// time, and earlier only if the kernel was kept from counting ticks. Reading the exact time costs four times as
-    /// much, because the processor must first complete all earlier instructions.
+    /// Returns the time of the coarse clock plus its maximum delay: at most [`TICKS`] ticks later
+    /// than the present time, and earlier only if the kernel was kept from counting ticks. Reading
+    /// the exact time costs four times as much, because the processor must first complete all
+    /// earlier instructions.
     #[inline]
     pub(super) fn coarse(&self) -> Time {
         self.since_origin(read(libc::clock_gettime, libc::CLOCK_MONOTONIC_COARSE) + self.lag)
@@ -37,12 +38,12 @@ impl Clock {
     }
 }
 
-/// Number of ticks by which the coarse clock is assumed to be late at most. Linux updates this clock with a value that
-/// can be two ticks old.
+/// Number of ticks by which the coarse clock is assumed to be late at most. Linux updates this
+/// clock with a value that can be two ticks old.
 const TICKS: u64 = 3;
 
-/// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is `clock_gettime` or
-/// `clock_getres`.
+/// Returns the time or the resolution of the system's clock `clock` in nanoseconds. `ask` is
+/// `clock_gettime` or `clock_getres`.
 #[inline]
 fn read(
     ask: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int,
@@ -52,7 +53,8 @@ fn read(
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the functions passed by all callers write a whole `timespec`, and `time` is a live one.
+    // SAFETY: the functions passed by all callers write a whole `timespec`, and `time` is a live
+    // one.
     let answer = unsafe { ask(clock, &raw mut time) };
     // The call cannot fail: Linux has had these clocks since 2.6.32.
     debug_assert_eq!(answer, 0);

@@ -9,20 +9,22 @@ use super::Sleeper;
 use super::clock::Clock;
 use crate::proto::Time;
 
-/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be called.
+/// Clock of the NIC, and the set of times at which queue pairs, the network and the NIC must be
+/// called.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
-    /// Scheduled times, each with the key of the queue pair (or other user) that must be called then. Each key has at
-    /// most one time.
+    /// Scheduled times, each with the key of the queue pair (or other user) that must be called
+    /// then. Each key has at most one time.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// Earliest time in the set in nanoseconds, or `u64::MAX` if the set is empty.
     earliest: AtomicU64,
     sleeper: Sleeper,
 }
 
-/// State of one timer: the time for which its user (a queue pair, for example) is scheduled. The user stores this
-/// value. The time may be earlier than the deadline that the user needs at present, but is never later.
+/// State of one timer: the time for which its user (a queue pair, for example) is scheduled. The
+/// user stores this value. The time may be earlier than the deadline that the user needs at
+/// present, but is never later.
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
@@ -61,8 +63,8 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Returns a present time that is cheap to read: usually some milliseconds later than the result of
-    /// [`now`](Self::now).
+    /// Returns a present time that is cheap to read: usually some milliseconds later than the
+    /// result of [`now`](Self::now).
     pub(crate) fn coarse_now(&self) -> Time {
         self.clock.coarse()
     }
@@ -73,13 +75,14 @@ impl Timers {
         (earliest != NEVER).then(|| Time::from_nanos(earliest))
     }
 
-    /// Schedules the user with the key `key` and the timer `alarm` for `deadline`. Does nothing if the user is scheduled
-    /// for an earlier time: the user is called at that time, and must then schedule its deadline again. So a deadline that
-    /// is extended with every packet costs one comparison.
+    /// Schedules the user with the key `key` and the timer `alarm` for `deadline`. Does nothing if
+    /// the user is scheduled for an earlier time: the user is called at that time, and must then
+    /// schedule its deadline again. So a deadline that is extended with every packet costs one
+    /// comparison.
     ///
-    /// The state that determines the deadline must be visible to other threads before the call, for example through a lock
-    /// that is released. Then either this call finds that the user is no longer scheduled, or the thread that removes the
-    /// user from the set sees the state.
+    /// The state that determines the deadline must be visible to other threads before the call, for
+    /// example through a lock that is released. Then either this call finds that the user is no
+    /// longer scheduled, or the thread that removes the user from the set sees the state.
     pub(crate) fn schedule(&self, key: u32, alarm: &Alarm, deadline: Time) {
         let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
         if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
@@ -113,9 +116,10 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Removes timers that are due at `now` from the set, and appends their keys and times to `out`, at most as many as
-    /// fit into its capacity. The [`Alarm`]s of these timers stay set: the caller must clear each with
-    /// [`Timers::clear`] before it determines the next deadline of the user.
+    /// Removes timers that are due at `now` from the set, and appends their keys and times to
+    /// `out`, at most as many as fit into its capacity. The [`Alarm`]s of these timers stay set:
+    /// the caller must clear each with [`Timers::clear`] before it determines the next deadline of
+    /// the user.
     pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
         if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
             return;
@@ -130,17 +134,19 @@ impl Timers {
         self.publish(&set);
     }
 
-    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be called.
+    /// Clears the state of a timer that was scheduled for `time`, because its user is about to be
+    /// called.
     pub(crate) fn clear(alarm: &Alarm, time: Time) {
-        // A new user with the same key may be scheduled for another time already. Then its alarm stays.
+        // A new user with the same key may be scheduled for another time already. Then its alarm
+        // stays.
         let _ =
             alarm
                 .0
                 .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether the time is earlier
-    /// than the time that was published before.
+    /// Publishes the earliest time in `set` for threads that do not hold the lock. Returns whether
+    /// the time is earlier than the time that was published before.
     fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first

@@ -11,17 +11,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new timer if it would run
-/// the timer late by at most this time.
+/// Maximum delay of a timer in nanoseconds: the engine (background thread) is not woken for a new
+/// timer if it would run the timer late by at most this time.
 const MAX_TIMER_DELAY: u64 = 1_000_000;
 
-/// Interval at which the engine (background thread) checks its timers when no descriptor can wake it.
+/// Interval at which the engine (background thread) checks its timers when no descriptor can wake
+/// it.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Sleep of the engine (the background thread of the device), and its wakeup by other threads and processes.
+/// Sleep of the engine (the background thread of the device), and its wakeup by other threads and
+/// processes.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// Time in nanoseconds at which the engine's sleep ends at the latest. 0 while the engine is awake.
+    /// Time in nanoseconds at which the engine's sleep ends at the latest. 0 while the engine is
+    /// awake.
     until: AtomicU64,
     wake_eventfd: Descriptor,
     /// Both ends of a pipe. Closing both ends wakes a thread that sleeps on the first.
@@ -51,8 +54,8 @@ impl Sleeper {
         self.wake_eventfd.try_clone()
     }
 
-    /// Wakes the engine (background thread) if it sleeps. The caller must first store the state that the engine must
-    /// see, with sequentially consistent ordering.
+    /// Wakes the engine (background thread) if it sleeps. The caller must first store the state
+    /// that the engine must see, with sequentially consistent ordering.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }
@@ -64,7 +67,8 @@ impl Sleeper {
     }
 
     fn wake_if(&self, asleep: impl Fn(u64) -> bool) {
-        // The first thread that wakes the engine marks it as awake, so that other threads need not wake it again.
+        // The first thread that wakes the engine marks it as awake, so that other threads need not
+        // wake it again.
         let woken = self
             .until
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |until| {
@@ -75,16 +79,16 @@ impl Sleeper {
         }
     }
 
-    /// Increments the eventfd of the engine (background thread): ends the engine's present sleep, or prevents its next
-    /// sleep.
+    /// Increments the eventfd of the engine (background thread): ends the engine's present sleep,
+    /// or prevents its next sleep.
     pub(crate) fn signal(&self) {
         descriptor::increment(self.wake_eventfd.as_fd());
     }
 
-    /// Puts the calling thread, the engine, to sleep until the time `deadline`, until `watched` is readable, or until
-    /// another thread wakes the engine (background thread). `now` is the present time. Calls `still` after other
-    /// threads can see that the engine sleeps, and does not sleep if `still` returns `false`, which means that there is
-    /// work to do.
+    /// Puts the calling thread, the engine, to sleep until the time `deadline`, until `watched` is
+    /// readable, or until another thread wakes the engine (background thread). `now` is the present
+    /// time. Calls `still` after other threads can see that the engine sleeps, and does not sleep
+    /// if `still` returns `false`, which means that there is work to do.
     pub(crate) fn sleep(
         &self,
         now: Time,
@@ -108,8 +112,8 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the engine (background thread) has found that the program closed a descriptor on which the
-    /// engine sleeps.
+    /// Returns whether the engine (background thread) has found that the program closed a
+    /// descriptor on which the engine sleeps.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
@@ -125,8 +129,8 @@ impl Sleeper {
             PollFd::from_borrowed_fd(watched, PollFlags::IN),
             PollFd::new(&self.ends[0], PollFlags::empty()),
         ];
-        // `poll` fails on a signal, which the engine's thread blocks, or without memory: then the engine checks everything and
-        // tries again.
+        // `poll` fails on a signal, which the engine's thread blocks, or without memory: then the
+        // engine checks everything and tries again.
         if poll(&mut descriptors, timeout).is_err() {
             return;
         }

@@ -3,20 +3,22 @@ use crate::proto::{SendOperation, SendRequest, Upcoming};
 /// Way in which the next bytes of a request are transferred to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    /// The sender's thread reads or writes the target's memory; no thread of the target is involved.
+    /// The sender's thread reads or writes the target's memory; no thread of the target is
+    /// involved.
     OneSided,
-    /// The peer is in the same process: the sender's thread copies the bytes and completes the peer's receive.
+    /// The peer is in the same process: the sender's thread copies the bytes and completes the
+    /// peer's receive.
     TwoSided,
-    /// The sender's thread writes the bytes to the memory of the target process. A slot of the shared ring contains only their
-    /// length.
+    /// The sender's thread writes the bytes to the memory of the target process. A slot of the
+    /// shared ring contains only their length.
     Written,
     /// The bytes are in a slot (one cache line) of the ring that is shared with the target process.
     Slot,
-    /// The bytes are in chunks (data blocks) of the ring that is shared with the target process, which copies them to a receive
-    /// or to the memory that a write names.
+    /// The bytes are in chunks (data blocks) of the ring that is shared with the target process,
+    /// which copies them to a receive or to the memory that a write names.
     Chunks,
-    /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies the bytes from the sender's
-    /// memory.
+    /// A slot of the shared ring contains the addresses of the bytes. The receiving process copies
+    /// the bytes from the sender's memory.
     Descriptor,
     /// Nothing is transferred before the earlier requests are acknowledged.
     Later,
@@ -44,7 +46,8 @@ pub(crate) struct Work {
     pub(crate) length: u32,
     /// Set if the bytes are in registered memory, not inline in the request.
     pub(crate) is_gathered: bool,
-    /// Set if the peer process can map the memory that contains the bytes. Valid if [`depends_on_memory`] returns `true`.
+    /// Set if the peer process can map the memory that contains the bytes. Valid if
+    /// [`depends_on_memory`] returns `true`.
     pub(crate) is_mappable: bool,
     /// Set if the beginning of the message has been sent.
     pub(crate) is_begun: bool,
@@ -58,8 +61,9 @@ pub(crate) struct Work {
     pub(crate) has_packets_on_the_way: bool,
     /// Set if the peer of an unreliable connection may not have received all earlier messages.
     pub(crate) awaits_receipt: bool,
-    /// Set if the peer process could not copy the bytes of this message, or of several sends in a row, from the sender's memory
-    /// of the same kind, or if the last one-sided request could not be executed in the peer's memory.
+    /// Set if the peer process could not copy the bytes of this message, or of several sends in a
+    /// row, from the sender's memory of the same kind, or if the last one-sided request could not
+    /// be executed in the peer's memory.
     pub(crate) is_declined: bool,
 }
 
@@ -72,50 +76,55 @@ pub(crate) enum Kind {
     Send,
     SendWithInvalidate,
     Datagram,
-    /// A request of an XRC queue pair, where the target's memory depends on the request; an atomic write or a flush, which are
-    /// rare; or work that needs no peer.
+    /// A request of an XRC queue pair, where the target's memory depends on the request; an atomic
+    /// write or a flush, which are rare; or work that needs no peer.
     Other,
 }
 
 /// Maximum length in bytes of a message that fits into a slot (one cache line of the shared ring).
 pub(crate) const SHORT: usize = 32;
 
-/// Minimum length in bytes of a message that is offered to the receiving process, which copies the bytes from the
-/// sender's memory by a system call. For shorter messages, a copy through the shared ring takes less time.
+/// Minimum length in bytes of a message that is offered to the receiving process, which copies the
+/// bytes from the sender's memory by a system call. For shorter messages, a copy through the shared
+/// ring takes less time.
 pub(crate) const MIN_OFFER: u32 = 32 << 10;
 
-/// Minimum length in bytes of a message that is offered to the receiving process, if that process can map the sender's
-/// memory and copies the bytes without a system call.
+/// Minimum length in bytes of a message that is offered to the receiving process, if that process
+/// can map the sender's memory and copies the bytes without a system call.
 pub(crate) const MIN_OFFER_MAPPED: u32 = 512;
 
-/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier requests, so that it can be
-/// executed one-sided. For a shorter one, packets take less time than the wait.
+/// Minimum length in bytes of a read or write that waits for the acknowledgement of earlier
+/// requests, so that it can be executed one-sided. For a shorter one, packets take less time than
+/// the wait.
 pub(crate) const MIN_WAIT: u32 = 4 << 10;
 
-/// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the shared ring in one
-/// step. The ring has room for 32 times as many.
+/// Maximum number of bytes of a message that are put into chunks (cache lines of payload) of the
+/// shared ring in one step. The ring has room for 32 times as many.
 pub(crate) const MAX_CHUNKS_PART: u32 = 16 << 10;
 
-/// Maximum number of bytes that the receiving process copies from the sender's memory in one system call. With a
-/// smaller maximum, the fixed cost of a system call, more than a microsecond, would be significant. With a larger
-/// maximum, the receiver's other queue pairs would wait too long.
+/// Maximum number of bytes that the receiving process copies from the sender's memory in one system
+/// call. With a smaller maximum, the fixed cost of a system call, more than a microsecond, would be
+/// significant. With a larger maximum, the receiver's other queue pairs would wait too long.
 pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 
-/// Maximum number of bytes that the receiving process copies in one step from memory of the sender that it has mapped.
+/// Maximum number of bytes that the receiving process copies in one step from memory of the sender
+/// that it has mapped.
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
-/// Returns whether another message, or part of a message, may be offered to the receiving process for copying while
-/// `on_the_way` sequence numbers are unacknowledged. `largest` is the number of sequence numbers of the largest part.
+/// Returns whether another message, or part of a message, may be offered to the receiving process
+/// for copying while `on_the_way` sequence numbers are unacknowledged. `largest` is the number of
+/// sequence numbers of the largest part.
 ///
-/// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement of the other is on its way.
-/// More of them would only delay the receiver's other queue pairs. Short parts do not count as a whole one, because they
-/// take no time.
+/// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
+/// of the other is on its way. More of them would only delay the receiver's other queue pairs.
+/// Short parts do not count as a whole one, because they take no time.
 #[inline]
 pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
     on_the_way < 2 * largest
 }
 
-/// Chooses the way in which the next bytes of a request are transferred. No other code makes this decision.
+/// Chooses the way in which the next bytes of a request are transferred. No other code makes this
+/// decision.
 ///
 /// | work | peer in this process | peer in another process of the host | else | why |
 /// |---|---|---|---|---|
@@ -128,11 +137,13 @@ pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
 /// | send of 32 KiB or more; of 512 bytes or more from memory that the peer can map | two-sided | descriptor | packets | one copy, by the side that polls |
 /// | datagram | two-sided | packets through the ring | packets | datagrams are short |
 ///
-/// A send whose bytes the peer could not copy, and a long send of an unreliable connection, is sent in chunks: a descriptor
-/// needs the acknowledgement that tells the sender when the bytes were copied. Packets are also used for all XRC requests, for atomic writes and flushes, for
-/// a write whose bytes could not be written, and for requests that must not overtake packets on the way to the peer. On an
-/// unreliable connection between processes, one-sided work needs a receipt of the peer for all earlier messages instead of
-/// their acknowledgement; without the receipt, packets are used, which request a receipt.
+/// A send whose bytes the peer could not copy, and a long send of an unreliable connection, is sent
+/// in chunks: a descriptor needs the acknowledgement that tells the sender when the bytes were
+/// copied. Packets are also used for all XRC requests, for atomic writes and flushes, for a write
+/// whose bytes could not be written, and for requests that must not overtake packets on the way to
+/// the peer. On an unreliable connection between processes, one-sided work needs a receipt of the
+/// peer for all earlier messages instead of their acknowledgement; without the receipt, packets are
+/// used, which request a receipt.
 #[inline]
 pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     match peer {
@@ -167,8 +178,8 @@ pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
     }
 }
 
-/// Returns whether [`Work::is_mappable`] affects a request: the way of its transfer, or the number of bytes that are
-/// copied in one step.
+/// Returns whether [`Work::is_mappable`] affects a request: the way of its transfer, or the number
+/// of bytes that are copied in one step.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
@@ -196,7 +207,8 @@ fn report_gap(work: &Work, transfer: Transfer) -> Transfer {
 }
 
 impl Transfer {
-    /// Returns whether the next bytes must wait for this way of transfer, and must not be sent as packets instead.
+    /// Returns whether the next bytes must wait for this way of transfer, and must not be sent as
+    /// packets instead.
     pub(crate) fn excludes_packets(self) -> bool {
         matches!(
             self,
@@ -206,7 +218,8 @@ impl Transfer {
 }
 
 impl Work {
-    /// Returns the properties of a new request of a reliable connection after all earlier requests have been sent.
+    /// Returns the properties of a new request of a reliable connection after all earlier requests
+    /// have been sent.
     #[inline]
     pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
         Self {

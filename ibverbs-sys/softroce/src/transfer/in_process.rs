@@ -1,8 +1,8 @@
-//! Transfer of messages to a queue pair of the same process, in parts (ranges of a message): the sender's thread copies the
-//! bytes and updates the state of both queue pairs.
+//! Transfer of messages to a queue pair of the same process, in parts (ranges of a message): the
+//! sender's thread copies the bytes and updates the state of both queue pairs.
 //!
-//! If the peer does not expect the part, or the request is not allowed, the part is sent as packets. Their responses report the
-//! reason.
+//! If the peer does not expect the part, or the request is not allowed, the part is sent as
+//! packets. Their responses report the reason.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ use crate::proto::{
     Outcome, Part, QueuePair, Remote, Segment, SendOperation, Sink, Source, Upcoming,
 };
 
-/// Maximum number of bytes that are copied in one step between two queue pairs of this process. Other threads cannot
-/// use the two queue pairs during the copy.
+/// Maximum number of bytes that are copied in one step between two queue pairs of this process.
+/// Other threads cannot use the two queue pairs during the copy.
 const MAX_PART: u32 = 64 << 10;
 
-/// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with a length that
-/// [`transfer_part`] accepts.
+/// Returns the next range of the message that the queue pair `queue_pair` is sending (a part), with
+/// a length that [`transfer_part`] accepts.
 pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
     let request = queue_pair.next_request()?;
     let largest = MAX_PART / queue_pair.mtu();
@@ -35,8 +35,8 @@ pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> O
     queue_pair.part(upcoming, packets)
 }
 
-/// Transfers a part of a message, in the way `transfer`, to the queue pair `peer`, which must be connected to the
-/// sender. `sender` gives access to the sender's memory, and `host` to the peer's.
+/// Transfers a part of a message, in the way `transfer`, to the queue pair `peer`, which must be
+/// connected to the sender. `sender` gives access to the sender's memory, and `host` to the peer's.
 pub(crate) fn transfer_part<H: Host>(
     part: &Part<'_>,
     transfer: Transfer,
@@ -48,7 +48,8 @@ pub(crate) fn transfer_part<H: Host>(
         return Outcome::Left;
     }
     let is_send = OneSided::of(part.request).is_none();
-    // The access rights to all bytes are checked before the first part. A write that is not allowed takes no receive.
+    // The access rights to all bytes are checked before the first part. A write that is not allowed
+    // takes no receive.
     let is_checked = match transfer {
         Transfer::OneSided => part.starts && !part.ends,
         Transfer::TwoSided => !is_send && (part.starts || part.ends),
@@ -71,8 +72,8 @@ pub(crate) fn transfer_part<H: Host>(
     }
 }
 
-/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the execution in the
-/// peer's queue pair.
+/// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the
+/// execution in the peer's queue pair.
 fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
     match copy(part, rights(peer), host, sender) {
         Ok(()) => {
@@ -113,8 +114,8 @@ fn rights(peer: &QueuePair) -> AccessFlags {
     access
 }
 
-/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the write names instead of
-/// the receive.
+/// Source of the bytes of a write with immediate data. Copies the bytes to the memory that the
+/// write names instead of the receive.
 struct Write<'a, H> {
     part: &'a Part<'a>,
     access: AccessFlags,
@@ -128,7 +129,8 @@ impl<H: Memory> Source<H> for Write<'_, H> {
     }
 }
 
-/// Passes a part of a message that consumes a receive to the queue pair `peer`, which copies the bytes.
+/// Passes a part of a message that consumes a receive to the queue pair `peer`, which copies the
+/// bytes.
 fn take<H: Host>(
     part: &Part<'_>,
     kind: Kind,
@@ -185,8 +187,8 @@ fn take<H: Host>(
     }
 }
 
-/// Returns whether a part is permitted: the local bytes of a send or a write can be read, and the sender may access the
-/// whole range of a write or a read at the peer.
+/// Returns whether a part is permitted: the local bytes of a send or a write can be read, and the
+/// sender may access the whole range of a write or a read at the peer.
 fn is_permitted<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
     let request = part.request;
     let (right, remote) = match request.operation {

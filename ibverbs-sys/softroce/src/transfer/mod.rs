@@ -1,4 +1,5 @@
-//! Ways to transfer a message from a queue pair to its peer on the same host without packets, and the choice between them.
+//! Ways to transfer a message from a queue pair to its peer on the same host without packets, and
+//! the choice between them.
 //!
 //! | file | content |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | `ring_message` | ring slots to another process: messages, descriptors of messages, and acknowledgements |
 //! | `volume` | amounts of messages and bytes, for the counters |
 //!
-//! This module works on the [transport](crate::proto) and its [host](crate::proto::Host). It uses no queue pair objects, locks
-//! or shared memory, so tests and the simulation run the same code.
+//! This module works on the [transport](crate::proto) and its [host](crate::proto::Host). It uses
+//! no queue pair objects, locks or shared memory, so tests and the simulation run the same code.
 #![forbid(unsafe_code)]
 
 mod choice;
@@ -37,6 +38,7 @@ use crate::proto::{Host, SendRequest, Upcoming};
 
 /// A [`Host`] that selects the way in which each request is transferred.
 pub(crate) trait TransferHost: Host {
-    /// Returns the way in which the next bytes of a request are transferred, as [`choose`] determines it.
+    /// Returns the way in which the next bytes of a request are transferred, as [`choose`]
+    /// determines it.
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer;
 }

@@ -1,14 +1,16 @@
-//! Executor of one-sided operations: reads, writes and atomics in the memory of the peer, by a thread of the sender.
+//! Executor of one-sided operations: reads, writes and atomics in the memory of the peer, by a
+//! thread of the sender.
 
 use std::ops::Range;
 
 use crate::proto::{Data, Posted, Remote, Segment, SendOperation, SendRequest, Work};
 
-/// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that withdraws a key of
-/// its memory waits until the running copy operation ends.
+/// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
+/// withdraws a key of its memory waits until the running copy operation ends.
 pub(crate) const MAX_COPY: u32 = 1 << 20;
 
-/// A read, write or atomic that the sender's thread executes directly in the target's memory, without a thread of the target.
+/// A read, write or atomic that the sender's thread executes directly in the target's memory,
+/// without a thread of the target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneSided<'a> {
     pub(crate) id: u64,
@@ -38,32 +40,34 @@ pub(crate) enum Atomic {
 pub(crate) enum Undone {
     /// The operation was not executed, or only in part, and can be repeated.
     Left,
-    /// The operation was executed and cannot be repeated, but its result could not be stored in local memory.
+    /// The operation was executed and cannot be repeated, but its result could not be stored in
+    /// local memory.
     Lost,
 }
 
-/// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the bounds and the
-/// access rights.
+/// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the
+/// bounds and the access rights.
 pub(crate) trait MemoryAccess {
-    /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None` on failure; some bytes may
-    /// then have been copied.
+    /// Copies the bytes `range` of the local message `from` to memory of the peer. Returns `None`
+    /// on failure; some bytes may then have been copied.
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()>;
 
-    /// Copies memory of the peer to the bytes `range` of the local message `to`. Returns `None` on failure; some bytes may then
-    /// have been copied.
+    /// Copies memory of the peer to the bytes `range` of the local message `to`. Returns `None` on
+    /// failure; some bytes may then have been copied.
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()>;
 
-    /// Executes an atomic operation on memory of the peer, and stores the previous value in the first eight bytes of `result`.
+    /// Executes an atomic operation on memory of the peer, and stores the previous value in the
+    /// first eight bytes of `result`.
     fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone>;
 }
 
 impl<'a> OneSided<'a> {
-    /// Executes the bytes `range` of a read or a write, or a whole atomic, by the functions of `reach`. The range has
-    /// at most [`MAX_COPY`] bytes.
+    /// Executes the bytes `range` of a read or a write, or a whole atomic, by the functions of
+    /// `reach`. The range has at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
-    /// Returns [`Undone::Left`] also for an operation that is invalid or not allowed. The caller then sends packets, whose
-    /// responses report the reason.
+    /// Returns [`Undone::Left`] also for an operation that is invalid or not allowed. The caller
+    /// then sends packets, whose responses report the reason.
     #[inline(always)]
     pub(crate) fn execute(
         &self,
@@ -101,8 +105,9 @@ impl<'a> OneSided<'a> {
         })
     }
 
-    /// Returns the one-sided operation of a read, a write or an atomic. For a write with immediate data, returns the
-    /// operation without the immediate data. Returns `None` for any other request.
+    /// Returns the one-sided operation of a read, a write or an atomic. For a write with immediate
+    /// data, returns the operation without the immediate data. Returns `None` for any other
+    /// request.
     pub(crate) fn of(request: &'a SendRequest) -> Option<Self> {
         let (action, remote) = match request.operation {
             SendOperation::Write { remote, .. } => (Action::Write, remote),

@@ -1,9 +1,10 @@
-//! Ring messages: short messages and acknowledgements without packet headers, sent through the shared-memory ring to a
-//! peer process on the same host.
+//! Ring messages: short messages and acknowledgements without packet headers, sent through the
+//! shared-memory ring to a peer process on the same host.
 //!
-//! A ring message contains a short message, or describes a range of a longer message. The bytes of the longer message are in chunks
-//! (data blocks) of the ring or in memory of one of the processes. A ring message uses the sequence numbers that packets would have,
-//! so ring messages and packets can follow each other in any order.
+//! A ring message contains a short message, or describes a range of a longer message. The bytes of
+//! the longer message are in chunks (data blocks) of the ring or in memory of one of the processes.
+//! A ring message uses the sequence numbers that packets would have, so ring messages and packets
+//! can follow each other in any order.
 
 use super::TransferHost;
 use super::choice::{
@@ -17,8 +18,9 @@ use crate::proto::{
     State, Time, Upcoming,
 };
 
-/// A short message without packet headers, from a queue pair of a reliable connection to its peer in another process of the
-/// host. It is the content of a slot (one cache line of the shared ring), and contains an acknowledgement, a message, or both.
+/// A short message without packet headers, from a queue pair of a reliable connection to its peer
+/// in another process of the host. It is the content of a slot (one cache line of the shared ring),
+/// and contains an acknowledgement, a message, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingMessage<'a> {
     /// Number of the destination queue pair.
@@ -51,21 +53,23 @@ pub(crate) struct Short<'a> {
 pub(crate) enum Form {
     /// The payload contains all bytes of the send.
     Whole,
-    /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of the shared ring.
+    /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of
+    /// the shared ring.
     Chunks(PartFlags),
-    /// The payload is a length in bytes, and a key and an address of the receiver's memory. That many bytes of a write with
-    /// immediate data are in chunks (data blocks) of the shared ring. The receiving process checks that they may be written
-    /// there, and copies them.
+    /// The payload is a length in bytes, and a key and an address of the receiver's memory. That
+    /// many bytes of a write with immediate data are in chunks (data blocks) of the shared ring.
+    /// The receiving process checks that they may be written there, and copies them.
     Write,
-    /// The payload is a list of segments (address, length, key) of the sender's memory, which contain a part of a send. The
-    /// receiving process copies the bytes from there.
+    /// The payload is a list of segments (address, length, key) of the sender's memory, which
+    /// contain a part of a send. The receiving process copies the bytes from there.
     Fetch(PartFlags),
-    /// The payload is the length of a write with immediate data. The sending process has already written the bytes to the
-    /// peer's memory.
+    /// The payload is the length of a write with immediate data. The sending process has already
+    /// written the bytes to the peer's memory.
     Written,
 }
 
-/// Flags of a part of a message: its position within the message, and the meaning of the field for immediate data.
+/// Flags of a part of a message: its position within the message, and the meaning of the field for
+/// immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartFlags {
     /// Set if the part is the first of the message.
@@ -77,7 +81,8 @@ pub(crate) struct PartFlags {
 }
 
 impl Form {
-    /// Returns whether the bytes of the message or part are in chunks (data blocks) of the shared ring.
+    /// Returns whether the bytes of the message or part are in chunks (data blocks) of the shared
+    /// ring.
     pub(crate) fn has_chunks(self) -> bool {
         matches!(self, Self::Chunks(_) | Self::Write)
     }
@@ -111,14 +116,16 @@ pub(crate) enum NotSent {
     Unreadable,
 }
 
-/// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the shared ring.
+/// Result of [`poll`], which sends the next message or acknowledgement of a queue pair through the
+/// shared ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A message or an acknowledgement was put into the shared ring. The caller may poll again.
     Sent,
     /// The shared ring of the peer process is full.
     Full,
-    /// The next message, or its next part, waits for an acknowledgement of the peer. It must not be sent as packets.
+    /// The next message, or its next part, waits for an acknowledgement of the peer. It must not be
+    /// sent as packets.
     Waiting,
     /// The queue pair has no message or acknowledgement to send through the shared ring now.
     Nothing,
@@ -127,24 +134,25 @@ pub(crate) enum Polled {
 /// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
-/// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of the shared ring.
+/// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of
+/// the shared ring.
 const SEGMENT: usize = 16;
 
-/// Access to the memory of a peer in another process. By default, the methods fail, as for a peer whose memory is not
-/// accessible.
+/// Access to the memory of a peer in another process. By default, the methods fail, as for a peer
+/// whose memory is not accessible.
 pub(crate) trait PeerMemory<H> {
-    /// Writes the bytes of a write request from memory of this process to memory of the peer. Returns `None` if the
-    /// request must be sent as packets instead.
+    /// Writes the bytes of a write request from memory of this process to memory of the peer.
+    /// Returns `None` if the request must be sent as packets instead.
     fn write(&mut self, _request: &SendRequest, _host: &H) -> Option<()> {
         None
     }
 
-    /// Copies the segments `_from` of the peer's memory to the receive memory `_to` of this process, from byte `_offset` of the
-    /// message on.
+    /// Copies the segments `_from` of the peer's memory to the receive memory `_to` of this
+    /// process, from byte `_offset` of the message on.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the peer's memory cannot be read, so that
-    /// the peer must send the bytes.
+    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the peer's
+    /// memory cannot be read, so that the peer must send the bytes.
     fn fetch(
         &mut self,
         _from: &[Segment],
@@ -155,11 +163,12 @@ pub(crate) trait PeerMemory<H> {
         Err(Misplaced::There)
     }
 
-    /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks) of the shared ring
-    /// to the memory `_to` of this process.
+    /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks)
+    /// of the shared ring to the memory `_to` of this process.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks cannot be read.
+    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks
+    /// cannot be read.
     fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), Misplaced> {
         Err(Misplaced::There)
     }
@@ -169,8 +178,9 @@ pub(crate) trait PeerMemory<H> {
 impl<H> PeerMemory<H> for () {}
 
 impl RingMessage<'_> {
-    /// Returns the length in bytes that a packet with the same content would have, for the traffic counters: a base transport
-    /// header, an acknowledgement or immediate data, and the message with its pad.
+    /// Returns the length in bytes that a packet with the same content would have, for the traffic
+    /// counters: a base transport header, an acknowledgement or immediate data, and the message
+    /// with its pad.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
@@ -185,7 +195,8 @@ impl RingMessage<'_> {
 }
 
 impl Short<'_> {
-    /// Returns whether the sender may be waiting for the acknowledgement of this message before it sends the next one.
+    /// Returns whether the sender may be waiting for the acknowledgement of this message before it
+    /// sends the next one.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
@@ -199,7 +210,8 @@ impl Short<'_> {
         match self.form {
             Form::Whole => self.payload.len() as u32,
             Form::Fetch(_) => {
-                // The sum may exceed 32 bits in a malformed ring message. No valid message is that long.
+                // The sum may exceed 32 bits in a malformed ring message. No valid message is that
+                // long.
                 let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
                 u32::try_from(lengths.sum::<u64>()).unwrap_or(u32::MAX)
             }
@@ -210,7 +222,8 @@ impl Short<'_> {
         }
     }
 
-    /// Returns the memory that the payload of a [`Form::Write`] names, or `None` if the payload is too short.
+    /// Returns the memory that the payload of a [`Form::Write`] names, or `None` if the payload is
+    /// too short.
     fn remote(&self) -> Option<Remote> {
         let (key, address) = self.payload.get(4..)?.split_first_chunk()?;
         Some(Remote {
@@ -220,8 +233,9 @@ impl Short<'_> {
     }
 }
 
-/// Sends the next message or acknowledgement of the queue pair through the shared ring: calls `send` with the pending
-/// acknowledgement, the next part of a message, or both. `now` may return a time somewhat later than the present.
+/// Sends the next message or acknowledgement of the queue pair through the shared ring: calls
+/// `send` with the pending acknowledgement, the next part of a message, or both. `now` may return a
+/// time somewhat later than the present.
 pub(crate) fn poll<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -247,8 +261,8 @@ pub(crate) fn poll<H: TransferHost>(
     }
 }
 
-/// Returns the pending acknowledgement, if the queue pair has nothing else to send. After the ring message is in the
-/// ring, the caller must call [`QueuePair::acknowledgement_sent`].
+/// Returns the pending acknowledgement, if the queue pair has nothing else to send. After the ring
+/// message is in the ring, the caller must call [`QueuePair::acknowledgement_sent`].
 #[inline]
 pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
     let is_only = queue_pair.prospect() == Prospect::Acknowledgement;
@@ -272,14 +286,14 @@ fn acknowledge<H>(
     Polled::Sent
 }
 
-/// Content of the slot (one cache line of the shared ring) of a message that is sent when it is posted, without being
-/// queued.
+/// Content of the slot (one cache line of the shared ring) of a message that is sent when it is
+/// posted, without being queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
     /// All bytes of a send, at most [`SHORT`].
     Bytes(&'a [u8]),
-    /// The length of a send or of a write with immediate data, and the memory that the write names. The bytes are in chunks
-    /// (data blocks) of the ring.
+    /// The length of a send or of a write with immediate data, and the memory that the write names.
+    /// The bytes are in chunks (data blocks) of the ring.
     Chunks,
     /// The memory segments of a send. The peer process copies the bytes from there.
     Segments {
@@ -290,9 +304,10 @@ pub(crate) enum Content<'a> {
     Written,
 }
 
-/// Creates the [`RingMessage`] of a message that is sent when it is posted. [`may_post_sent`](QueuePair::may_post_sent)
-/// must have returned `true`. [`Content::Segments`] requires a list that fits into a slot (cache line of the ring).
-/// After the ring message is in the ring, the caller must call [`sent`].
+/// Creates the [`RingMessage`] of a message that is sent when it is posted.
+/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. [`Content::Segments`]
+/// requires a list that fits into a slot (cache line of the ring). After the ring message is in the
+/// ring, the caller must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
@@ -344,8 +359,8 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessag
     }
 }
 
-/// Queues a message that has been put into the ring as a [ring message](posted) to await its acknowledgement. The
-/// caller must then [set](QueuePair::arm) the timeout of the response.
+/// Queues a message that has been put into the ring as a [ring message](posted) to await its
+/// acknowledgement. The caller must then [set](QueuePair::arm) the timeout of the response.
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
@@ -362,10 +377,11 @@ pub(crate) fn sent(
     queue_pair.post_sent(message, data, length, offered);
 }
 
-/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives packets. The caller
-/// must have checked that the ring message came from the peer's address. `now` may return a time somewhat later than
-/// the present, because only the timeout of the next response depends on it. Returns the amount of received data, which
-/// is zero if the message is not the next one expected.
+/// Receives a message or acknowledgement from the shared ring, as [`QueuePair::receive`] receives
+/// packets. The caller must have checked that the ring message came from the peer's address. `now`
+/// may return a time somewhat later than the present, because only the timeout of the next response
+/// depends on it. Returns the amount of received data, which is zero if the message is not the next
+/// one expected.
 #[inline]
 pub(crate) fn receive<H: Host>(
     queue_pair: &mut QueuePair,
@@ -469,8 +485,8 @@ impl Incoming {
     }
 }
 
-/// Sends the next part of a message through the shared ring, if this is possible now, by a call of `send` with the part
-/// and the pending acknowledgement.
+/// Sends the next part of a message through the shared ring, if this is possible now, by a call of
+/// `send` with the part and the pending acknowledgement.
 fn poll_message<H: TransferHost>(
     queue_pair: &mut QueuePair,
     now: impl FnOnce() -> Time,
@@ -570,7 +586,8 @@ struct Ready<'a> {
     immediate: Option<[u8; 4]>,
 }
 
-/// Prepares a short send: copies all its bytes to `room`, the payload of a slot (one cache line of the ring).
+/// Prepares a short send: copies all its bytes to `room`, the payload of a slot (one cache line of
+/// the ring).
 fn put_bytes(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -603,8 +620,9 @@ fn put_bytes(
     })
 }
 
-/// Prepares the next part of a send that the peer process will copy: writes its memory segments to `room`, the payload
-/// of a slot (one cache line of the ring). At most two parts of the maximum length are unacknowledged at a time.
+/// Prepares the next part of a send that the peer process will copy: writes its memory segments to
+/// `room`, the payload of a slot (one cache line of the ring). At most two parts of the maximum
+/// length are unacknowledged at a time.
 fn describe(
     queue_pair: &QueuePair,
     request: &SendRequest,
@@ -659,9 +677,9 @@ fn describe(
     })
 }
 
-/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into chunks of the ring:
-/// writes its length to `room`, the payload of a slot (one cache line of the ring), and the memory that the write
-/// names.
+/// Prepares the next part of a send, or a whole write with immediate data, whose bytes are put into
+/// chunks of the ring: writes its length to `room`, the payload of a slot (one cache line of the
+/// ring), and the memory that the write names.
 fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
@@ -689,8 +707,8 @@ fn portion<'a>(
     })
 }
 
-/// Returns the flags of a part of a send, and the immediate data or the key that the message invalidates if the part is
-/// the last.
+/// Returns the flags of a part of a send, and the immediate data or the key that the message
+/// invalidates if the part is the last.
 fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Option<[u8; 4]>) {
     let invalidated = match request.operation {
         SendOperation::Send { invalidate, .. } => invalidate,
@@ -705,8 +723,8 @@ fn part_of(request: &SendRequest, starts: bool, ends: bool) -> (PartFlags, Optio
     (part, immediate.filter(|_| ends))
 }
 
-/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to `room`, the payload
-/// of a slot (one cache line of the ring).
+/// Prepares a write with immediate data: writes its bytes to memory of the peer, and its length to
+/// `room`, the payload of a slot (one cache line of the ring).
 fn write<H: Host>(
     request: &SendRequest,
     upcoming: &Upcoming,
@@ -737,8 +755,8 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
     }
 }
 
-/// Encodes the length of a message or part, and the memory that a write names, into `room`, the payload of a slot (one
-/// cache line of the ring). Returns the encoded length in bytes.
+/// Encodes the length of a message or part, and the memory that a write names, into `room`, the
+/// payload of a slot (one cache line of the ring). Returns the encoded length in bytes.
 #[inline]
 fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());
@@ -750,8 +768,8 @@ fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> us
     16
 }
 
-/// Encodes memory segments into `room`, the payload of a slot (one cache line of the ring). Returns the length of the
-/// encoded segments in bytes.
+/// Encodes memory segments into `room`, the payload of a slot (one cache line of the ring). Returns
+/// the length of the encoded segments in bytes.
 fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {

@@ -1,6 +1,7 @@
-//! Sources of the bytes of messages that consume a receive: a slot, data blocks of the shared ring, memory of the peer.
-//! [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and [`receive_part`](crate::proto::QueuePair::receive_part)
-//! execute the messages with one of these sources.
+//! Sources of the bytes of messages that consume a receive: a slot, data blocks of the shared ring,
+//! memory of the peer. [`QueuePair::take_part`](crate::proto::QueuePair::take_part) and
+//! [`receive_part`](crate::proto::QueuePair::receive_part) execute the messages with one of these
+//! sources.
 
 use crate::proto::{Data, Host, Memory, Misplaced, Remote, Segment, Sink, Source};
 
@@ -34,7 +35,8 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
     }
 }
 
-/// Source for a write with immediate data whose bytes the sender has already written: copies nothing.
+/// Source for a write with immediate data whose bytes the sender has already written: copies
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Written;
 
@@ -44,7 +46,8 @@ impl<H> Source<H> for Written {
     }
 }
 
-/// Source of the bytes of a message that are in the memory of another process, as segments describe.
+/// Source of the bytes of a message that are in the memory of another process, as segments
+/// describe.
 #[derive(Debug)]
 pub(super) struct SegmentBytes<'a, P> {
     /// Segments of the peer's memory that hold the bytes.
@@ -62,7 +65,8 @@ impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
     }
 }
 
-/// Source of the bytes of a message that are in the memory of another queue pair of this process, the sender.
+/// Source of the bytes of a message that are in the memory of another queue pair of this process,
+/// the sender.
 #[derive(Debug)]
 pub(super) struct Local<'a, H> {
     pub(super) data: Data<'a>,

@@ -3,21 +3,22 @@
 use super::{Form, MAX_COPY, Short};
 use crate::wire::{Opcode, Transport};
 
-/// Amount of data that was transferred in one direction, in one of the ways that [`Transfer`](super::Transfer) lists.
+/// Amount of data that was transferred in one direction, in one of the ways that
+/// [`Transfer`](super::Transfer) lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     /// Number of messages that were transferred completely.
     pub(crate) messages: u64,
     /// Number of message bytes.
     pub(crate) bytes: u64,
-    /// Number of copy operations of this process. Counted only for ways of transfer in which the number differs between
-    /// messages.
+    /// Number of copy operations of this process. Counted only for ways of transfer in which the
+    /// number differs between messages.
     pub(crate) copies: u64,
 }
 
 impl Volume {
-    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set if the range ends
-    /// the message. A range of length zero adds no copy operations.
+    /// Adds a range of a message with `length` bytes, copied in `copies` operations. `ends` is set
+    /// if the range ends the message. A range of length zero adds no copy operations.
     #[inline]
     pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
         self.messages += u64::from(ends);
@@ -27,14 +28,15 @@ impl Volume {
         }
     }
 
-    /// Adds a whole message of `length` bytes that was read from the memory of the peer or written to it.
+    /// Adds a whole message of `length` bytes that was read from the memory of the peer or written
+    /// to it.
     #[inline]
     pub(crate) fn add_one_sided(&mut self, length: u32) {
         self.add_part(length, true, length.div_ceil(MAX_COPY).into());
     }
 
-    /// Adds a packet with `length` bytes of a message. Response packets add only bytes, and packets with manufacturer opcodes
-    /// add nothing.
+    /// Adds a packet with `length` bytes of a message. Response packets add only bytes, and packets
+    /// with manufacturer opcodes add nothing.
     #[inline]
     pub(crate) fn add_packet(&mut self, opcode: Opcode, length: usize) {
         if opcode.transport != Transport::Manufacturer {
@@ -44,7 +46,8 @@ impl Volume {
     }
 }
 
-/// Amounts of data that were sent through the shared ring without packet headers, for each way of transfer.
+/// Amounts of data that were sent through the shared ring without packet headers, for each way of
+/// transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) slot: Volume,

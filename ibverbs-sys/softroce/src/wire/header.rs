@@ -37,8 +37,8 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Flush extended transport header (FETH, 4 bytes): the parameters of a flush of the memory that the RETH names (IBTA annex
-/// A19).
+/// Flush extended transport header (FETH, 4 bytes): the parameters of a flush of the memory that
+/// the RETH names (IBTA annex A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
     /// Placement types, 4 bits: 1 for global visibility, 2 for persistence.
@@ -56,7 +56,8 @@ pub struct Aeth {
     pub message_sequence: u32,
 }
 
-/// Syndrome: the first byte of an [`Aeth`], which encodes whether a packet was accepted (IBTA 9.7.5.2.1).
+/// Syndrome: the first byte of an [`Aeth`], which encodes whether a packet was accepted (IBTA
+/// 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledgement, with the responder's end-to-end credit code (31: credits are not used).
@@ -64,7 +65,8 @@ pub enum Syndrome {
         /// Credit code (5 bits).
         credits: u8,
     },
-    /// RNR NAK: the responder has no receive posted. The timer code determines how long the requester must wait.
+    /// RNR NAK: the responder has no receive posted. The timer code determines how long the
+    /// requester must wait.
     ReceiverNotReady {
         /// Timer code (5 bits).
         timer: u8,
@@ -84,7 +86,8 @@ pub enum Nak {
     InvalidRdRequest,
 }
 
-/// Atomic extended transport header (AtomicETH, 28 bytes). The operation determines the meaning of the last two fields.
+/// Atomic extended transport header (AtomicETH, 28 bytes). The operation determines the meaning of
+/// the last two fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
     /// Address of the eight bytes in the responder's memory.
@@ -106,8 +109,8 @@ pub struct Deth {
     pub source: u32,
 }
 
-/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38 and following). The
-/// creator of a packet must set every header that its opcode requires.
+/// Transport headers of a packet. The opcode determines which of them are present (IBTA tables 38
+/// and following). The creator of a packet must set every header that its opcode requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Base transport header, present in every packet.
@@ -118,11 +121,13 @@ pub struct Header {
     pub deth: Option<Deth>,
     /// Flush header, present in flushes.
     pub feth: Option<Feth>,
-    /// RDMA header, present in read requests, atomic writes and flushes, and in the first or only packet of a write.
+    /// RDMA header, present in read requests, atomic writes and flushes, and in the first or only
+    /// packet of a write.
     pub reth: Option<Reth>,
     /// Atomic header, present in atomic requests.
     pub atomic: Option<AtomicEth>,
-    /// Acknowledgement header, present in acknowledgements and in all read responses except middle ones.
+    /// Acknowledgement header, present in acknowledgements and in all read responses except middle
+    /// ones.
     pub aeth: Option<Aeth>,
     /// Previous value of the eight bytes (AtomicAckETH), present in responses to atomics.
     pub original: Option<u64>,
@@ -141,7 +146,8 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
-/// Reason why bytes are not a valid packet. A receiver drops invalid packets without a response (IBTA 9.6).
+/// Reason why bytes are not a valid packet. A receiver drops invalid packets without a response
+/// (IBTA 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -175,7 +181,8 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl Syndrome {
-    /// Decodes a syndrome byte. Returns `None` for reserved codes. Bit 7 is always 0 (IBTA 9.7.5.2.1).
+    /// Decodes a syndrome byte. Returns `None` for reserved codes. Bit 7 is always 0 (IBTA
+    /// 9.7.5.2.1).
     pub const fn from_byte(byte: u8) -> Option<Self> {
         let value = byte & 0x1f;
         match byte >> 5 {
@@ -223,8 +230,8 @@ impl Nak {
 }
 
 impl Bth {
-    /// Creates the BTH of a packet to the queue pair with the number `destination`: default partition, no pad, no
-    /// acknowledgement requested, no solicited event, and no path migration.
+    /// Creates the BTH of a packet to the queue pair with the number `destination`: default
+    /// partition, no pad, no acknowledgement requested, no solicited event, and no path migration.
     pub const fn new(opcode: Opcode, destination: u32, sequence: u32) -> Self {
         Self {
             opcode,
@@ -380,9 +387,9 @@ impl Header {
         self.bth.opcode.header_len()
     }
 
-    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller appends payload, pad and
-    /// ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt
-    /// or IETH.
+    /// Appends the headers that the opcode requires to `out`, with reserved bits 0. The caller
+    /// appends payload, pad and ICRC. The order is that of IBTA 5.2 and table 38: XRCETH or DETH,
+    /// FETH, RETH or AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(
@@ -475,8 +482,9 @@ impl Header {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a packet from BTH to pad, without its ICRC. Reserved bits and the content of the pad are ignored, as IBTA 9.2
-    /// requires. Checks that depend on the queue pair (sequence, path MTU, keys) are left to the caller.
+    /// Parses a packet from BTH to pad, without its ICRC. Reserved bits and the content of the pad
+    /// are ignored, as IBTA 9.2 requires. Checks that depend on the queue pair (sequence, path MTU,
+    /// keys) are left to the caller.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader { bytes };
         let header = Header::parse(&mut reader)?;

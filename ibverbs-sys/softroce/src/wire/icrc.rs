@@ -1,23 +1,26 @@
-//! Invariant CRC (ICRC) at the end of every packet (IBTA 7.8.1; annex A17 defines the covered IP and UDP fields).
+//! Invariant CRC (ICRC) at the end of every packet (IBTA 7.8.1; annex A17 defines the covered IP
+//! and UDP fields).
 //!
-//! The ICRC is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local route header), the IP header,
-//! the UDP header, and the packet from BTH to pad. Fields that a router may change count as ones: IPv4's TOS, TTL and checksum,
-//! IPv6's traffic class, flow label and hop limit, the UDP checksum, and the BTH's congestion bits with the reserved bits
-//! beside them. The ICRC is sent with the low byte first.
+//! The ICRC is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local
+//! route header), the IP header, the UDP header, and the packet from BTH to pad. Fields that a
+//! router may change count as ones: IPv4's TOS, TTL and checksum, IPv6's traffic class, flow label
+//! and hop limit, the UDP checksum, and the BTH's congestion bits with the reserved bits beside
+//! them. The ICRC is sent with the low byte first.
 //!
-//! All other IPv4 fields are covered, including the identification, which a UDP socket does not report.
-//! [`explained_by_identification`] checks an ICRC without it.
+//! All other IPv4 fields are covered, including the identification, which a UDP socket does not
+//! report. [`explained_by_identification`] checks an ICRC without it.
 
 use crc32fast::Hasher;
 
 /// CRC of the eight `0xff` bytes that the ICRC covers in place of an InfiniBand local route header.
 const SEED: u32 = 0x2144_df1c;
 
-/// Number of bytes that are copied in order to mask some of their bits: the BTH. The length of the remaining bytes is
-/// often a multiple of sixteen, for which the CRC is fastest.
+/// Number of bytes that are copied in order to mask some of their bits: the BTH. The length of the
+/// remaining bytes is often a multiple of sixteen, for which the CRC is fastest.
 const MASKED_BYTES: usize = 12;
 
-/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with the same path and length.
+/// Intermediate ICRC over the headers before the BTH. It is the same for all packets with the same
+/// path and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialIcrc(u32);
 
@@ -68,32 +71,34 @@ impl PartialIcrc {
     }
 }
 
-/// Returns the BTH with ones in FECN, BECN and the adjacent reserved bits, in the form that the ICRC covers.
+/// Returns the BTH with ones in FECN, BECN and the adjacent reserved bits, in the form that the
+/// ICRC covers.
 fn masked(mut head: [u8; MASKED_BYTES]) -> [u8; MASKED_BYTES] {
     head[4] = 0xff;
     head
 }
 
-/// Returns the ICRC of a packet over IPv4 with the IP header `header` and the UDP header `udp`. `transport` has the
-/// bytes from BTH to pad.
+/// Returns the ICRC of a packet over IPv4 with the IP header `header` and the UDP header `udp`.
+/// `transport` has the bytes from BTH to pad.
 pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv4(header, udp).finish(transport)
 }
 
-/// Returns the ICRC of a packet over IPv6 with the IP header `header` and the UDP header `udp`. `transport` has the
-/// bytes from BTH to pad.
+/// Returns the ICRC of a packet over IPv6 with the IP header `header` and the UDP header `udp`.
+/// `transport` has the bytes from BTH to pad.
 pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
     PartialIcrc::ipv6(header, udp).finish(transport)
 }
 
-/// Splits a datagram into the packet from BTH to pad and its ICRC. Returns `None` if the datagram is too short.
+/// Splits a datagram into the packet from BTH to pad and its ICRC. Returns `None` if the datagram
+/// is too short.
 pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
     let (transport, icrc) = datagram.split_last_chunk()?;
     Some((transport, u32::from_le_bytes(*icrc)))
 }
 
-/// Returns whether `received` is the ICRC of the packet over IPv4 for at least one identification in the IP header,
-/// which is unknown. This is not a full check: 2^16 of 2^32 wrong values pass.
+/// Returns whether `received` is the ICRC of the packet over IPv4 for at least one identification
+/// in the IP header, which is unknown. This is not a full check: 2^16 of 2^32 wrong values pass.
 pub fn explained_by_identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -103,16 +108,17 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
-/// Returns whether an ICRC over IPv4 is valid for at least one identification in the IP header. `difference` is the
-/// exclusive or of the received ICRC and the ICRC for an assumed identification. `transport` is the length of the
-/// packet in bytes from BTH to pad. The check is that of [`explained_by_identification`], for callers that know the
-/// difference.
+/// Returns whether an ICRC over IPv4 is valid for at least one identification in the IP header.
+/// `difference` is the exclusive or of the received ICRC and the ICRC for an assumed
+/// identification. `transport` is the length of the packet in bytes from BTH to pad. The check is
+/// that of [`explained_by_identification`], for callers that know the difference.
 pub fn is_identification(difference: u32, transport: usize) -> bool {
     unshift(difference, bytes_after_identification(transport)) & 0xffff == 0
 }
 
-/// Returns the exclusive or of two ICRCs of a packet over IPv4: with the identification `identification`, and with the
-/// identification 0. `transport` is the length of the packet in bytes from BTH to pad.
+/// Returns the exclusive or of two ICRCs of a packet over IPv4: with the identification
+/// `identification`, and with the identification 0. `transport` is the length of the packet in
+/// bytes from BTH to pad.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
     // A CRC is linear: the two bytes are shifted by everything that follows them.
     let [high, low] = identification.to_be_bytes();
@@ -120,8 +126,9 @@ pub fn of_identification(identification: u16, transport: usize) -> u32 {
     shift(bytes, bytes_after_identification(transport))
 }
 
-/// Returns the results of [`of_identification`] for the 16 identifications in which a single bit is 1, beginning with
-/// the lowest bit. `transport` is the length of the packet in bytes from BTH to pad.
+/// Returns the results of [`of_identification`] for the 16 identifications in which a single bit is
+/// 1, beginning with the lowest bit. `transport` is the length of the packet in bytes from BTH to
+/// pad.
 pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     // The value 1 in the order of bits of a CRC.
     let factor = shift(1 << 31, bytes_after_identification(transport));
@@ -131,17 +138,19 @@ pub fn of_identification_bits(transport: usize) -> [u32; 16] {
     })
 }
 
-/// Returns the number of bytes by which the identification is shifted in the CRC: the bytes of the IP header that
-/// follow it, the UDP header, the packet, and four bytes by which a CRC always shifts its message.
+/// Returns the number of bytes by which the identification is shifted in the CRC: the bytes of the
+/// IP header that follow it, the UDP header, the packet, and four bytes by which a CRC always
+/// shifts its message.
 fn bytes_after_identification(transport: usize) -> usize {
     (20 - 6) + 8 + transport + 4
 }
 
-/// Returns the identification with which the ICRC of the packet is `received`, or `None` if there is none.
+/// Returns the identification with which the ICRC of the packet is `received`, or `None` if there
+/// is none.
 ///
-/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of those bytes,
-/// shifted by all bytes that follow. Dividing by that power of x undoes the shift. If the quotient has a degree below
-/// 16, and only then, the two bytes explain the difference.
+/// A CRC is linear: if two messages differ in two bytes only, their CRCs differ by the remainder of
+/// those bytes, shifted by all bytes that follow. Dividing by that power of x undoes the shift. If
+/// the quotient has a degree below 16, and only then, the two bytes explain the difference.
 fn identification(
     header: &[u8; 20],
     udp: &[u8; 8],
@@ -163,7 +172,8 @@ fn identification(
 /// The CRC polynomial in reflected bit order: bit 31 is x^0 and bit 0 is x^31; x^32 is omitted.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Powers of x for [`unshift`]: the element with the index `i` is x^-(8 * 2^i) modulo the CRC polynomial.
+/// Powers of x for [`unshift`]: the element with the index `i` is x^-(8 * 2^i) modulo the CRC
+/// polynomial.
 const UNSHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     let mut power = 1 << 31;
@@ -181,7 +191,8 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
-/// Powers of x for [`shift`]: the element with the index `i` is x^(8 * 2^i) modulo the CRC polynomial.
+/// Powers of x for [`shift`]: the element with the index `i` is x^(8 * 2^i) modulo the CRC
+/// polynomial.
 const SHIFTS: [u32; 32] = {
     let mut powers = [0; 32];
     // x^8
@@ -236,8 +247,8 @@ const fn multiply_by_x(value: u32) -> u32 {
     }
 }
 
-/// Returns `value` divided by x, modulo the CRC polynomial. The coefficient of x^0 in the polynomial is 1, so the top
-/// bit in this bit order shows whether the polynomial was subtracted.
+/// Returns `value` divided by x, modulo the CRC polynomial. The coefficient of x^0 in the
+/// polynomial is 1, so the top bit in this bit order shows whether the polynomial was subtracted.
 const fn divide_by_x(value: u32) -> u32 {
     if value & 1 << 31 != 0 {
         (value ^ POLYNOMIAL) << 1 | 1
@@ -305,8 +316,8 @@ mod tests {
             .collect()
     }
 
-    /// Splits a packet that begins with an IP header of `IP` bytes into IP header, UDP header, bytes from BTH to pad,
-    /// and ICRC.
+    /// Splits a packet that begins with an IP header of `IP` bytes into IP header, UDP header,
+    /// bytes from BTH to pad, and ICRC.
     fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
         let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
         (
@@ -317,11 +328,13 @@ mod tests {
         )
     }
 
-    /// A congestion notification that a ConnectX-4 Lx sent, with BECN set and the identification 0x718c.
+    /// A congestion notification that a ConnectX-4 Lx sent, with BECN set and the identification
+    /// 0x718c.
     const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
         8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
 
-    /// A send over an unreliable connection, with two pad bytes, a UDP checksum, and the identification 0x0478.
+    /// A send over an unreliable connection, with two pad bytes, a UDP checksum, and the
+    /// identification 0x0478.
     const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
         2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
 

@@ -1,14 +1,14 @@
 #![forbid(unsafe_code)]
 //! The effect of the identification in an IPv4 header on the ICRC, for packets of recent lengths.
 //!
-//! A CRC is linear: the ICRCs of a packet with two identifications differ by a value that depends only on the exclusive or of the
-//! identifications, and on the number of bytes that follow them. For one length, the differences of the 16 single bits
-//! determine all others.
+//! A CRC is linear: the ICRCs of a packet with two identifications differ by a value that depends
+//! only on the exclusive or of the identifications, and on the number of bytes that follow them.
+//! For one length, the differences of the 16 single bits determine all others.
 
 use super::icrc;
 
-/// Cache of the ICRC differences that identifications cause, for the last two packet lengths that occurred twice in a
-/// row.
+/// Cache of the ICRC differences that identifications cause, for the last two packet lengths that
+/// occurred twice in a row.
 #[derive(Clone, Debug, Default)]
 pub struct IcrcDifferences {
     known: [Option<LengthDifferences>; 2],
@@ -25,13 +25,15 @@ struct LengthDifferences {
     transport: usize,
     /// For each bit of the identification, the difference of the ICRC if only this bit is set.
     of_bits: [u32; 16],
-    /// Combinations of `of_bits`, each with a bit that no other combination has: this bit, and the combination.
+    /// Combinations of `of_bits`, each with a bit that no other combination has: this bit, and the
+    /// combination.
     reduced: [(u32, u32); 16],
 }
 
 impl IcrcDifferences {
-    /// Returns the exclusive or of two ICRCs of a packet: with the identification `identification`, and with the
-    /// identification 0. `transport` is the length of the packet in bytes from BTH to pad.
+    /// Returns the exclusive or of two ICRCs of a packet: with the identification `identification`,
+    /// and with the identification 0. `transport` is the length of the packet in bytes from BTH to
+    /// pad.
     pub fn difference(&mut self, identification: u16, transport: usize) -> u32 {
         match self.of(transport) {
             Some(differences) => differences.of(identification),
@@ -39,8 +41,9 @@ impl IcrcDifferences {
         }
     }
 
-    /// Returns whether an ICRC is valid for at least one identification. `difference` is the exclusive or of the ICRC
-    /// and that for an assumed identification. `transport` is the length of the packet in bytes from BTH to pad.
+    /// Returns whether an ICRC is valid for at least one identification. `difference` is the
+    /// exclusive or of the ICRC and that for an assumed identification. `transport` is the length
+    /// of the packet in bytes from BTH to pad.
     pub fn is_explained(&mut self, difference: u32, transport: usize) -> bool {
         match self.of(transport) {
             Some(differences) => differences.contain(difference),

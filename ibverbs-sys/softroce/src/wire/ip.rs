@@ -1,8 +1,9 @@
-//! IP and UDP headers of a packet, as Linux sends them from an unconnected UDP socket that forbids fragmentation: no IPv4
-//! options, identification 0, and the don't-fragment bit.
+//! IP and UDP headers of a packet, as Linux sends them from an unconnected UDP socket that forbids
+//! fragmentation: no IPv4 options, identification 0, and the don't-fragment bit.
 //!
-//! A socket neither accepts nor reports these headers. They are built for other purposes: the ICRC covers them, the
-//! receiver of a datagram gets them, captures contain them, and packets between IPv6 GIDs carry them before the BTH.
+//! A socket neither accepts nor reports these headers. They are built for other purposes: the ICRC
+//! covers them, the receiver of a datagram gets them, captures contain them, and packets between
+//! IPv6 GIDs carry them before the BTH.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -44,16 +45,17 @@ pub enum Headers {
 }
 
 impl Route {
-    /// Returns the headers of a packet with `transport` bytes from BTH to pad, to which the length of the ICRC is
-    /// added. If a length exceeds the maximum of an IP packet, the length fields contain its low bits.
+    /// Returns the headers of a packet with `transport` bytes from BTH to pad, to which the length
+    /// of the ICRC is added. If a length exceeds the maximum of an IP packet, the length fields
+    /// contain its low bits.
     pub fn headers(&self, transport: usize) -> Headers {
         let udp_len = transport.wrapping_add(8 + 4) as u16;
         let mut udp = [0; 8];
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        // The checksum stays 0 (not used): the ICRC covers more, so senders of RoCEv2 omit it, which IPv6 allows for tunnels
-        // too (RFC 6935).
+        // The checksum stays 0 (not used): the ICRC covers more, so senders of RoCEv2 omit it,
+        // which IPv6 allows for tunnels too (RFC 6935).
         match (
             self.source.to_ipv4_mapped(),
             self.destination.to_ipv4_mapped(),
@@ -98,10 +100,10 @@ impl Route {
 }
 
 impl Headers {
-    /// Parses the headers before a BTH. Returns the headers and the bytes from BTH to ICRC. Returns `None` unless the
-    /// bytes are one complete UDP packet: the IP version and protocol, the lengths, and the IPv4 checksum must be
-    /// right, and options, extension headers and fragments are rejected. The UDP checksum is ignored, because the ICRC
-    /// covers more.
+    /// Parses the headers before a BTH. Returns the headers and the bytes from BTH to ICRC. Returns
+    /// `None` unless the bytes are one complete UDP packet: the IP version and protocol, the
+    /// lengths, and the IPv4 checksum must be right, and options, extension headers and fragments
+    /// are rejected. The UDP checksum is ignored, because the ICRC covers more.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes.first()? >> 4 {
             4 => {
@@ -164,7 +166,8 @@ impl Headers {
         self.begin_icrc().finish(transport)
     }
 
-    /// Returns the intermediate ICRC over these headers, from which the ICRC of a packet is computed.
+    /// Returns the intermediate ICRC over these headers, from which the ICRC of a packet is
+    /// computed.
     pub fn begin_icrc(&self) -> icrc::PartialIcrc {
         match self {
             Self::V4 { ip, udp } => icrc::PartialIcrc::ipv4(ip, udp),
@@ -212,8 +215,8 @@ impl Headers {
         }
     }
 
-    /// Returns the GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6 header, or 20 unspecified
-    /// bytes and the IPv4 header (IBTA annex A17.4.5.1).
+    /// Returns the GRH, which is stored in the first 40 bytes of a datagram's receive: the IPv6
+    /// header, or 20 unspecified bytes and the IPv4 header (IBTA annex A17.4.5.1).
     pub fn global_route(&self) -> [u8; 40] {
         match self {
             Self::V4 { ip, .. } => {
@@ -232,7 +235,8 @@ fn parse_udp(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     (len == bytes.len()).then_some((*udp, rest))
 }
 
-/// Returns the Internet checksum of an IPv4 header (RFC 1071), which is 0 for a header with a valid checksum.
+/// Returns the Internet checksum of an IPv4 header (RFC 1071), which is 0 for a header with a valid
+/// checksum.
 fn checksum(header: &[u8; 20]) -> u16 {
     let sum: u32 = header
         .chunks_exact(2)

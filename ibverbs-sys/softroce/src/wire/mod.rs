@@ -1,5 +1,5 @@
-//! Format of RoCEv2 packets: `IP | UDP 4791 | BTH | extension headers | payload | pad | ICRC` (IBTA 1.5 chapter 9, annex A17).
-//! The parsers treat all bytes as untrusted, and never panic.
+//! Format of RoCEv2 packets: `IP | UDP 4791 | BTH | extension headers | payload | pad | ICRC` (IBTA
+//! 1.5 chapter 9, annex A17). The parsers treat all bytes as untrusted, and never panic.
 #![forbid(unsafe_code)]
 
 mod header;

@@ -9,11 +9,12 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send without payload
-    /// requests a receipt: a confirmation that the receiver has taken the earlier packets of an unreliable service from
-    /// its socket. An acknowledgement is the receipt. Both are sent by sockets, and affect only the number of packets
-    /// that a sender has in flight. A write without payload ([`Opcode::SKIP`]) announces sequence numbers that were
-    /// used without packets.
+    /// Opcodes that are reserved for manufacturers, 0b110, of which this device uses three. A send
+    /// without payload requests a receipt: a confirmation that the receiver has taken the earlier
+    /// packets of an unreliable service from its socket. An acknowledgement is the receipt. Both
+    /// are sent by sockets, and affect only the number of packets that a sender has in flight. A
+    /// write without payload ([`Opcode::SKIP`]) announces sequence numbers that were used without
+    /// packets.
     Manufacturer,
 }
 
@@ -89,7 +90,8 @@ impl Transport {
         }
     }
 
-    /// Returns whether the service has the operation `operation` (IBTA table 38, annex A14 for XRC).
+    /// Returns whether the service has the operation `operation` (IBTA table 38, annex A14 for
+    /// XRC).
     pub const fn has(self, operation: Operation) -> bool {
         use Operation as O;
         match self {
@@ -147,9 +149,9 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a packet is accepted
-    /// only if it arrives through memory that is shared with the peer. Otherwise any process could send such a packet
-    /// to the socket and make a connection lose messages.
+    /// Opcode of a packet that announces sequence numbers that were used without packets. Such a
+    /// packet is accepted only if it arrives through memory that is shared with the peer. Otherwise
+    /// any process could send such a packet to the socket and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
     /// Creates the opcode of the operation `operation` of the service `transport`.
@@ -160,8 +162,9 @@ impl Opcode {
         }
     }
 
-    /// Decodes the first byte of a BTH. Returns `None` for opcodes that belong to no supported service: those of
-    /// reliable datagrams, of congestion notifications and of other manufacturers, and undefined ones.
+    /// Decodes the first byte of a BTH. Returns `None` for opcodes that belong to no supported
+    /// service: those of reliable datagrams, of congestion notifications and of other
+    /// manufacturers, and undefined ones.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -217,8 +220,9 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet is a whole message: neither [first](Self::is_first), [middle](Self::is_middle) nor
-    /// [last](Self::is_last). Read requests, atomics, atomic writes, flushes and acknowledgements count as whole messages too.
+    /// Returns whether the packet is a whole message: neither [first](Self::is_first),
+    /// [middle](Self::is_middle) nor [last](Self::is_last). Read requests, atomics, atomic writes,
+    /// flushes and acknowledgements count as whole messages too.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
@@ -323,7 +327,8 @@ impl Opcode {
         self.is_flush()
     }
 
-    /// Returns whether the packet has a RETH, which read requests, atomic writes, flushes and the first packets of writes have.
+    /// Returns whether the packet has a RETH, which read requests, atomic writes, flushes and the
+    /// first packets of writes have.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest)
             || self.is_atomic_write()
@@ -366,7 +371,8 @@ impl Opcode {
         )
     }
 
-    /// Returns whether the packet may have a payload, because it is a send, a write, an atomic write or a read response.
+    /// Returns whether the packet may have a payload, because it is a send, a write, an atomic
+    /// write or a read response.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_atomic_write() || self.is_read_response()
     }
@@ -442,8 +448,8 @@ mod tests {
 
     #[test]
     fn header_lengths_agree_with_the_specification() {
-        // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4,
-        // IETH 4, XRCETH 4, FETH 4.
+        // Lengths of headers by IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH
+        // 4, AtomicAckETH 8, ImmDt 4, IETH 4, XRCETH 4, FETH 4.
         let lengths: [(u8, usize); 52] = [
             (0x1c, 32),
             (0x1d, 28),

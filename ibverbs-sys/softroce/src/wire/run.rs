@@ -1,8 +1,9 @@
 use super::Packet;
 use super::header::BASE;
 
-/// Received packets that are handled in one step: a single packet, or several packets from the middle of a message that
-/// have the same length. Their headers differ only in the sequence number and the acknowledgement request.
+/// Received packets that are handled in one step: a single packet, or several packets from the
+/// middle of a message that have the same length. Their headers differ only in the sequence number
+/// and the acknowledgement request.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     first: Packet<'a>,
@@ -27,9 +28,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Creates the longest run that begins with the first packet of `datagrams`, which have `stride` bytes each.
-    /// `first` is the first packet in parsed form. The run ends before a packet that does not continue it, or for which
-    /// `is_right` returns `false`.
+    /// Creates the longest run that begins with the first packet of `datagrams`, which have
+    /// `stride` bytes each. `first` is the first packet in parsed form. The run ends before a
+    /// packet that does not continue it, or for which `is_right` returns `false`.
     pub fn gather(
         first: Packet<'a>,
         datagrams: &'a [u8],
@@ -116,7 +117,8 @@ impl<'a> Run<'a> {
 /// Mask of the 24 bits of a packet sequence number.
 const SEQUENCE_MASK: u32 = 0xff_ffff;
 
-/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement request bit.
+/// Offset in a packet of the byte before the sequence number, which contains the acknowledgement
+/// request bit.
 const FLAGS_OFFSET: usize = 8;
 
 /// Acknowledgement request bit in the byte before the sequence number.
@@ -127,8 +129,8 @@ pub(crate) fn request_acknowledgement(packet: &mut [u8]) {
     packet[FLAGS_OFFSET] |= ACKNOWLEDGE;
 }
 
-/// Returns the acknowledgement request bit and the sequence number of `packet` if it continues a run. Returns `None` if
-/// another field of its BTH differs from `head`.
+/// Returns the acknowledgement request bit and the sequence number of `packet` if it continues a
+/// run. Returns `None` if another field of its BTH differs from `head`.
 fn continues_run(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
@@ -149,8 +151,9 @@ mod tests {
     const PAYLOAD: usize = 64;
     const STRIDE: usize = BASE + PAYLOAD + 4;
 
-    /// Returns the bytes of datagrams that contain packets with the given operations, sequence numbers and
-    /// acknowledgement requests. In place of the ICRC, each has four bytes with the index of the packet.
+    /// Returns the bytes of datagrams that contain packets with the given operations, sequence
+    /// numbers and acknowledgement requests. In place of the ICRC, each has four bytes with the
+    /// index of the packet.
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {

@@ -32,8 +32,8 @@ const RECEIVES: u64 = 8;
 /// Number of the last round.
 const LAST: u64 = u64::MAX;
 
-/// Exponent of a timeout of half a second, which is longer than a process waits for a processor on a
-/// busy machine.
+/// Exponent of a timeout of half a second, which is longer than a process waits for a processor on
+/// a busy machine.
 const TIMEOUT: u8 = 17;
 
 /// First sequence number, as `Node::connect` sets it.

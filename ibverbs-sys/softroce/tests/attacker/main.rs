@@ -1,7 +1,7 @@
 //! Attack on the connection of two processes: a third process sends both of them packets of every
-//! opcode, each in the name of the other process. The third process runs as another user if the test
-//! may change the user. Checks that the bytes of the connection stay right, and that no queue pair
-//! fails.
+//! opcode, each in the name of the other process. The third process runs as another user if the
+//! test may change the user. Checks that the bytes of the connection stay right, and that no queue
+//! pair fails.
 //!
 //! `SOFTROCE_TEST_ATTACK_SECONDS` is the duration of the attack in seconds.
 
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Variable with the part of a process of this program. The variable is not set in the process of the
-/// tests.
+/// Variable with the part of a process of this program. The variable is not set in the process of
+/// the tests.
 const PART: &str = "SOFTROCE_TEST_PART";
 
 /// Time limit of each step except for the attack.

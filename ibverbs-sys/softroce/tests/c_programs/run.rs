@@ -81,8 +81,8 @@ pub(crate) fn buffers(user: User) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Compiles `by_name.c`, which opens libibverbs by its name, and runs it with the library under this
-/// name in a directory that the dynamic linker searches first.
+/// Compiles `by_name.c`, which opens libibverbs by its name, and runs it with the library under
+/// this name in a directory that the dynamic linker searches first.
 pub(crate) fn by_name(user: User) -> Result<(), Failed> {
     let case = compiled("by_name", user, &[], &[], "opened softroce0: success")?;
     let library = library()?;

@@ -70,15 +70,16 @@ fn a_panic_of_a_thread_that_posts_is_told_to_all() {
     }
 }
 
-/// Checks a panic of a polling thread, which also receives packets: its call fails, and the next calls
-/// return.
+/// Checks a panic of a polling thread, which also receives packets: its call fails, and the next
+/// calls return.
 #[test]
 fn a_panic_of_a_thread_that_polls_is_told_to_all() {
     let test = "fatal::a_panic_of_a_thread_that_polls_is_told_to_all";
     alone(test, &[("SOFTROCE_PATH", "udp")], || {
         with_pair(|device, one, other| {
             assert_eq!(other.post_receive(1, Bytes::NONE), 0);
-            // After some time of polling, the engine leaves the reception of packets to this thread.
+            // After some time of polling, the engine leaves the reception of packets to this
+            // thread.
             let end = Instant::now() + LOST / 60;
             while Instant::now() < end {
                 assert!(matches!(other.poll(), Ok(None)));
@@ -142,7 +143,8 @@ fn wait_for(descriptor: i32, otherwise: &str) {
     assert_eq!(count, 1, "{otherwise}");
 }
 
-/// Checks a failed device: posted requests are flushed, and verbs that need the device return errors.
+/// Checks a failed device: posted requests are flushed, and verbs that need the device return
+/// errors.
 fn nothing_hangs(device: &Device, end: &End<'_>) {
     assert_eq!(end.state(), ibv_qp_state::IBV_QPS_ERR);
     while end.poll().expect("a completion or none").is_some() {}

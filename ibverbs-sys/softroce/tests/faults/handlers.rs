@@ -1,5 +1,5 @@
-//! Handlers of SIGSEGV and SIGBUS of the program, and programs without handlers: all work as they do
-//! without the device.
+//! Handlers of SIGSEGV and SIGBUS of the program, and programs without handlers: all work as they
+//! do without the device.
 
 use std::io;
 use std::mem::zeroed;

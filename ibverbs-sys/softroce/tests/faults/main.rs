@@ -1,5 +1,5 @@
-//! Errors inside of the device or below it: a panic, and registered memory that is no longer mapped.
-//! Each test runs in a process of its own, because its device fails or the process may end.
+//! Errors inside of the device or below it: a panic, and registered memory that is no longer
+//! mapped. Each test runs in a process of its own, because its device fails or the process may end.
 
 mod end;
 mod fatal;
@@ -30,8 +30,8 @@ fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<
     Some(errors)
 }
 
-/// Runs `body` in a process of its own, which calls the same test again with these variables. Returns
-/// the status and output of that process, or `None` in that process itself.
+/// Runs `body` in a process of its own, which calls the same test again with these variables.
+/// Returns the status and output of that process, or `None` in that process itself.
 fn process(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     if std::env::var_os(CHILD).is_some() {
         // SIGALRM ends a process that hangs.

@@ -73,9 +73,9 @@ impl Memory {
     pub(super) fn new(device: &Device) -> Self {
         /// Distance between two mappings in bytes.
         const STRIDE: usize = 1 << 20;
-        // Far from the addresses that the kernel chooses. Otherwise the next mapping of another thread
-        // could get the address of memory that a test has unmapped, and a peer's write would reach
-        // that mapping.
+        // Far from the addresses that the kernel chooses. Otherwise the next mapping of another
+        // thread could get the address of memory that a test has unmapped, and a peer's write would
+        // reach that mapping.
         static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
         let address = NEXT.fetch_add(STRIDE, Ordering::Relaxed);
         // SAFETY: the file is new, and is mapped where no mapping exists.
@@ -248,8 +248,8 @@ fn an_atomic_operation_that_answers_to_nowhere_ends_with_a_protection_error() {
     });
 }
 
-/// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with a
-/// remote operation error.
+/// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with
+/// a remote operation error.
 #[test]
 fn what_is_received_to_nowhere_ends_both_requests() {
     let test = "missing::what_is_received_to_nowhere_ends_both_requests";

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Builds `libsoftroce.so` in the place where `cargo xtask on softroce` builds it, and returns its path. Cargo builds no shared
-/// library for a test that does not link it.
+/// Builds `libsoftroce.so` in the place where `cargo xtask on softroce` builds it, and returns its
+/// path. Cargo builds no shared library for a test that does not link it.
 pub(crate) fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(build).clone()

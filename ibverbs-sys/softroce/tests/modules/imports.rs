@@ -5,7 +5,8 @@ use crate::tokens::{Token, tokens};
 /// The parts of a file that concern other modules.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// Names behind `crate::`, or behind as many `super::` as lead to the crate's root, each with its line.
+    /// Names behind `crate::`, or behind as many `super::` as lead to the crate's root, each with
+    /// its line.
     pub(crate) imports: Vec<(String, usize)>,
     /// Modules in files of their own.
     pub(crate) modules: Vec<Module>,
@@ -154,8 +155,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a predicate of `cfg`. Returns its value in a build without tests, or `None` if the value
-    /// depends on the rest of the configuration.
+    /// Reads a predicate of `cfg`. Returns its value in a build without tests, or `None` if the
+    /// value depends on the rest of the configuration.
     fn holds(&mut self) -> Option<bool> {
         let name = self.peek(0);
         self.at += 1;
@@ -208,7 +209,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips tokens up to one of these, or up to the end of the group. Groups in brackets are skipped as a whole.
+    /// Skips tokens up to one of these, or up to the end of the group. Groups in brackets are
+    /// skipped as a whole.
     fn skip_to(&mut self, ends: &[&str]) {
         while self.at < self.tokens.len() && !ends.contains(&self.peek(0)) {
             match self.peek(0) {

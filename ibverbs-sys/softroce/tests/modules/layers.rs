@@ -2,8 +2,8 @@
 
 use crate::source::Source;
 
-/// Returns a message for each import that is not from a lower layer, and for each difference between the layers and the
-/// existing modules.
+/// Returns a message for each import that is not from a lower layer, and for each difference
+/// between the layers and the existing modules.
 pub(crate) fn broken(layers: &[&str], source: &Source) -> Vec<String> {
     let height = |name: &str| layers.iter().position(|&layer| layer == name);
     let mut broken = Vec::new();

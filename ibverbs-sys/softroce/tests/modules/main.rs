@@ -1,5 +1,5 @@
-//! Structure of the crate: each module imports only from modules below it, and the way of a request is
-//! chosen in one place.
+//! Structure of the crate: each module imports only from modules below it, and the way of a request
+//! is chosen in one place.
 
 mod imports;
 mod layers;
@@ -8,8 +8,8 @@ mod tokens;
 
 use std::path::Path;
 
-/// Top-level modules, the lowest first. A module is above all modules that it imports from, and as low
-/// as its content allows: tools, then the transport, then what a process has, then a program's
+/// Top-level modules, the lowest first. A module is above all modules that it imports from, and as
+/// low as its content allows: tools, then the transport, then what a process has, then a program's
 /// objects, then paths to peers, then the NIC.
 const LAYERS: &[&str] = &[
     // Formats and tools, which do not refer to the device.
@@ -42,7 +42,8 @@ const LAYERS: &[&str] = &[
     "memory",
     "xrc",
     "multicast",
-    // Paths to peers: packets go through shared memory if it exists, and queue pairs choose the path.
+    // Paths to peers: packets go through shared memory if it exists, and queue pairs choose the
+    // path.
     "same_host",
     "net",
     "queue_pair",

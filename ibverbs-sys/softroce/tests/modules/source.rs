@@ -1,5 +1,5 @@
-//! Sources of a crate, read along its declarations of modules, so that files of tests alone are left
-//! out.
+//! Sources of a crate, read along its declarations of modules, so that files of tests alone are
+//! left out.
 
 use std::collections::BTreeMap;
 use std::fs;

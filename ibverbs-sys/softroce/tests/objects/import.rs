@@ -87,7 +87,8 @@ fn an_object_lives_on_with_its_last_c_object_elsewhere() {
             assert_eq!(ibv_dealloc_pd(pd), EBUSY);
             let mr = ibv_import_mr(pd, handle);
             assert_eq!(((*mr).lkey, (*mr).addr), (key, null_mut()));
-            // A change by one C object is that of the region, whose new key the other does not have.
+            // A change by one C object is that of the region, whose new key the other does not
+            // have.
             let other = ibv_import_mr(pd, handle);
             assert_eq!(ibv_rereg_mr(mr, 1, null_mut(), page.start(), 4096, 0), 0);
             assert_ne!((*mr).lkey, (*other).lkey);

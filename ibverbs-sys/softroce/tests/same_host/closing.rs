@@ -74,7 +74,8 @@ fn connect_child(stream: &UnixStream, by_packets: bool) -> Node {
     node
 }
 
-/// Checks that the device reports its failure, and writes to no file that the program opens afterwards.
+/// Checks that the device reports its failure, and writes to no file that the program opens
+/// afterwards.
 pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
     for by_packets in [false, true] {
         let mut node = Node::new();

@@ -10,8 +10,8 @@ use softroce::path::Way;
 use crate::node::{LIMIT, Node, PATIENT, Request};
 use crate::peer::{Peer, Role, message};
 
-/// A message, and the amounts that it adds to the counters of its sender and of its receiver. No other
-/// counter of a path may change.
+/// A message, and the amounts that it adds to the counters of its sender and of its receiver. No
+/// other counter of a path may change.
 struct Case {
     opcode: ibv_wr_opcode,
     /// Index of the memory that holds the bytes: 0 for the program's own, 1 for the device's.
@@ -24,8 +24,8 @@ struct Case {
 const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const WRITE_WITH_IMMEDIATE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
 
-/// Messages in the order of their sending. A two-sided message behind one-sided operations would go by
-/// packets.
+/// Messages in the order of their sending. A two-sided message behind one-sided operations would go
+/// by packets.
 const CASES: [Case; 11] = [
     Case {
         opcode: SEND,
@@ -164,8 +164,8 @@ fn add(amounts: &mut Amounts, added: &[(&'static str, u64)]) {
     }
 }
 
-/// Waits until the amounts equal `expected`. The completion of a message may be polled before another
-/// thread has counted the message.
+/// Waits until the amounts equal `expected`. The completion of a message may be polled before
+/// another thread has counted the message.
 fn await_amounts(expected: &Amounts, moment: &str) {
     let deadline = Instant::now() + LIMIT;
     while amounts() != *expected {
@@ -178,8 +178,8 @@ fn await_amounts(expected: &Amounts, moment: &str) {
     }
 }
 
-/// Returns the cases that need a receive request, with their indices. All of them are before the other
-/// cases.
+/// Returns the cases that need a receive request, with their indices. All of them are before the
+/// other cases.
 fn two_sided() -> impl Iterator<Item = (usize, &'static Case)> {
     let cases = CASES.iter().enumerate();
     cases.filter(|(_, case)| case.opcode == SEND || case.opcode == WRITE_WITH_IMMEDIATE)

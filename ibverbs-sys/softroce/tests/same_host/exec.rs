@@ -1,7 +1,7 @@
 //! A peer that executes another program while it is written to.
 //!
-//! The new program has memory at the same addresses as the registered memory of the old program. Its
-//! exit status reports whether this memory is still zero.
+//! The new program has memory at the same addresses as the registered memory of the old program.
+//! Its exit status reports whether this memory is still zero.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -54,12 +54,13 @@ fn compile() {
     assert!(output.status.success(), "{complaints}");
 }
 
-/// Executes the new program. If `keeps`, a child process keeps the old program's descriptors open, so
-/// that the peer is not notified of the `exec` by a closed connection.
+/// Executes the new program. If `keeps`, a child process keeps the old program's descriptors open,
+/// so that the peer is not notified of the `exec` by a closed connection.
 pub(crate) fn exec(keeps: bool) -> ! {
     if keeps {
         let parent = std::process::id() as i32;
-        // SAFETY: a `fork` without the handlers of the C library; the child only makes system calls.
+        // SAFETY: a `fork` without the handlers of the C library; the child only makes system
+        // calls.
         unsafe {
             if libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
                 // Closes the pipes, so that the test does not wait for this child.

@@ -24,7 +24,8 @@ const LENGTHS: [usize; 10] = [
     1 << 20,
 ];
 
-/// Length in bytes of the memory for a receive. The other half of each memory is the target of writes.
+/// Length in bytes of the memory for a receive. The other half of each memory is the target of
+/// writes.
 const ROOM: usize = SIZE / 2;
 
 /// Number of messages: each kind in each length, from each memory to each memory.
@@ -83,8 +84,8 @@ pub(crate) fn post_receives(node: &Node, times: u64) {
     }
 }
 
-/// Receives messages and checks their bytes. Stops when no message arrives for half a second, or when
-/// the connection fails.
+/// Receives messages and checks their bytes. Stops when no message arrives for half a second, or
+/// when the connection fails.
 pub(crate) fn take(node: &Node, times: u64) {
     for id in 0..times {
         let end = Instant::now() + Duration::from_millis(500);
@@ -161,8 +162,8 @@ pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
     assert!(went <= 4 * parts, "{went} packets for {parts} parts");
 }
 
-/// Checks that messages are received while their sender is stopped: the ring holds the messages, and
-/// the sender's memory holds the bytes.
+/// Checks that messages are received while their sender is stopped: the ring holds the messages,
+/// and the sender's memory holds the bytes.
 pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     for round in 0..20 {
         let (node, mut peer) = connected(Role::Sends { times: 8 });
@@ -181,8 +182,8 @@ pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     }
 }
 
-/// Checks that no bytes of a request are copied after it has ended with an error, because the program
-/// may then reuse the memory.
+/// Checks that no bytes of a request are copied after it has ended with an error, because the
+/// program may then reuse the memory.
 pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
     const EACH: usize = 128 << 10;
     for round in 0..10 {

@@ -1,8 +1,8 @@
 //! Floods of handshakes: bounds of the resources that other processes of the host can take from a
 //! process through its listener.
 //!
-//! The attackers implement the protocol of `same_host/handshake_message.rs` themselves, so changes of that file
-//! must be repeated here.
+//! The attackers implement the protocol of `same_host/handshake_message.rs` themselves, so changes
+//! of that file must be repeated here.
 
 use std::io::{BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -75,8 +75,8 @@ const DESCRIPTORS: usize = 64 + 8 * (16 + 2 * ATTACKERS) + 32;
 /// well-behaved peers.
 const MAPPINGS: usize = 2 * (16 + 2 * ATTACKERS) + 16;
 
-/// Maximum share of one processor that the engine takes during a flood. The usual share is far lower;
-/// this limit allows for a debug build on a busy machine.
+/// Maximum share of one processor that the engine takes during a flood. The usual share is far
+/// lower; this limit allows for a debug build on a busy machine.
 const SHARE: f64 = 0.5;
 
 /// Duration of the measurement of one flood.
@@ -266,8 +266,8 @@ impl Wares {
         send(socket, &self.hello(address), &self.all()).ok()?;
         let mut welcome = [0_u8; 2048];
         let (_, length) = recv(socket, &mut welcome[..], rustix::net::RecvFlags::empty()).ok()?;
-        // The kernel closes the descriptors that come with the message, because `recv` has no room for
-        // them.
+        // The kernel closes the descriptors that come with the message, because `recv` has no room
+        // for them.
         if length < 17 || welcome[8] != 1 {
             return None;
         }

@@ -237,8 +237,8 @@ pub(crate) fn a_forked_child_opens_the_device_anew() {
     child.join();
 }
 
-/// Checks children that are forked while other threads create and destroy objects with descriptors and
-/// locks.
+/// Checks children that are forked while other threads create and destroy objects with descriptors
+/// and locks.
 pub(crate) fn children_are_forked_at_any_time() {
     let node = Node::new();
     let is_over = AtomicBool::new(false);

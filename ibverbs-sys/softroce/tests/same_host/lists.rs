@@ -71,8 +71,8 @@ pub(crate) fn a_list_is_done_in_order() {
     }
 }
 
-/// Checks that a long write and a long read behind a message wait for its acknowledgement and then need
-/// no packets.
+/// Checks that a long write and a long read behind a message wait for its acknowledgement and then
+/// need no packets.
 pub(crate) fn long_one_sided_work_behind_a_message_needs_no_packets() {
     const EACH: u64 = 8;
     const LENGTH: usize = 64 << 10;
@@ -107,8 +107,8 @@ pub(crate) fn long_one_sided_work_behind_a_message_needs_no_packets() {
     peer.done();
 }
 
-/// Checks that the requests before a bad one are executed, the bad one fails, and the requests after
-/// it are flushed.
+/// Checks that the requests before a bad one are executed, the bad one fails, and the requests
+/// after it are flushed.
 pub(crate) fn a_list_ends_with_the_request_that_fails() {
     let (node, peer) = connected(Role::Idle);
     let (address, key) = peer.card.memories[1];
@@ -138,8 +138,8 @@ pub(crate) fn a_list_ends_with_the_request_that_fails() {
     assert_eq!(node.state(), ibv_qp_state::IBV_QPS_ERR);
 }
 
-/// Checks that a list that is longer than the send queue is posted as far as it fits, however soon its
-/// requests end.
+/// Checks that a list that is longer than the send queue is posted as far as it fits, however soon
+/// its requests end.
 pub(crate) fn a_list_that_is_too_long_is_posted_as_far_as_it_fits() {
     let (node, peer) = connected(Role::Idle);
     let request = write(&node, 1, 0, 8, peer.card.memories[1]);

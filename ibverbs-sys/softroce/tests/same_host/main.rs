@@ -1,12 +1,12 @@
-//! Tests of two processes of one host that are connected by shared memory: how one accesses the memory
-//! of the other, when access ends, and how the death of a peer is handled.
+//! Tests of two processes of one host that are connected by shared memory: how one accesses the
+//! memory of the other, when access ends, and how the death of a peer is handled.
 //!
-//! `SOFTROCE_TEST_KILLS` is the number of peers that are killed. `SOFTROCE_TEST_SEED` is the seed of
-//! the traffic with the first of them and of the moment of its death; each further peer has the next
-//! seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are destroyed while a peer writes,
-//! `SOFTROCE_TEST_STOPS` the number of streams whose peer is stopped at random, `SOFTROCE_TEST_EXECS`
-//! the number of peers that execute another program, and `SOFTROCE_TEST_MEETINGS` the number of links
-//! at whose start memory is deregistered.
+//! `SOFTROCE_TEST_KILLS` is the number of peers that are killed. `SOFTROCE_TEST_SEED` is the seed
+//! of the traffic with the first of them and of the moment of its death; each further peer has the
+//! next seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are destroyed while a peer
+//! writes, `SOFTROCE_TEST_STOPS` the number of streams whose peer is stopped at random,
+//! `SOFTROCE_TEST_EXECS` the number of peers that execute another program, and
+//! `SOFTROCE_TEST_MEETINGS` the number of links at whose start memory is deregistered.
 
 mod closing;
 mod counted;
@@ -336,8 +336,8 @@ fn who_is_awake_is_not_woken() {
     assert_eq!(count("shared_wakings"), before);
 }
 
-/// Checks that a message wakes the peer's thread that waits for the event, and not the engine, which
-/// would have to wake the thread.
+/// Checks that a message wakes the peer's thread that waits for the event, and not the engine,
+/// which would have to wake the thread.
 fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     const ROUNDS: u64 = 50;
     let (channel, all) = wake_for_each_of(ROUNDS, Role::Echoes { times: ROUNDS });
@@ -355,8 +355,8 @@ fn an_event_loop_is_woken_by_the_peer() {
     assert!(channel > 0, "0 of {all} for {ROUNDS} messages");
 }
 
-/// Sends messages to a peer that plays `role` and sleeps before each. Returns the number of wakeups of the peer's thread,
-/// and of all wakeups.
+/// Sends messages to a peer that plays `role` and sleeps before each. Returns the number of wakeups
+/// of the peer's thread, and of all wakeups.
 fn wake_for_each_of(rounds: u64, role: Role) -> (u64, u64) {
     let mut node = Node::new();
     node.timeout = PATIENT;
@@ -373,7 +373,8 @@ fn wake_for_each_of(rounds: u64, role: Role) -> (u64, u64) {
     }
     peer.done();
     let (channel, all) = (wakings().0 - before.0, wakings().1 - before.1);
-    // The acknowledgement of an answer goes with the next message, or alone after half a millisecond.
+    // The acknowledgement of an answer goes with the next message, or alone after half a
+    // millisecond.
     assert!(all <= 2 * rounds + 1, "{all} for {rounds} messages");
     (channel, all)
 }
@@ -400,11 +401,11 @@ fn a_message_to_an_event_loop_that_does_not_come_is_received() {
 fn all_threads_that_wait_at_a_channel_are_served() {
     const ROUNDS: u64 = 2000;
     const THREADS: usize = 3;
-    // If a thread is not woken, the test fails while the thread still waits at the channel, which must
-    // not be destroyed then.
+    // If a thread is not woken, the test fails while the thread still waits at the channel, which
+    // must not be destroyed then.
     let mut node = ManuallyDrop::new(Node::new());
-    // No timer, because a timeout would make the engine process a message for which a thread was woken
-    // in vain.
+    // No timer, because a timeout would make the engine process a message for which a thread was
+    // woken in vain.
     node.timeout = 0;
     let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
     peer.meet(&node);
@@ -513,8 +514,8 @@ fn atomics_count_from_both_sides() {
     }
 }
 
-/// Checks that the last acknowledgement of a peer that ends at once is processed, although no thread
-/// of this process is polling.
+/// Checks that the last acknowledgement of a peer that ends at once is processed, although no
+/// thread of this process is polling.
 fn what_a_peer_said_before_it_went_is_heard() {
     for _ in 0..10 {
         let (node, mut peer) = connected(Role::Leaves);
@@ -594,8 +595,8 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     assert!(once.contains(&sent), "{sent} packets of {all}");
 }
 
-/// Checks that the peer counts the sequence numbers of one-sided operations before it accepts the next
-/// packets, which come by sockets, where packets are lost and duplicated.
+/// Checks that the peer counts the sequence numbers of one-sided operations before it accepts the
+/// next packets, which come by sockets, where packets are lost and duplicated.
 fn what_went_without_packets_is_told_where_packets_are_lost() {
     const EACH: u64 = 32;
     let (mut node, mut peer) = (Node::new(), Peer::start(Role::Receives { times: EACH }));
@@ -761,7 +762,8 @@ fn what_is_deregistered_is_not_touched() {
     assert!(touched > 0, "the peer never wrote anything");
 }
 
-/// Checks that no memory changes after the queue pair was destroyed while a peer writes without end.
+/// Checks that no memory changes after the queue pair was destroyed while a peer writes without
+/// end.
 fn a_queue_pair_that_is_gone_takes_nothing() {
     let (mut node, mut peer) = connected(Role::Writes);
     for round in 0..number("SOFTROCE_TEST_STORMS", 40) {

@@ -1,8 +1,8 @@
 //! A peer that begins to copy as soon as it may, while the memory is deregistered.
 //!
-//! This process is that peer. In the other process, a thread begins a handshake and gets no processor
-//! any more once it has reported the new link. At that moment another thread of that process
-//! deregisters the memory.
+//! This process is that peer. In the other process, a thread begins a handshake and gets no
+//! processor any more once it has reported the new link. At that moment another thread of that
+//! process deregisters the memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -52,8 +52,8 @@ fn other_threads() -> Vec<i32> {
     numbers.filter(|&number| number != own).collect()
 }
 
-/// Connects, which begins a handshake, and deregisters `memory` as soon as the peer's first write has
-/// reached it. The other process of the test calls this function.
+/// Connects, which begins a handshake, and deregisters `memory` as soon as the peer's first write
+/// has reached it. The other process of the test calls this function.
 pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usize) {
     let queue_pair = node.qp.expose_provenance();
     thread::scope(|scope| {
@@ -102,8 +102,8 @@ pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
             memory: round as usize % 2,
         });
         peer.introduce(&node);
-        // The stopped peer does not answer this process, which does not try again for a second. Hence
-        // the peer begins the next handshake.
+        // The stopped peer does not answer this process, which does not try again for a second.
+        // Hence the peer begins the next handshake.
         peer.stop();
         node.connect(&peer.card);
         assert_eq!(node.way(), Some(Way::Udp));

@@ -38,8 +38,8 @@ fn send(node: &Node, memory: usize, length: usize) -> Request {
     }
 }
 
-/// Checks a peer that cannot access its own memory any more: the peer lives, and its device's memory
-/// remains usable.
+/// Checks a peer that cannot access its own memory any more: the peer lives, and its device's
+/// memory remains usable.
 pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
     let (mut node, mut peer) = connected(Role::Loses);
     peer.go();

@@ -107,8 +107,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Allocates and registers memory of the device, or of the program at `address`, or at any address
-    /// if `address` is 0.
+    /// Allocates and registers memory of the device, or of the program at `address`, or at any
+    /// address if `address` is 0.
     fn new(pd: *mut ibv_pd, of_device: bool, address: usize) -> Self {
         // SAFETY: the domain is valid, and the memory outlives its registration.
         unsafe {
@@ -582,8 +582,8 @@ impl Node {
         }
     }
 
-    /// Takes the next event of the completion channel and acknowledges it. Returns `false` if the channel is non-blocking and
-    /// has no event.
+    /// Takes the next event of the completion channel and acknowledges it. Returns `false` if the
+    /// channel is non-blocking and has no event.
     #[track_caller]
     pub(crate) fn take_event(&self) -> bool {
         let (mut cq, mut context) = (null_mut(), null_mut());
@@ -606,7 +606,8 @@ impl Node {
             tv_sec: LIMIT.as_secs() as libc::time_t,
             tv_nsec: 0,
         };
-        // SAFETY: the channel is valid, and the pointers are to one descriptor and to the time limit.
+        // SAFETY: the channel is valid, and the pointers are to one descriptor and to the time
+        // limit.
         let ready = unsafe {
             let mut descriptor = libc::pollfd {
                 fd: (*self.channel).fd,

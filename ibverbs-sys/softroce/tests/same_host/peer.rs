@@ -1,5 +1,5 @@
-//! The other process of a test: this program again, which plays a role and gets commands through its
-//! standard input.
+//! The other process of a test: this program again, which plays a role and gets commands through
+//! its standard input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -413,8 +413,8 @@ impl Peer {
         line.trim().to_owned()
     }
 
-    /// Waits until the peer's first thread sleeps in a read from a descriptor other than its standard
-    /// input, or until a descriptor is readable.
+    /// Waits until the peer's first thread sleeps in a read from a descriptor other than its
+    /// standard input, or until a descriptor is readable.
     pub(crate) fn wait_until_asleep(&self) {
         let call = format!("/proc/{}/syscall", self.process.id());
         let deadline = Instant::now() + LIMIT;

@@ -151,8 +151,8 @@ impl Plan {
         ((LONGEST / self.longest()) as u64).min(8)
     }
 
-    /// Returns the number of sends, and of receives, that are posted at once. Half of them are in each
-    /// memory.
+    /// Returns the number of sends, and of receives, that are posted at once. Half of them are in
+    /// each memory.
     pub(crate) fn window(&self) -> u64 {
         2 * self.fitting()
     }
@@ -170,9 +170,9 @@ impl Plan {
         (memory, RECEIVES + place * self.longest())
     }
 
-    /// Returns the memory and the offset that message `id` is written to. A place is used again only
-    /// after two windows, because the receiver may not have checked the messages of one window when
-    /// the next ones arrive.
+    /// Returns the memory and the offset that message `id` is written to. A place is used again
+    /// only after two windows, because the receiver may not have checked the messages of one window
+    /// when the next ones arrive.
     pub(crate) fn written_at(&self, id: u64) -> (usize, usize) {
         let place = (id / 2 % (2 * self.fitting())) as usize;
         (self.received_at(id).0, WRITES + place * self.longest())

@@ -1,5 +1,5 @@
-//! Peers that share less than others: the kernel does not let them copy from and to the memory of other
-//! processes, as Yama and the filters of containers do, or they belong to another user.
+//! Peers that share less than others: the kernel does not let them copy from and to the memory of
+//! other processes, as Yama and the filters of containers do, or they belong to another user.
 
 use std::{env, ptr};
 
@@ -73,8 +73,8 @@ pub(crate) fn forbid_copies_if_asked() {
     );
 }
 
-/// Makes the kernel refuse access of other processes to the memory of this one, if [`UNDUMPABLE`] is
-/// set.
+/// Makes the kernel refuse access of other processes to the memory of this one, if [`UNDUMPABLE`]
+/// is set.
 pub(crate) fn forbid_dumps_if_asked() {
     if env::var_os(UNDUMPABLE).is_some() {
         // SAFETY: the call takes no pointers.

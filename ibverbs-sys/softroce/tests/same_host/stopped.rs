@@ -1,5 +1,5 @@
-//! Processes that are stopped (SIGSTOP) while long messages are on their way to or from them, and are
-//! then continued or killed.
+//! Processes that are stopped (SIGSTOP) while long messages are on their way to or from them, and
+//! are then continued or killed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -121,7 +121,8 @@ impl Streaming {
     }
 }
 
-/// Returns a plan for each length and kind of messages; every second plan uses shared receive queues.
+/// Returns a plan for each length and kind of messages; every second plan uses shared receive
+/// queues.
 fn plans(timeout: u8) -> impl Iterator<Item = Plan> {
     let number = LENGTHS.len() * KINDS.len();
     (0..number).map(move |at| Plan {
@@ -255,7 +256,8 @@ pub(crate) fn a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind() 
     bystander.end();
 }
 
-/// Waits until the resources of this process equal `before`. In the first round, sets `before` to them.
+/// Waits until the resources of this process equal `before`. In the first round, sets `before` to
+/// them.
 fn await_same_resources(before: &mut Option<(usize, usize)>) {
     let expected = *before.get_or_insert_with(|| {
         thread::sleep(Duration::from_millis(200));
@@ -317,8 +319,8 @@ pub(crate) fn bytes_are_not_accepted_that_change_while_the_receiver_is_stopped()
     }
 }
 
-/// Checks that a receiver which is killed in the middle of a copy delays nobody: the requests end as
-/// the attributes say, other connections go on, and the memory can be deregistered.
+/// Checks that a receiver which is killed in the middle of a copy delays nobody: the requests end
+/// as the attributes say, other connections go on, and the memory can be deregistered.
 pub(crate) fn a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind() {
     let mut bystander = Streaming::bystander();
     let mut before = None;

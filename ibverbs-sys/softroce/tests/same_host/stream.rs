@@ -1,5 +1,5 @@
-//! Streams of long messages between two processes. Each message has bytes of its own. Each side checks
-//! the bytes, the numbers and the order.
+//! Streams of long messages between two processes. Each message has bytes of its own. Each side
+//! checks the bytes, the numbers and the order.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -71,8 +71,8 @@ impl Stream {
         }
     }
 
-    /// Posts and polls until a request fails, and calls `others` meanwhile. Returns the status of that
-    /// request.
+    /// Posts and polls until a request fails, and calls `others` meanwhile. Returns the status of
+    /// that request.
     #[track_caller]
     pub(crate) fn fail(&mut self, node: &Node, mut others: impl FnMut()) -> ibv_wc_status {
         let deadline = Instant::now() + LIMIT;

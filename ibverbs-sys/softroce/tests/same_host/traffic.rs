@@ -23,8 +23,8 @@ pub(crate) struct Traffic {
 const BEGIN: usize = 1 << 20;
 const END: usize = 3 << 20;
 
-/// Length of the longest message in bytes, and offset of the places for receives. The places overlap,
-/// because the received bytes are not checked.
+/// Length of the longest message in bytes, and offset of the places for receives. The places
+/// overlap, because the received bytes are not checked.
 const LONGEST: usize = 1 << 20;
 const ROOM: usize = BEGIN;
 
@@ -32,8 +32,8 @@ const ROOM: usize = BEGIN;
 const PLACES: usize = 16;
 const DISTANCE: usize = 64 << 10;
 
-/// Sends that the receiver copies in one part and in many, and writes with immediate data of the same
-/// lengths.
+/// Sends that the receiver copies in one part and in many, and writes with immediate data of the
+/// same lengths.
 pub(crate) const LONG: [(ibv_wr_opcode, usize); 4] = [
     (ibv_wr_opcode::IBV_WR_SEND, 64 << 10),
     (ibv_wr_opcode::IBV_WR_SEND, LONGEST),

@@ -89,8 +89,8 @@ pub(crate) fn unreliable_writes_need_no_packets() {
     assert_eq!(count("port_xmit_packets"), packets, "without packets");
 }
 
-/// Checks that a message of several packets goes through the ring in one piece, and is complete although the peer has only one
-/// receive and does not poll.
+/// Checks that a message of several packets goes through the ring in one piece, and is complete
+/// although the peer has only one receive and does not poll.
 pub(crate) fn unreliable_messages_need_no_packets() {
     const TIMES: u64 = 10;
     let (node, _peer) = connected(ibv_qp_type::IBV_QPT_UC, Role::Unreliable { times: 0 });

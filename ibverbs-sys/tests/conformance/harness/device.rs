@@ -19,13 +19,14 @@ thread_local! {
     static MAX_WAIT: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
 }
 
-/// Returns the maximum wait for an event that must happen: enough for an emulated machine under load.
+/// Returns the maximum wait for an event that must happen: enough for an emulated machine under
+/// load.
 pub(crate) fn patience() -> Duration {
     MAX_WAIT.get()
 }
 
-/// Sets the maximum wait of this thread's next case, which is shorter if the case is known to fail on
-/// the driver.
+/// Sets the maximum wait of this thread's next case, which is shorter if the case is known to fail
+/// on the driver.
 pub(crate) fn set_patience(limit: Duration) {
     MAX_WAIT.set(limit);
 }

@@ -1,8 +1,8 @@
-//! Measures a web server (axum, HTTP/2) and its client (hyper) over RDMA and over TCP, with the same
-//! program.
+//! Measures a web server (axum, HTTP/2) and its client (hyper) over RDMA and over TCP, with the
+//! same program.
 //!
-//! Without a host, `web` is the server, which serves one measurement. The client prints the result as a
-//! line of JSON.
+//! Without a host, `web` is the server, which serves one measurement. The client prints the result
+//! as a line of JSON.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,8 @@ const PIECE: usize = 64 << 10;
 const WINDOW: u32 = 4 << 20;
 /// Number of requests before the measurement.
 const WARM_UP: usize = 100;
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field
+/// changes.
 const SCHEMA: &str = "rdma-bench/web/1";
 
 /// Measures a web server.

@@ -59,11 +59,11 @@ enum What {
         #[arg(long, value_enum)]
         layer: Layer,
     },
-    /// Number of writes of 8 bytes per second on one connection of rdma-async while other connections
-    /// fail.
+    /// Number of writes of 8 bytes per second on one connection of rdma-async while other
+    /// connections fail.
     BesideFailures {
-        /// Number of other connections of the same runtime that fail, at times evenly spread over the
-        /// measurement.
+        /// Number of other connections of the same runtime that fail, at times evenly spread over
+        /// the measurement.
         #[arg(long, default_value_t = 0)]
         failures: u32,
     },

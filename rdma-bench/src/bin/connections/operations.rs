@@ -65,13 +65,14 @@ pub(crate) fn async_write(time: Duration) -> anyhow::Result<Value> {
     Ok(writes(0, time)?.time())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `idle` other connections are open.
+/// Measures the rate of writes on one rdma-async connection while `idle` other connections are
+/// open.
 pub(crate) fn async_rate(idle: usize, time: Duration) -> anyhow::Result<Value> {
     Ok(writes(idle, time)?.rate())
 }
 
-/// Measures the rate of writes on one rdma-async connection while `failures` other connections of the
-/// runtime fail.
+/// Measures the rate of writes on one rdma-async connection while `failures` other connections of
+/// the runtime fail.
 pub(crate) fn beside_failures(failures: u32, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

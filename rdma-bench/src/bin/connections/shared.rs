@@ -49,8 +49,8 @@ pub(crate) fn raw_reads(time: Duration) -> anyhow::Result<Value> {
     })
 }
 
-/// Measures the rate of reads of a published value of [`VALUE_SIZE`] bytes, which another thread updates without
-/// pause if `updated` is set.
+/// Measures the rate of reads of a published value of [`VALUE_SIZE`] bytes, which another thread
+/// updates without pause if `updated` is set.
 pub(crate) fn published_reads(updated: bool, time: Duration) -> anyhow::Result<Value> {
     runtime()?.block_on(async {
         let ends = [RdmaDevice::open_default()?, RdmaDevice::open_default()?];

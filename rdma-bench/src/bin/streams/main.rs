@@ -1,7 +1,7 @@
 //! Measures streams of bytes between two processes, over RDMA and over TCP, with the same program.
 //!
-//! Without a host, `streams` is the server, which serves one measurement. The client prints the result
-//! as a line of JSON.
+//! Without a host, `streams` is the server, which serves one measurement. The client prints the
+//! result as a line of JSON.
 
 #![forbid(unsafe_code)]
 

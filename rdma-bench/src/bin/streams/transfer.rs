@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Quantity;
 
-/// Name of the JSON format. The number at its end is incremented when the meaning of a field changes.
+/// Name of the JSON format. The number at its end is incremented when the meaning of a field
+/// changes.
 const SCHEMA: &str = "rdma-bench/streams/1";
 /// Number of round trips before the measured ones.
 const WARM_UP: usize = 200;

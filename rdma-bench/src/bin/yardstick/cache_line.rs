@@ -11,7 +11,8 @@ use super::{Measured, Other, Role};
 /// samples.
 const TRIPS_PER_SAMPLE: u64 = 200;
 
-/// Measures the round trip of a cache line between this process and a second process for about `time`.
+/// Measures the round trip of a cache line between this process and a second process for about
+/// `time`.
 pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Line, 0, [Stdio::null(), Stdio::inherit()])?;
     other.ready()?;

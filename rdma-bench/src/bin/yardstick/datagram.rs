@@ -17,8 +17,8 @@ use super::udp::round_trips;
 /// client has ended.
 const POLLS_PER_CHECK: u32 = 1024;
 
-/// Runs the server: returns each datagram of a client to the client, until the client closes its TCP
-/// connection.
+/// Runs the server: returns each datagram of a client to the client, until the client closes its
+/// TCP connection.
 pub(crate) fn serve(port: u16, size: usize) -> anyhow::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).context("binding the socket")?;
     socket.set_nonblocking(true)?;

@@ -1,8 +1,8 @@
-//! Measures operations of this machine without RDMA (copies, system calls, sockets). The results are
-//! the yardsticks, the reference values that measurements of an RDMA device are compared with.
+//! Measures operations of this machine without RDMA (copies, system calls, sockets). The results
+//! are the yardsticks, the reference values that measurements of an RDMA device are compared with.
 //!
-//! `yardstick NAME` measures one quantity, with two processes on two processors if the quantity needs
-//! them, and prints the result as a line of JSON.
+//! `yardstick NAME` measures one quantity, with two processes on two processors if the quantity
+//! needs them, and prints the result as a line of JSON.
 
 #![deny(unsafe_code)]
 
@@ -55,8 +55,8 @@ enum What {
         #[arg(long)]
         latency: bool,
     },
-    /// Writes to another process's memory by `process_vm_writev`: writes per second, or the time of a
-    /// write.
+    /// Writes to another process's memory by `process_vm_writev`: writes per second, or the time of
+    /// a write.
     VmWrite {
         /// The size of a write in bytes.
         #[arg(short = 's', long)]
@@ -88,8 +88,8 @@ enum What {
         #[arg(long)]
         tasks: bool,
     },
-    /// Writes per second through a ring in shared memory, which one process copies into and the other
-    /// out of.
+    /// Writes per second through a ring in shared memory, which one process copies into and the
+    /// other out of.
     Ring {
         /// The size of a write in bytes.
         #[arg(short = 's', long)]
@@ -107,8 +107,8 @@ enum What {
         /// The address of the server.
         host: Option<Ipv4Addr>,
     },
-    /// The round trip of a datagram between two hosts; both processes poll without sleeping. Without a
-    /// host: the server, which ends after one client.
+    /// The round trip of a datagram between two hosts; both processes poll without sleeping.
+    /// Without a host: the server, which ends after one client.
     Udp {
         /// The size of a datagram in bytes.
         #[arg(short = 's', long)]

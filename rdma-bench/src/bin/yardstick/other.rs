@@ -18,13 +18,14 @@ const POLLS: u32 = 1 << 14;
 
 /// Indices of the words of the shared memory. Each word has its own cache lines.
 pub(crate) mod word {
-    /// Index of the word that the other process sets when it is ready: to its UDP port, to the address
-    /// of its memory, or to 1; never to 0.
+    /// Index of the word that the other process sets when it is ready: to its UDP port, to the
+    /// address of its memory, or to 1; never to 0.
     pub(crate) const READY: usize = 0;
-    /// Index of the word that the measuring process sets to its UDP port, or that counts the writes.
+    /// Index of the word that the measuring process sets to its UDP port, or that counts the
+    /// writes.
     pub(crate) const PORT: usize = 1;
-    /// Index of the word that the two processes increment in turn, or that counts the received bytes
-    /// or writes.
+    /// Index of the word that the two processes increment in turn, or that counts the received
+    /// bytes or writes.
     pub(crate) const LINE: usize = 2;
     /// Number of words in the shared memory.
     pub(crate) const COUNT: usize = 3;

@@ -11,7 +11,8 @@ use super::system::{self, Shared};
 use super::{Measured, Other, Role};
 
 /// Writes the same bytes to the same address of the other process for about `time`, as a bandwidth
-/// test does. Returns the time of a write if `latency` is set, else the number of writes per second.
+/// test does. Returns the time of a write if `latency` is set, else the number of writes per
+/// second.
 pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Result<Measured> {
     let mut other = Other::start(Role::Memory, size, [Stdio::piped(), Stdio::inherit()])?;
     let address = other.ready()?;
@@ -43,8 +44,8 @@ pub(crate) fn measure(size: usize, latency: bool, time: Duration) -> anyhow::Res
     }
 }
 
-/// Runs the other process of the measurement: provides ordinary memory, and sleeps until its standard
-/// input is closed.
+/// Runs the other process of the measurement: provides ordinary memory, and sleeps until its
+/// standard input is closed.
 pub(crate) fn offer(shared: &Shared, size: usize) -> anyhow::Result<()> {
     let memory = vec![1_u8; size];
     shared.store(word::READY, memory.as_ptr() as u64);

@@ -1,5 +1,5 @@
-//! System interfaces that have no safe wrapper: shared mappings, writes to another process, and options
-//! of UDP sockets. All unsafe code of this program is here.
+//! System interfaces that have no safe wrapper: shared mappings, writes to another process, and
+//! options of UDP sockets. All unsafe code of this program is here.
 
 #![allow(unsafe_code)]
 
@@ -69,7 +69,8 @@ impl Shared {
         );
         // SAFETY: the word is inside of the mapping, which lives as long as `self`. The word is
         // aligned, because the mapping begins at a page. All processes access it only as an atomic:
-        // `fill` is never called on memory of words, and `copy_in` and `copy_out` begin behind the words.
+        // `fill` is never called on memory of words, and `copy_in` and `copy_out` begin behind the
+        // words.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).as_ptr().cast()) }
     }
 
@@ -92,8 +93,8 @@ impl Shared {
     #[inline]
     pub(crate) fn copy_in(&self, words: usize, offset: usize, bytes: &[u8]) {
         let start = self.part(words, offset, bytes.len());
-        // SAFETY: `part` has checked that the target is inside of the mapping, which private memory does
-        // not overlap. No process ever makes a reference to this memory.
+        // SAFETY: `part` has checked that the target is inside of the mapping, which private memory
+        // does not overlap. No process ever makes a reference to this memory.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(start).as_ptr(), bytes.len());
         }
@@ -126,16 +127,16 @@ impl Shared {
     #[inline(never)]
     pub(crate) fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "wrong length");
-        // SAFETY: source and target have `bytes.len()` bytes, and private memory does not overlap the
-        // mapping. No process ever makes a reference to memory that is filled.
+        // SAFETY: source and target have `bytes.len()` bytes, and private memory does not overlap
+        // the mapping. No process ever makes a reference to memory that is filled.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and no reference into the mapping outlives it. An error
-        // is ignored: `munmap` does not fail for an existing mapping.
+        // SAFETY: this value owns the mapping, and no reference into the mapping outlives it. An
+        // error is ignored: `munmap` does not fail for an existing mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

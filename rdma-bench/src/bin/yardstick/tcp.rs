@@ -1,5 +1,5 @@
-//! Measures writes to a TCP connection. Server and client are separate command lines, so that they can
-//! run in different network namespaces.
+//! Measures writes to a TCP connection. Server and client are separate command lines, so that they
+//! can run in different network namespaces.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

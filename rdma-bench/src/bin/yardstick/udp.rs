@@ -38,8 +38,8 @@ pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
     round_trips(&socket, size, time)
 }
 
-/// Measures the round trip of a datagram of `size` bytes to the peer of a connected socket, which returns
-/// each datagram, for about `time`.
+/// Measures the round trip of a datagram of `size` bytes to the peer of a connected socket, which
+/// returns each datagram, for about `time`.
 pub(crate) fn round_trips(
     socket: &UdpSocket,
     size: usize,

@@ -70,7 +70,8 @@ bitflags! {
         const DST_PORT_UDP = 1 << 7;
         /// The hash can include the security parameters index of IPsec.
         const IPSEC_SPI = 1 << 8;
-        /// The hash can be computed from the inner headers of tunneled packets instead of the outer ones.
+        /// The hash can be computed from the inner headers of tunneled packets instead of the outer
+        /// ones.
         const INNER = 1 << 31;
 
         const _ = !0;

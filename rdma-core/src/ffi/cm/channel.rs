@@ -18,8 +18,8 @@ use crate::error::{Errno, Error, Result};
 /// The connection identifiers on a channel, by the addresses of their `rdma_cm_id` structs.
 pub(super) type Ids = HashMap<usize, Weak<IdHandle>>;
 
-/// The owner of an event channel (`rdma_event_channel`) with a non-blocking descriptor. Dropping this
-/// value destroys the channel.
+/// The owner of an event channel (`rdma_event_channel`) with a non-blocking descriptor. Dropping
+/// this value destroys the channel.
 #[derive(Debug)]
 pub(crate) struct EventChannelHandle {
     raw: NonNull<sys::rdma_event_channel>,

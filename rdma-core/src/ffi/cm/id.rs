@@ -13,7 +13,8 @@ use super::{checked, failed, socket_address};
 use crate::cm::{ConnectionId, EventChannel};
 use crate::error::{Error, Result};
 
-/// The owner of a connection identifier (`rdma_cm_id`). Dropping this value destroys the identifier.
+/// The owner of a connection identifier (`rdma_cm_id`). Dropping this value destroys the
+/// identifier.
 #[derive(Debug)]
 pub(crate) struct IdHandle {
     raw: NonNull<sys::rdma_cm_id>,

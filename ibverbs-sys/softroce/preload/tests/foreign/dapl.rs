@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::program::Running;
 
-/// Port on which `dtestsrq` listens. Its services have the TCP port that is 1000 above their number.
+/// Port on which `dtestsrq` listens. Its services have the TCP port that is 1000 above their
+/// number.
 const PORT: u16 = 46248;
 
 /// Time in which the server begins to listen.
@@ -15,8 +16,9 @@ const LISTEN: Duration = Duration::from_secs(60);
 
 /// Runs `dtestsrq`, whose connections share a receive queue, twice in a row.
 ///
-/// The programs `dtest` and `dtestx` tell the client to connect before their server listens, and uDAPL's second attempt to connect
-/// has a header of another length than its server reads. So they fail now and then on every device.
+/// The programs `dtest` and `dtestx` tell the client to connect before their server listens, and
+/// uDAPL's second attempt to connect has a header of another length than its server reads. So they
+/// fail now and then on every device.
 pub(crate) fn shared_receive_queue() -> Result<(), String> {
     let registry = std::env::temp_dir().join(format!("softroce-dat-{}", std::process::id()));
     let provider =
@@ -53,7 +55,8 @@ fn server_and_client(variables: &[(&str, &str)]) -> Result<(), String> {
 fn listening() -> Result<Option<Ipv4Addr>, String> {
     let table = fs::read_to_string("/proc/net/tcp").map_err(|error| format!("sockets: {error}"))?;
     let found = table.lines().find_map(|line| {
-        // The number of the line, the local address, the remote address, and the state, in which 0A stands for LISTEN.
+        // The number of the line, the local address, the remote address, and the state, in which 0A
+        // stands for LISTEN.
         let mut words = line.split_whitespace().skip(1);
         let (address, port) = words.next()?.split_once(':')?;
         let is_it = words.nth(1)? == "0A" && u16::from_str_radix(port, 16) == Ok(PORT);

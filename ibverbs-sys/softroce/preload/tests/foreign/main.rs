@@ -1,7 +1,8 @@
-//! Programs of other projects, unmodified, on the device: UCX with both of its transports over verbs, a program for Open MPI over
-//! UCX, and a program of uDAPL.
+//! Programs of other projects, unmodified, on the device: UCX with both of its transports over
+//! verbs, a program for Open MPI over UCX, and a program of uDAPL.
 //!
-//! A program that is not installed is reported as ignored, with its package; `cargo xtask test` installs all packages.
+//! A program that is not installed is reported as ignored, with its package; `cargo xtask test`
+//! installs all packages.
 
 mod dapl;
 #[path = "../../../tests/library/mod.rs"]
@@ -19,8 +20,9 @@ const UCX: &str = "ucx-utils";
 const OPEN_MPI: &str = "openmpi-bin libopenmpi-dev";
 const DAPL: &str = "dapl2-utils";
 
-/// The transports of UCX over verbs, as the values of `UCX_TLS` that select each of them alone. `rc_v` stands for `rc_verbs` with
-/// the part of `ud_verbs` by which it connects: UCX can use `rc_verbs` only with such a part.
+/// The transports of UCX over verbs, as the values of `UCX_TLS` that select each of them alone.
+/// `rc_v` stands for `rc_verbs` with the part of `ud_verbs` by which it connects: UCX can use
+/// `rc_verbs` only with such a part.
 const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
 fn main() -> ExitCode {

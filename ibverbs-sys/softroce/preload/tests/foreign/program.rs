@@ -12,7 +12,8 @@ use crate::library::library;
 /// Time limit of a program, enough for a machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Maximum time between the request to terminate and the end of a program, in which the program ends its children.
+/// Maximum time between the request to terminate and the end of a program, in which the program
+/// ends its children.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns whether a program is in the search path.
@@ -93,7 +94,8 @@ impl Running {
     /// Ends the program. `mpirun` ends its ranks when it is asked to end.
     fn end(&mut self) {
         if let Ok(id) = self.child.id().try_into() {
-            // SAFETY: the call takes no pointers. The child was not waited for, so no other process has its number.
+            // SAFETY: the call takes no pointers. The child was not waited for, so no other process
+            // has its number.
             unsafe { libc::kill(id, libc::SIGTERM) };
         }
         if self
@@ -116,7 +118,8 @@ impl Drop for Running {
 }
 
 impl Ended {
-    /// Fails with the output of the program, unless it has succeeded and printed each of these texts.
+    /// Fails with the output of the program, unless it has succeeded and printed each of these
+    /// texts.
     pub(crate) fn judge(&self, texts: &[&str]) -> Result<(), String> {
         if !self.status.is_some_and(|status| status.success()) {
             return Err(format!("it failed: {self}"));

@@ -56,8 +56,8 @@ pub(crate) fn perftest(transport: &str, size: usize) -> Result<(), String> {
     )
 }
 
-/// Runs the tests with the atomics of the device itself. In the tests of [`ATOMICS`], UCX replaces those that a transport lacks by
-/// messages.
+/// Runs the tests with the atomics of the device itself. In the tests of [`ATOMICS`], UCX replaces
+/// those that a transport lacks by messages.
 pub(crate) fn atomics_of_the_device() -> Result<(), String> {
     let options = "-d softroce0:1 -x rc_verbs -s 8";
     batch(&["add_mr", "fadd", "cswap"], 50, options, &[])

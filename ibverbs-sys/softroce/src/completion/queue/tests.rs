@@ -229,7 +229,8 @@ fn entries_of_one_call_raise_one_event() {
     assert_eq!(all.events(), 1);
 }
 
-/// Checks that an armed queue raises its event for the first later entry after a resize, and none for earlier entries.
+/// Checks that an armed queue raises its event for the first later entry after a resize, and none
+/// for earlier entries.
 #[test]
 fn an_armed_queue_stays_armed_after_a_resize() {
     let all = fixture(300, false);
@@ -262,7 +263,8 @@ fn entries_of_a_queue_pair_can_be_discarded() {
     assert!(all.queue.is_empty());
 }
 
-/// Creates an armed queue with moderation: its event is raised after three entries, or 10 µs after the first of them.
+/// Creates an armed queue with moderation: its event is raised after three entries, or 10 µs after
+/// the first of them.
 fn moderated() -> Fixture {
     let all = fixture(16, false);
     let period = Duration::from_micros(10);
@@ -330,8 +332,8 @@ fn a_queue_in_use_is_not_closed_and_a_closed_queue_raises_no_event() {
     assert!(all.context.next_event().is_err());
 }
 
-/// Checks that a thread that arms, polls and then sleeps until an event misses no entry, and finds each entry once. The channel
-/// blocks, so after a lost event the test would not end.
+/// Checks that a thread that arms, polls and then sleeps until an event misses no entry, and finds
+/// each entry once. The channel blocks, so after a lost event the test would not end.
 #[test]
 fn no_thread_sleeps_while_an_entry_is_present() {
     const ENTRIES: u64 = 5000;

@@ -1,4 +1,5 @@
-//! Rare operations on the ring: removing entries out of order, and changing the number of slots. Other threads wait meanwhile.
+//! Rare operations on the ring: removing entries out of order, and changing the number of slots.
+//! Other threads wait meanwhile.
 
 use super::sync::{Ordering, relax};
 use super::{Position, Ring, Slots};
@@ -11,7 +12,8 @@ const GROWTH_FACTOR: usize = 4;
 pub(in crate::completion) struct TooMany;
 
 impl<T: Copy + Send> Ring<T> {
-    /// Removes the entries for which `keep` returns `false`, except those that other threads add during the call.
+    /// Removes the entries for which `keep` returns `false`, except those that other threads add
+    /// during the call.
     pub(in crate::completion) fn retain(&self, keep: impl Fn(&T) -> bool) {
         if self.head().unflagged() == self.tail().unflagged() {
             return;
@@ -73,8 +75,8 @@ impl<T: Copy + Send> Ring<T> {
         }
     }
 
-    /// Changes the number of slots to `length`, and moves the entries. The caller must have exclusive control of the
-    /// positions `head` and `tail`, which this function releases.
+    /// Changes the number of slots to `length`, and moves the entries. The caller must have
+    /// exclusive control of the positions `head` and `tail`, which this function releases.
     fn set_slots(&self, head: Position, tail: Position, length: usize) {
         let slots = self.table.slots();
         let count = head.distance(tail, slots.lap);
@@ -89,8 +91,8 @@ impl<T: Copy + Send> Ring<T> {
         for index in count..slots.lap.length() {
             wait(&slots, head.nth(index, slots.lap), Position::free);
         }
-        // A new lap ensures that a thread which read the head or tail before this change cannot claim a position with the old
-        // value.
+        // A new lap ensures that a thread which read the head or tail before this change cannot
+        // claim a position with the old value.
         let start = tail.new_lap();
         // SAFETY: this thread holds the head.
         let slots = unsafe { self.table.set_length(length) };
@@ -98,7 +100,8 @@ impl<T: Copy + Send> Ring<T> {
             let place = start.nth(index, slots.lap);
             let slot = slots.of(place);
             if let Some(&entry) = entries.get(index) {
-                // SAFETY: this thread holds head and tail, and no other thread is between a claim and its completion.
+                // SAFETY: this thread holds head and tail, and no other thread is between a claim
+                // and its completion.
                 unsafe { slot.write(entry) };
                 slot.set_turn(place.full());
             } else {
@@ -108,8 +111,8 @@ impl<T: Copy + Send> Ring<T> {
         self.release_both(start, start.nth(count, slots.lap));
     }
 
-    /// Takes exclusive control of the head, so that no other thread can remove entries until [`release`](Self::release)
-    /// is called. Returns the position of the head.
+    /// Takes exclusive control of the head, so that no other thread can remove entries until
+    /// [`release`](Self::release) is called. Returns the position of the head.
     fn hold(&self) -> Position {
         let mut attempt = 0;
         loop {
@@ -134,8 +137,9 @@ impl<T: Copy + Send> Ring<T> {
         self.head.0.store(head.0, Ordering::Release);
     }
 
-    /// Takes exclusive control of head and tail, so that no other thread can add or remove entries until
-    /// [`release_both`](Self::release_both) is called. Returns the positions of head and tail.
+    /// Takes exclusive control of head and tail, so that no other thread can add or remove entries
+    /// until [`release_both`](Self::release_both) is called. Returns the positions of head and
+    /// tail.
     fn hold_both(&self) -> (Position, Position) {
         let head = self.hold();
         let tail = self.tail.0.fetch_or(Position::HELD, Ordering::Acquire);
@@ -151,8 +155,8 @@ impl<T: Copy + Send> Ring<T> {
     }
 }
 
-/// Waits until the state word of the slot at the position `place` equals `turn(place)`. Another thread has claimed the
-/// slot and is about to set this state.
+/// Waits until the state word of the slot at the position `place` equals `turn(place)`. Another
+/// thread has claimed the slot and is about to set this state.
 fn wait<T: Copy>(slots: &Slots<'_, T>, place: Position, turn: fn(Position) -> u64) {
     let mut attempt = 0;
     while !slots.of(place).has_turn(turn(place)) {

@@ -1,4 +1,5 @@
-//! Loom models of the ring: every order in which threads can run, and every value that their loads can return.
+//! Loom models of the ring: every order in which threads can run, and every value that their loads
+//! can return.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -45,7 +46,8 @@ fn entries_are_removed_in_order_and_complete() {
     });
 }
 
-/// Checks that two threads that add entries at the same time do not use the same slot: each entry is added once.
+/// Checks that two threads that add entries at the same time do not use the same slot: each entry
+/// is added once.
 #[test]
 fn two_threads_never_add_to_the_same_slot() {
     loom::model(|| {
@@ -62,7 +64,8 @@ fn two_threads_never_add_to_the_same_slot() {
     });
 }
 
-/// Checks that, if two threads remove entries at the same time, each entry is removed once and its slot is reused.
+/// Checks that, if two threads remove entries at the same time, each entry is removed once and its
+/// slot is reused.
 #[test]
 fn each_entry_is_removed_once() {
     loom::model(|| {
@@ -150,7 +153,8 @@ fn removal_out_of_order_keeps_the_other_entries() {
     });
 }
 
-/// Checks that a removal out of order waits for entries whose positions are claimed but not written yet.
+/// Checks that a removal out of order waits for entries whose positions are claimed but not written
+/// yet.
 #[test]
 fn entries_added_during_a_removal_stay() {
     loom::model(|| {
@@ -165,8 +169,8 @@ fn entries_added_during_a_removal_stay() {
     });
 }
 
-/// Checks that a thread which sets a mark and waits for earlier claims finds the entry, or that the thread which adds the entry
-/// sees the mark.
+/// Checks that a thread which sets a mark and waits for earlier claims finds the entry, or that the
+/// thread which adds the entry sees the mark.
 #[test]
 fn a_mark_is_seen_or_the_entry_is_found() {
     loom::model(|| {

@@ -1,13 +1,14 @@
-/// Position of an entry in the ring, as a word: the number of the lap (pass through all slots) and the index of the slot, with
-/// flags in the low bits. A word with [`Position::FULL`] in place of the index is used as the state (turn) of a slot.
+/// Position of an entry in the ring, as a word: the number of the lap (pass through all slots) and
+/// the index of the slot, with flags in the low bits. A word with [`Position::FULL`] in place of
+/// the index is used as the state (turn) of a slot.
 ///
-/// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take an old position for the
-/// present one.
+/// The lap number wraps after 2^36. A thread that was interrupted for exactly 2^36 laps would take
+/// an old position for the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::completion) struct Position(pub(super) u64);
 
-/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, in the bits that contain
-/// the index in a [`Position`].
+/// Number of slots in a lap (a pass through the ring). Stored as the index of the last slot, in the
+/// bits that contain the index in a [`Position`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
@@ -15,15 +16,16 @@ pub(super) struct Lap(pub(super) u64);
 const INDEX_BITS: u32 = 22;
 
 impl Position {
-    /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove or add entries there.
+    /// Flag of the head or tail: a thread has exclusive control, so that no other thread can remove
+    /// or add entries there.
     pub(super) const HELD: u64 = 1;
     /// Flag of the tail: no more entries may be added.
     pub(super) const CLOSED: u64 = 1 << 1;
     /// Flags of the tail whose meaning the completion queue defines.
     pub(super) const MARKS: u64 = 0b11 << 2;
 
-    /// Difference between the words of two consecutive positions. It equals the size of a slot in bytes, so that the
-    /// address of a slot is computed without a multiplication.
+    /// Difference between the words of two consecutive positions. It equals the size of a slot in
+    /// bytes, so that the address of a slot is computed without a multiplication.
     const STEP: u64 = 1 << 6;
     const INDEX: u64 = ((1 << INDEX_BITS) - 1) * Self::STEP;
     const LAP: u64 = Self::INDEX + Self::STEP;
@@ -56,15 +58,17 @@ impl Position {
         Self(self.0 | flags)
     }
 
-    /// Returns the state word (turn) of a slot that is free for the entry of this position. No slot ever has the
-    /// returned state if the position has the flag [`Position::HELD`] or [`Position::CLOSED`].
+    /// Returns the state word (turn) of a slot that is free for the entry of this position. No slot
+    /// ever has the returned state if the position has the flag [`Position::HELD`] or
+    /// [`Position::CLOSED`].
     #[inline]
     pub(super) fn free(self) -> u64 {
         self.0 & !(Self::INDEX | Self::MARKS)
     }
 
-    /// Returns the state word (turn) of a slot that contains the entry of this position. No slot ever has the returned
-    /// state if the position has the flag [`Position::HELD`] or [`Position::CLOSED`].
+    /// Returns the state word (turn) of a slot that contains the entry of this position. No slot
+    /// ever has the returned state if the position has the flag [`Position::HELD`] or
+    /// [`Position::CLOSED`].
     #[inline]
     pub(super) fn full(self) -> u64 {
         self.free() | Self::FULL
@@ -73,8 +77,8 @@ impl Position {
     /// Returns the position of the next entry in the ring. The flags stay unchanged.
     #[inline]
     pub(super) fn next(self, lap: Lap) -> Self {
-        // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more, must not lead out of a
-        // shorter lap.
+        // `>=`, not `==`: a stale position from a longer lap, which no thread can claim any more,
+        // must not lead out of a shorter lap.
         if self.0 & Self::INDEX >= lap.0 {
             self.at_next_lap()
         } else {
@@ -98,7 +102,8 @@ impl Position {
         self.unflagged().at_next_lap()
     }
 
-    /// Returns the position `count` entries after this one, without flags. `count` must be at most the number of slots.
+    /// Returns the position `count` entries after this one, without flags. `count` must be at most
+    /// the number of slots.
     pub(super) fn nth(self, count: usize, lap: Lap) -> Self {
         let index = self.index() + count;
         let start = Self(self.unflagged().0 & !Self::INDEX);
@@ -109,8 +114,8 @@ impl Position {
         }
     }
 
-    /// Returns the number of entries from this position to `end`, which must be at most one lap (number of slots)
-    /// later.
+    /// Returns the number of entries from this position to `end`, which must be at most one lap
+    /// (number of slots) later.
     pub(super) fn distance(self, end: Self, lap: Lap) -> usize {
         let same_lap = (self.0 ^ end.0) & !(Self::INDEX | Self::FLAGS) == 0;
         end.index() + if same_lap { 0 } else { lap.length() } - self.index()

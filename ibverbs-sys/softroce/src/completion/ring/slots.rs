@@ -5,10 +5,12 @@ use std::ptr::NonNull;
 use super::position::{Lap, Position};
 use super::sync::{AtomicPtr, AtomicU64, Ordering, UnsafeCell};
 
-/// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry fills one cache line.
+/// Slot of the ring: memory for one entry, and its state. A slot with a completion queue entry
+/// fills one cache line.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// State word: [`Position::free`] or [`Position::full`] of the position for which the slot is used at present.
+    /// State word: [`Position::free`] or [`Position::full`] of the position for which the slot is
+    /// used at present.
     pub(super) turn: AtomicU64,
     entry: UnsafeCell<MaybeUninit<T>>,
 }
@@ -35,9 +37,9 @@ impl<T: Copy> Slot<T> {
     /// Writes `entry` to the memory of the slot.
     ///
     /// # Safety
-    /// The caller must have exclusive use of the entry. Either the slot was free for a position that the caller has claimed,
-    /// and is not marked full yet; or the caller holds exclusive control of the head (and of the tail, if the position is not
-    /// before it).
+    /// The caller must have exclusive use of the entry. Either the slot was free for a position
+    /// that the caller has claimed, and is not marked full yet; or the caller holds exclusive
+    /// control of the head (and of the tail, if the position is not before it).
     #[inline]
     pub(super) unsafe fn write(&self, entry: T) {
         // SAFETY: by the contract of this function, no other thread uses the entry.
@@ -48,12 +50,13 @@ impl<T: Copy> Slot<T> {
     /// Calls `look` with the entry in the slot, and returns the result.
     ///
     /// # Safety
-    /// The slot must contain an entry, and no thread may write to the slot while the reference is used. Either the slot was
-    /// full for a position that the caller has claimed, and is not marked free yet; or the caller holds exclusive control of
-    /// the head, and the position is behind it.
+    /// The slot must contain an entry, and no thread may write to the slot while the reference is
+    /// used. Either the slot was full for a position that the caller has claimed, and is not marked
+    /// free yet; or the caller holds exclusive control of the head, and the position is behind it.
     #[inline]
     pub(super) unsafe fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        // SAFETY: by the contract of this function, the slot contains an entry that no other thread writes.
+        // SAFETY: by the contract of this function, the slot contains an entry that no other thread
+        // writes.
         self.entry
             .with(|place| look(unsafe { (*place).assume_init_ref() }))
     }
@@ -61,22 +64,26 @@ impl<T: Copy> Slot<T> {
 
 /// Memory of the slots of a ring, whose number may grow.
 ///
-/// Threads read slots without a registration, so no slot is freed before the ring. Each new array has at least twice the size
-/// of the one before, so all earlier ones together are smaller than the last one.
+/// Threads read slots without a registration, so no slot is freed before the ring. Each new array
+/// has at least twice the size of the one before, so all earlier ones together are smaller than the
+/// last one.
 pub(super) struct Table<T> {
     /// First slot of the last array in `arrays`.
     first: AtomicPtr<Slot<T>>,
     /// Current [`Lap`] (number of slots in use), at most the length of the last array.
     lap: AtomicU64,
-    /// All arrays that were allocated, as made by [`Box::into_raw`]. Used only by a thread that holds the ring's head.
+    /// All arrays that were allocated, as made by [`Box::into_raw`]. Used only by a thread that
+    /// holds the ring's head.
     arrays: UnsafeCell<Vec<NonNull<[Slot<T>]>>>,
 }
 
-// SAFETY: the table owns the memory behind its pointers. The state words of slots are atomics, and an entry is used by
-// one thread at a time, as the contracts of `Slot::write` and `Slot::read` require.
+// SAFETY: the table owns the memory behind its pointers. The state words of slots are atomics, and
+// an entry is used by one thread at a time, as the contracts of `Slot::write` and `Slot::read`
+// require.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: the state words of slots are atomics, and an entry is used by one thread at a time, as the contracts of
-// `Slot::write` and `Slot::read` require; `arrays` is used only by a thread that holds the ring's head.
+// SAFETY: the state words of slots are atomics, and an entry is used by one thread at a time, as
+// the contracts of `Slot::write` and `Slot::read` require; `arrays` is used only by a thread that
+// holds the ring's head.
 unsafe impl<T: Send> Sync for Table<T> {}
 
 impl<T: Copy> Table<T> {
@@ -89,8 +96,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Returns the slots that the ring uses at present. The caller may use them for a position that it has read from
-    /// the ring before this call.
+    /// Returns the slots that the ring uses at present. The caller may use them for a position that
+    /// it has read from the ring before this call.
     #[inline]
     pub(super) fn slots(&self) -> Slots<'_, T> {
         // The lap is loaded first, so there are at least as many slots as the lap has.
@@ -102,8 +109,8 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Sets the number of slots that the ring uses to `length`, and allocates memory if there are not enough. The
-    /// caller must then set the states (turns) of all slots.
+    /// Sets the number of slots that the ring uses to `length`, and allocates memory if there are
+    /// not enough. The caller must then set the states (turns) of all slots.
     ///
     /// # Safety
     /// The caller must hold the ring's head.
@@ -133,7 +140,8 @@ impl<T> Drop for Table<T> {
         self.arrays.with_mut(|arrays| {
             // SAFETY: `&mut self` proves that no other thread uses the table.
             for array in unsafe { &mut *arrays }.drain(..) {
-                // SAFETY: the pointer is from `Box::into_raw`, and was removed from the list, so it is freed once.
+                // SAFETY: the pointer is from `Box::into_raw`, and was removed from the list, so it
+                // is freed once.
                 drop(unsafe { Box::from_raw(array.as_ptr()) });
             }
         });
@@ -148,13 +156,13 @@ pub(super) struct Slots<'a, T> {
 }
 
 impl<'a, T> Slots<'a, T> {
-    /// Returns the slot at the position `place`. The position must have been read from the ring before these slots were
-    /// read, or computed from such a position with the lap of these slots.
+    /// Returns the slot at the position `place`. The position must have been read from the ring
+    /// before these slots were read, or computed from such a position with the lap of these slots.
     #[inline]
     pub(super) fn of(&self, place: Position) -> &'a Slot<T> {
-        // SAFETY: the index of such a position is below the length of a present or earlier lap. There are at least as many
-        // slots as any lap so far has had, because the number of slots never decreases. The slots are freed only with the
-        // table.
+        // SAFETY: the index of such a position is below the length of a present or earlier lap.
+        // There are at least as many slots as any lap so far has had, because the number of slots
+        // never decreases. The slots are freed only with the table.
         unsafe { &*self.first.add(place.index()) }
     }
 }

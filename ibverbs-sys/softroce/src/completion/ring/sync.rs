@@ -1,5 +1,5 @@
-//! Atomics and cells that the ring uses: those of the standard library, or those of the model checker loom, which tries
-//! every order in which threads can run.
+//! Atomics and cells that the ring uses: those of the standard library, or those of the model
+//! checker loom, which tries every order in which threads can run.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ pub(super) use loom::{
     sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// A cell of the standard library, with the interface of loom's `UnsafeCell`, which tracks how long a pointer into the
-/// cell is used.
+/// A cell of the standard library, with the interface of loom's `UnsafeCell`, which tracks how long
+/// a pointer into the cell is used.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -32,8 +32,9 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Pauses this thread briefly while it waits for another thread, which may not be scheduled. `attempt` counts the calls
-/// during one wait: the thread spins at first, yields the processor later, and finally sleeps.
+/// Pauses this thread briefly while it waits for another thread, which may not be scheduled.
+/// `attempt` counts the calls during one wait: the thread spins at first, yields the processor
+/// later, and finally sleeps.
 #[cold]
 pub(super) fn relax(attempt: &mut u32) {
     #[cfg(not(all(test, loom)))]

@@ -34,7 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Checks that the ring behaves like a bounded queue, for all capacities and initial numbers of slots.
+    /// Checks that the ring behaves like a bounded queue, for all capacities and initial numbers of
+    /// slots.
     #[test]
     fn entries_are_removed_in_order_of_addition(capacity in 1_usize..20, room in 1_usize..20, steps in vec(step(), 1..200)) {
         let ring = Ring::new(capacity, room);
@@ -125,7 +126,8 @@ fn a_full_ring_has_space_after_a_removal() {
     assert_eq!(rest(&ring), [2]);
 }
 
-/// Checks that the entries that a consumer has claimed are removed, and their slots freed, if the consumer panics.
+/// Checks that the entries that a consumer has claimed are removed, and their slots freed, if the
+/// consumer panics.
 #[test]
 fn claimed_entries_are_removed_after_a_panic() {
     let ring = Ring::new(4, 4);
@@ -136,8 +138,8 @@ fn claimed_entries_are_removed_after_a_panic() {
     assert_eq!(rest(&ring), [4, 5, 6, 7]);
 }
 
-/// Checks that threads which add, remove and resize at the same time lose no entry, and that the entries of each producer stay
-/// in order.
+/// Checks that threads which add, remove and resize at the same time lose no entry, and that the
+/// entries of each producer stay in order.
 #[test]
 fn no_entry_is_lost_between_threads() {
     const EACH: u64 = 20_000;

@@ -12,8 +12,8 @@ macro_rules! copy {
         /// With `RELEASE`, the store to `to` has release ordering.
         ///
         /// # Safety
-        /// The caller must ensure that no references to the bytes of either range exist, except to atomics. With `RELEASE`, the
-        /// target must be aligned.
+        /// The caller must ensure that no references to the bytes of either range exist, except to
+        /// atomics. With `RELEASE`, the target must be aligned.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
@@ -21,8 +21,8 @@ macro_rules! copy {
         ) -> Result<(), Missing> {
             macro_rules! access {
                 ($how:literal) => {
-                    // SAFETY: the caller guarantees that no references to the bytes exist. After a fault, the thread continues
-                    // at a label.
+                    // SAFETY: the caller guarantees that no references to the bytes exist. After a
+                    // fault, the thread continues at a label.
                     unsafe {
                         asm!(
                             concat!("2: ", $load),
@@ -67,11 +67,12 @@ copy! {
     copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
 }
 
-/// Copies words in ascending order, each by a single access where it is aligned. Returns `false` after a fault.
+/// Copies words in ascending order, each by a single access where it is aligned. Returns `false`
+/// after a fault.
 ///
 /// # Safety
-/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to the bytes of either range
-/// exist, except to atomics.
+/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
+/// the bytes of either range exist, except to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     // SAFETY: the caller guarantees the conditions for both ranges.
@@ -94,14 +95,16 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
+/// word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
+/// exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable. The barrier
-    // also orders the operation before later loads.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a
+    // local variable. The barrier also orders the operation before later loads.
     unsafe {
         asm!(
             "2: ldaxr {value}, [{address}]",
@@ -128,11 +131,12 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
 /// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
+/// exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable. The barrier
-    // also orders the operation before later loads.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a
+    // local variable. The barrier also orders the operation before later loads.
     unsafe {
         asm!(
             "2: ldaxr {value}, [{address}]",
@@ -158,7 +162,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
 /// Returns the program counter of a thread at the time of a signal.
 ///
 /// # Safety
-/// `context` must be the third argument of the signal's handler, and must stay valid while the result is used.
+/// `context` must be the third argument of the signal's handler, and must stay valid while the
+/// result is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
     // SAFETY: the caller guarantees that `context` is valid.
     Instruction(unsafe { &mut (*context).uc_mcontext.pc })

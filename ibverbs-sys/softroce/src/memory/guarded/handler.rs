@@ -1,9 +1,9 @@
 //! The handler of SIGSEGV and SIGBUS.
 //!
-//! The handler is installed once and stays. After a fault of an instruction of the table, the thread continues at the
-//! instruction's recovery address. Every other fault, and every signal that a process sends, is passed to the handler that was
-//! installed before, with that handler's flags and mask. The handler is async-signal-safe: it reads the table and calls the
-//! previous handler.
+//! The handler is installed once and stays. After a fault of an instruction of the table, the
+//! thread continues at the instruction's recovery address. Every other fault, and every signal that
+//! a process sends, is passed to the handler that was installed before, with that handler's flags
+//! and mask. The handler is async-signal-safe: it reads the table and calls the previous handler.
 
 use std::mem;
 use std::ptr;
@@ -25,9 +25,9 @@ pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         for (signal, before) in SIGNALS.into_iter().zip(&PREVIOUS_ACTIONS) {
-            // SAFETY: signal sets and actions are plain data, valid for the calls. The handler has the signature that its flags
-            // require. This thread blocks the signal until the previous action is stored; a handler in another thread waits for
-            // that.
+            // SAFETY: signal sets and actions are plain data, valid for the calls. The handler has
+            // the signature that its flags require. This thread blocks the signal until the
+            // previous action is stored; a handler in another thread waits for that.
             unsafe {
                 let mut this: libc::sigset_t = mem::zeroed();
                 let mut mask: libc::sigset_t = mem::zeroed();
@@ -76,10 +76,12 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     unsafe { call_previous(before, is_fault, signal, info, context) };
 }
 
-/// Performs `before`, the action that the process had for the signal before this handler was installed.
+/// Performs `before`, the action that the process had for the signal before this handler was
+/// installed.
 ///
 /// # Safety
-/// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the action that it has replaced.
+/// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the
+/// action that it has replaced.
 unsafe fn call_previous(
     before: &libc::sigaction,
     is_fault: bool,
@@ -88,10 +90,11 @@ unsafe fn call_previous(
     context: *mut c_void,
 ) {
     match before.sa_sigaction {
-        // A fault cannot be ignored: the faulting instruction would be executed again, so the kernel ends the program.
+        // A fault cannot be ignored: the faulting instruction would be executed again, so the
+        // kernel ends the program.
         libc::SIG_IGN if !is_fault => {}
-        // SAFETY: no code relies on this handler any more, since the program ends: by the default action for the repeated fault
-        // or for the raised signal.
+        // SAFETY: no code relies on this handler any more, since the program ends: by the default
+        // action for the repeated fault or for the raised signal.
         libc::SIG_DFL | libc::SIG_IGN => unsafe {
             set_default(signal);
             if !is_fault {
@@ -100,7 +103,8 @@ unsafe fn call_previous(
         },
         handler => {
             if before.sa_flags & libc::SA_RESETHAND != 0 {
-                // SAFETY: the program has installed its handler for a single signal, and expects the default action afterwards.
+                // SAFETY: the program has installed its handler for a single signal, and expects
+                // the default action afterwards.
                 unsafe { set_default(signal) };
             }
             // SAFETY: the handler has the signature that its flags require.

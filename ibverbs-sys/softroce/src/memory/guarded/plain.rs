@@ -1,5 +1,5 @@
-//! The accesses on processors other than x86-64 and ARM64, and for tools that do not support assembly. They are not
-//! guarded: a fault ends the program.
+//! The accesses on processors other than x86-64 and ARM64, and for tools that do not support
+//! assembly. They are not guarded: a fault ends the program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -15,16 +15,16 @@ macro_rules! copy {
         /// With `RELEASE`, the store has release ordering if the target is aligned.
         ///
         /// # Safety
-        /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must ensure that no references to
-        /// them exist, except to atomics.
+        /// The bytes of both ranges must be mapped, and those at `to` writable. The caller must
+        /// ensure that no references to them exist, except to atomics.
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
             to: usize,
         ) -> Result<(), Missing> {
             let source = ptr::with_exposed_provenance_mut::<$integer>(from);
             let target = ptr::with_exposed_provenance_mut::<$integer>(to);
-            // SAFETY: the caller guarantees the conditions for both ranges. An unaligned access may race with another thread;
-            // its result is then a mix of bytes.
+            // SAFETY: the caller guarantees the conditions for both ranges. An unaligned access may
+            // race with another thread; its result is then a mix of bytes.
             unsafe {
                 let value = if source.is_aligned() {
                     $atomic::from_ptr(source).load(Ordering::Relaxed)
@@ -61,11 +61,12 @@ copy! {
     copy_1, AtomicU8, u8
 }
 
-/// Copies words in ascending order, each by a single access where it is aligned. Always returns `true`.
+/// Copies words in ascending order, each by a single access where it is aligned. Always returns
+/// `true`.
 ///
 /// # Safety
-/// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to` writable. The caller must
-/// ensure that no references to them exist, except to atomics.
+/// `length` must be a multiple of eight. The bytes of both ranges must be mapped, and those at `to`
+/// writable. The caller must ensure that no references to them exist, except to atomics.
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     (0..length).step_by(8).all(|offset| {
         // SAFETY: the caller guarantees the conditions for both ranges.
@@ -73,11 +74,12 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     })
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
+/// word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure that no references to them
-/// exist, except to an atomic.
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure
+/// that no references to them exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     // SAFETY: the caller guarantees the conditions for `address`.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };
@@ -89,8 +91,8 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
 /// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure that no references to them
-/// exist, except to an atomic.
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller must ensure
+/// that no references to them exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     // SAFETY: the caller guarantees the conditions for `address`.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };

@@ -1,12 +1,13 @@
-//! The table of instructions that may fault. Each entry contains the address at which the thread continues after the
-//! fault.
+//! The table of instructions that may fault. Each entry contains the address at which the thread
+//! continues after the fault.
 //!
-//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker concatenates all
-//! entries, and provides symbols for the start and the end of the section. Each field of an entry is the distance from
-//! the field to an address, so the table needs no relocation when the program is loaded.
+//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The
+//! linker concatenates all entries, and provides symbols for the start and the end of the section.
+//! Each field of an entry is the distance from the field to an address, so the table needs no
+//! relocation when the program is loaded.
 
-/// An entry of the table: a range of instructions, from `start` to before `end`, and the address at which a thread
-/// continues after a fault in the range.
+/// An entry of the table: a range of instructions, from `start` to before `end`, and the address at
+/// which a thread continues after a fault in the range.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -27,8 +28,9 @@ impl Distance {
     }
 }
 
-/// Returns the assembly that adds an entry to the table of instructions that may fault. The arguments are the labels
-/// before and after the instructions, and the operand with the recovery address.
+/// Returns the assembly that adds an entry to the table of instructions that may fault. The
+/// arguments are the labels before and after the instructions, and the operand with the recovery
+/// address.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(
@@ -45,8 +47,8 @@ macro_rules! entry {
 }
 pub(super) use entry;
 
-// An entry without instructions ensures that the section exists. The symbols for its start and end are hidden, because a
-// program may link and preload this library at the same time.
+// An entry without instructions ensures that the section exists. The symbols for its start and end
+// are hidden, because a program may link and preload this library at the same time.
 std::arch::global_asm!(
     ".hidden __start_softroce_guarded",
     ".hidden __stop_softroce_guarded",
@@ -63,7 +65,8 @@ unsafe extern "C" {
     static END: Entry;
 }
 
-/// Returns the recovery address of the instruction at `address`, or `None` if the instruction is not in the table.
+/// Returns the recovery address of the instruction at `address`, or `None` if the instruction is
+/// not in the table.
 pub(super) fn recovery(address: usize) -> Option<usize> {
     let (start, end) = (&raw const START, &raw const END);
     let count = (end.addr() - start.addr()) / size_of::<Entry>();

@@ -15,7 +15,8 @@ struct Pages {
 impl Pages {
     fn new(rights: libc::c_int) -> Self {
         install();
-        // SAFETY: a new mapping at an address that the kernel chooses; then the protection of its second page.
+        // SAFETY: a new mapping at an address that the kernel chooses; then the protection of its
+        // second page.
         unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,7 +40,8 @@ impl Drop for Pages {
     }
 }
 
-/// Returns pairs of a length and a number of accessible bytes. The lengths need accesses of all sizes.
+/// Returns pairs of a length and a number of accessible bytes. The lengths need accesses of all
+/// sizes.
 fn cases() -> impl Iterator<Item = (usize, usize)> {
     let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
     lengths.flat_map(|length| {

@@ -11,14 +11,15 @@ macro_rules! copy {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The caller must ensure that no references to the bytes of either range exist, except to atomics.
+        /// The caller must ensure that no references to the bytes of either range exist, except to
+        /// atomics.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
             to: usize,
         ) -> Result<(), Missing> {
-            // SAFETY: the caller guarantees that no references to the bytes exist. After a fault, the thread continues at a
-            // label.
+            // SAFETY: the caller guarantees that no references to the bytes exist. After a fault,
+            // the thread continues at a label.
             unsafe {
                 asm!(
                     concat!("2: ", $load),
@@ -56,22 +57,25 @@ copy! {
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
-/// Minimum length in bytes of copies for which the processor's string instruction is faster than a loop.
+/// Minimum length in bytes of copies for which the processor's string instruction is faster than a
+/// loop.
 pub(crate) const MANY: usize = 512;
 
 /// Copies words, each by a single access where it is aligned. Returns `false` after a fault.
 ///
-/// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may become visible in any order,
-/// but all of them before later stores: stores do not overtake those of an earlier string operation (Intel SDM volume 3,
-/// "Fast-String Operation and Out-of-Order Stores").
+/// Copies of less than [`MANY`] bytes proceed in ascending order. The bytes of longer copies may
+/// become visible in any order, but all of them before later stores: stores do not overtake those
+/// of an earlier string operation (Intel SDM volume 3, "Fast-String Operation and Out-of-Order
+/// Stores").
 ///
 /// # Safety
-/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to the bytes of either range
-/// exist, except to atomics.
+/// `length` must be a multiple of eight, and not 0. The caller must ensure that no references to
+/// the bytes of either range exist, except to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     if length >= MANY {
-        // SAFETY: the caller guarantees the conditions for both ranges. The direction flag is clear in Rust code.
+        // SAFETY: the caller guarantees the conditions for both ranges. The direction flag is clear
+        // in Rust code.
         unsafe {
             asm!(
                 "2: rep movsq",
@@ -125,13 +129,16 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous word.
+/// Atomically replaces the word at `address` by `swap` if it equals `compare`. Returns the previous
+/// word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
+/// exist, except to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a
+    // local variable.
     unsafe {
         asm!(
             "2: lock cmpxchg qword ptr [{address}], {swap}",
@@ -151,10 +158,12 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
 /// Atomically adds `add` to the word at `address`. Returns the previous word.
 ///
 /// # Safety
-/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes exist, except to an atomic.
+/// `address` must be a multiple of eight. The caller must ensure that no references to the bytes
+/// exist, except to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a local variable.
+    // SAFETY: the caller guarantees the conditions for `address`. The previous word is stored in a
+    // local variable.
     unsafe {
         asm!(
             "2: lock xadd qword ptr [{address}], {value}",
@@ -173,7 +182,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
 /// Returns the instruction pointer of a thread at the time of a signal.
 ///
 /// # Safety
-/// `context` must be the third argument of the signal's handler, and must stay valid while the result is used.
+/// `context` must be the third argument of the signal's handler, and must stay valid while the
+/// result is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
     // SAFETY: the caller guarantees that `context` is valid.
     let register = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };

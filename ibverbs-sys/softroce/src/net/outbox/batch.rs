@@ -17,11 +17,12 @@ pub(super) const ICRC: usize = 4;
 /// Number of packets at which an outbox counts as full. A full outbox is sent.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is sent.
+/// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is
+/// sent.
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
-/// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs (consecutive packets of
-/// equal size).
+/// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs
+/// (consecutive packets of equal size).
 #[derive(Debug, Default)]
 pub(in crate::net) struct Batch {
     pub(super) bytes: Vec<u8>,
@@ -39,10 +40,12 @@ pub(in crate::net) struct Batch {
     identifications: IcrcDifferences,
 }
 
-/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal size).
+/// A packet with all headers and its ICRC, or a run of such packets (consecutive packets of equal
+/// size).
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
-    /// Range of the first packet's datagram in its buffer. The other packets of a run follow directly.
+    /// Range of the first packet's datagram in its buffer. The other packets of a run follow
+    /// directly.
     pub(super) datagram: Range<usize>,
     /// The range from the BTH to the ICRC of the first packet in the buffer.
     pub(super) transport: Range<usize>,
@@ -52,13 +55,14 @@ pub(super) struct Encoded {
     pub(super) shipment: Shipment,
 }
 
-/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that the packet's payload
-/// is aligned.
+/// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that
+/// the packet's payload is aligned.
 pub(super) fn next_offset(bytes: usize) -> usize {
     bytes.saturating_sub(OFFSET).next_multiple_of(ALIGN) + OFFSET
 }
 
-/// A packet, or consecutive packets of a run (packets of equal size), which are passed to the kernel as one slice.
+/// A packet, or consecutive packets of a run (packets of equal size), which are passed to the
+/// kernel as one slice.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) sealed: usize,
@@ -76,8 +80,8 @@ pub(in crate::net) struct Shipment {
     pub(in crate::net) batching: Batching,
 }
 
-/// Packet buffers ([`Batch`]) of an outbox. They are taken from the network's pool when the first packet is added, and
-/// returned to the pool when this value is dropped.
+/// Packet buffers ([`Batch`]) of an outbox. They are taken from the network's pool when the first
+/// packet is added, and returned to the pool when this value is dropped.
 #[derive(Debug)]
 pub(super) struct PooledBatch<'a> {
     network: &'a Network,
@@ -98,8 +102,8 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the shipment (socket, destination and header fields) of the first packet, or `None` if there are fewer
-    /// than two packets.
+    /// Returns the shipment (socket, destination and header fields) of the first packet, or `None`
+    /// if there are fewer than two packets.
     pub(in crate::net) fn first_of_several(&self) -> Option<&Shipment> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
         first.map(|first| &first.shipment)
@@ -138,8 +142,9 @@ impl Batch {
         }
     }
 
-    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the kernel will assign:
-    /// 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays wrong.
+    /// Changes the headers and the ICRCs of a burst's packets to the IPv4 identifications that the
+    /// kernel will assign: 0, 1, 2 and so on. An ICRC that an injected fault has damaged stays
+    /// wrong.
     fn set_identifications(&mut self, burst: Range<usize>) {
         let mut number = 0;
         for piece in &self.pieces[burst] {
@@ -185,7 +190,8 @@ impl Encoded {
 }
 
 impl<'a> PooledBatch<'a> {
-    /// Creates an empty value without packet buffers. [`open`](Self::open) takes the buffers from the pool.
+    /// Creates an empty value without packet buffers. [`open`](Self::open) takes the buffers from
+    /// the pool.
     pub(super) fn empty(network: &'a Network) -> Self {
         Self {
             network,

@@ -25,23 +25,25 @@ pub(super) use send::uses_pages;
 /// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
 const SHARED_MEMORY_ONLY: u8 = Opcode::SKIP.to_byte();
 
-/// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All packets are sent, in
-/// order, when the outbox is full, flushed, or dropped.
+/// Collection of packets that are sent together. Each packet gets its ICRC when it is added. All
+/// packets are sent, in order, when the outbox is full, flushed, or dropped.
 ///
-/// The packets of a queue pair must be flushed before the queue pair is unlocked; otherwise packets of another thread
-/// could overtake them.
+/// The packets of a queue pair must be flushed before the queue pair is unlocked; otherwise packets
+/// of another thread could overtake them.
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: PooledBatch<'a>,
-    /// Link (shared memory with another process) through which packets are sent, or `None` if they are sent by a socket.
+    /// Link (shared memory with another process) through which packets are sent, or `None` if they
+    /// are sent by a socket.
     shared: Option<SharedPath>,
-    /// State of datagrams that are sent through shared memory where possible; `None` if datagrams are sent by sockets
-    /// only.
+    /// State of datagrams that are sent through shared memory where possible; `None` if datagrams
+    /// are sent by sockets only.
     datagrams: Option<Datagrams>,
     /// Set while wakeups of peer processes that share memory are deferred.
     is_quiet: bool,
-    /// Number and length of packets that were sent through shared memory and are not included in the counters yet.
+    /// Number and length of packets that were sent through shared memory and are not included in
+    /// the counters yet.
     shares: SharedVolume,
 }
 
@@ -83,13 +85,15 @@ struct SharedPath {
     has_sent: bool,
 }
 
-/// State of sending datagrams through shared memory. Unlike the packets of a connection, datagrams may have different
-/// receivers.
+/// State of sending datagrams through shared memory. Unlike the packets of a connection, datagrams
+/// may have different receivers.
 #[derive(Debug, Default)]
 struct Datagrams {
-    /// Link (shared memory) to the process to which the last datagrams were sent, and which must still be woken.
+    /// Link (shared memory) to the process to which the last datagrams were sent, and which must
+    /// still be woken.
     last: Option<Arc<Link>>,
-    /// Address of a process to which a datagram was sent by a socket because no memory is shared with the process yet.
+    /// Address of a process to which a datagram was sent by a socket because no memory is shared
+    /// with the process yet.
     unknown: Option<SocketAddr>,
 }
 
@@ -116,12 +120,13 @@ impl<'a> Outbox<'a> {
         self.is_quiet
     }
 
-    /// Adds the packet that `write` appends to the buffer, from BTH to pad. `write` returns the packet's path, or `None` if
-    /// there is no packet. Returns whether a packet was added or discarded.
+    /// Adds the packet that `write` appends to the buffer, from BTH to pad. `write` returns the
+    /// packet's path, or `None` if there is no packet. Returns whether a packet was added or
+    /// discarded.
     ///
-    /// A packet that cannot be sent on its path is discarded and counted, like a packet that the kernel refuses; the
-    /// transport handles lost packets. If packets go through shared memory that has no free space, `write` is not
-    /// called, and the result is `false`.
+    /// A packet that cannot be sent on its path is discarded and counted, like a packet that the
+    /// kernel refuses; the transport handles lost packets. If packets go through shared memory that
+    /// has no free space, `write` is not called, and the result is `false`.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         let shared = self.shared.as_ref();
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
@@ -130,7 +135,8 @@ impl<'a> Outbox<'a> {
         self.batch.open();
         let begin = next_offset(self.batch.bytes.len());
         let transport = begin + tunnel::OVERHEAD;
-        // Reserves space for the headers of a tunnel, because the path is not known before the packet is written.
+        // Reserves space for the headers of a tunnel, because the path is not known before the
+        // packet is written.
         self.batch.bytes.resize(transport, 0);
         let path = write(&mut self.batch.bytes);
         let Some(path) = &path else {
@@ -153,10 +159,10 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Adds a run of packets (consecutive packets of equal size of a message). Calls `write` with the number of packets
-    /// and a buffer that has a part of equal length for each packet. `write` must write each packet, from BTH to pad,
-    /// to the beginning of its part. Returns `false`, and adds nothing, if the packets must be sent separately or
-    /// `write` fails.
+    /// Adds a run of packets (consecutive packets of equal size of a message). Calls `write` with
+    /// the number of packets and a buffer that has a part of equal length for each packet. `write`
+    /// must write each packet, from BTH to pad, to the beginning of its part. Returns `false`, and
+    /// adds nothing, if the packets must be sent separately or `write` fails.
     pub(crate) fn push_run(
         &mut self,
         run: &Run,
@@ -204,15 +210,15 @@ impl<'a> Outbox<'a> {
         true
     }
 
-    /// Flips a bit in the byte `byte` of the buffer for runs, for a test that checks that the receiver drops the
-    /// damaged packet.
+    /// Flips a bit in the byte `byte` of the buffer for runs, for a test that checks that the
+    /// receiver drops the damaged packet.
     #[cfg(test)]
     pub(super) fn damage(&mut self, byte: usize) {
         self.batch.runs[byte] ^= 1;
     }
 
-    /// Sends all packets of the outbox. Never blocks; if the kernel has no buffer space, yields to the scheduler a few
-    /// times, and then discards the remaining packets.
+    /// Sends all packets of the outbox. Never blocks; if the kernel has no buffer space, yields to
+    /// the scheduler a few times, and then discards the remaining packets.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.has_sent)
@@ -246,7 +252,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes the packets of this outbox a [trial](super::trial): they are sent as a burst although no trial has succeeded yet.
+    /// Makes the packets of this outbox a [trial](super::trial): they are sent as a burst although
+    /// no trial has succeeded yet.
     pub(super) fn make_trial(&mut self) {
         for sealed in self
             .batch
@@ -258,8 +265,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Makes packets that are added from now on use the shared memory of `link`. All of them must be sent by the queue
-    /// pair with the number `queue_pair`. `tag` encodes the GIDs of the packets for the peer process.
+    /// Makes packets that are added from now on use the shared memory of `link`. All of them must
+    /// be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
+    /// packets for the peer process.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
             link: Arc::clone(link),
@@ -269,25 +277,27 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Makes datagrams that are added from now on use memory that is shared with their receivers, if there is such
-    /// memory and it has free space.
+    /// Makes datagrams that are added from now on use memory that is shared with their receivers,
+    /// if there is such memory and it has free space.
     pub(crate) fn share_datagrams(&mut self) {
         self.datagrams.get_or_insert_default();
     }
 
-    /// Returns the number and length of packets that were sent through shared memory since the last call.
+    /// Returns the number and length of packets that were sent through shared memory since the last
+    /// call.
     pub(crate) fn take_shared_volume(&mut self) -> SharedVolume {
         std::mem::take(&mut self.shares)
     }
 
-    /// Removes and returns the address of a process to which datagrams were sent by a socket because no memory is
-    /// shared with the process yet. Returns `None` if there is no such process.
+    /// Removes and returns the address of a process to which datagrams were sent by a socket
+    /// because no memory is shared with the process yet. Returns `None` if there is no such
+    /// process.
     pub(crate) fn take_unlinked_peer(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
     }
 
-    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared with the datagram's
-    /// receiver. Returns `None` if the datagram must be sent by a socket.
+    /// Sends the datagram that begins at offset `begin` of the buffer through memory that is shared
+    /// with the datagram's receiver. Returns `None` if the datagram must be sent by a socket.
     fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
         let datagrams = self.datagrams.as_mut()?;
         let network = self.network;
@@ -325,8 +335,9 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sends the packet that begins at offset `begin` of the buffer through the link (shared memory) that
-    /// [`through`](Self::through) has set. Returns `None` if no link was set, or if the peer process has ended.
+    /// Sends the packet that begins at offset `begin` of the buffer through the link (shared
+    /// memory) that [`through`](Self::through) has set. Returns `None` if no link was set, or if
+    /// the peer process has ended.
     fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
@@ -345,9 +356,9 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends a packet that peers accept only through shared memory, even while injected faults require that other
-    /// packets go through sockets. The packet begins at offset `begin` of the buffer. If no memory is shared with the
-    /// peer, counts the packet as discarded.
+    /// Sends a packet that peers accept only through shared memory, even while injected faults
+    /// require that other packets go through sockets. The packet begins at offset `begin` of the
+    /// buffer. If no memory is shared with the peer, counts the packet as discarded.
     #[cold]
     fn send_through_memory_only(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
@@ -378,8 +389,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and adds the packet to
-    /// the outbox. Returns `None` if the packet cannot be sent on `path`.
+    /// Adds the headers and the ICRC to the packet that begins at offset `begin` of the buffer, and
+    /// adds the packet to the outbox. Returns `None` if the packet cannot be sent on `path`.
     fn complete(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
         let batch: &mut Batch = &mut self.batch;
@@ -414,8 +425,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox, unless the faults
-    /// drop the packet or hold it back.
+    /// Applies injected faults to the last packet in the buffer, and adds the packet to the outbox,
+    /// unless the faults drop the packet or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
@@ -487,7 +498,8 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// Returns the destination queue pair number in a packet's BTH, or `None` if the packet is too short.
+/// Returns the destination queue pair number in a packet's BTH, or `None` if the packet is too
+/// short.
 fn destination_queue_pair(packet: &[u8]) -> Option<u32> {
     let destination = packet.get(4..8)?;
     Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)

@@ -8,11 +8,13 @@ use crate::proto::Path;
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
-/// Cache of routes and headers, for the last four different combinations of a destination and a packet length.
+/// Cache of routes and headers, for the last four different combinations of a destination and a
+/// packet length.
 #[derive(Debug, Default)]
 pub(super) struct RouteCache {
     known: [Option<CachedRoute>; 4],
-    /// Number of changes of the [recorded ports](crate::net::hosts) of other hosts when the entries were made.
+    /// Number of changes of the [recorded ports](crate::net::hosts) of other hosts when the entries
+    /// were made.
     changes: u64,
     /// Index of the entry that was added most recently.
     newest: usize,
@@ -30,8 +32,9 @@ pub(super) struct CachedRoute {
 }
 
 impl RouteCache {
-    /// Returns the route and the headers of a packet on `path` to the queue pair with the number `queue_pair`, with
-    /// `len` bytes from BTH to pad. Returns `None` if packets cannot be sent on the path.
+    /// Returns the route and the headers of a packet on `path` to the queue pair with the number
+    /// `queue_pair`, with `len` bytes from BTH to pad. Returns `None` if packets cannot be sent on
+    /// the path.
     pub(super) fn of(
         &mut self,
         network: &Network,

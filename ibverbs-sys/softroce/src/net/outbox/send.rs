@@ -20,18 +20,20 @@ use crate::proto::Counter;
 /// Maximum number of attempts to send bursts while the kernel has no buffer space.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel stores such a
-/// datagram in pages, which takes about half of the memory of a normal buffer, whose size is a power of two.
+/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel
+/// stores such a datagram in pages, which takes about half of the memory of a normal buffer, whose
+/// size is a power of two.
 const MIN_PAGED_LENGTH: usize = 512;
 
-/// Returns whether a packet with the path MTU `mtu` is large enough to be sent as a burst of one datagram, which the
-/// kernel stores in pages, if the socket supports bursts.
+/// Returns whether a packet with the path MTU `mtu` is large enough to be sent as a burst of one
+/// datagram, which the kernel stores in pages, if the socket supports bursts.
 pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
     mtu >= MIN_PAGED_LENGTH
 }
 
-/// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of `shipment`. `segment`
-/// is the length in bytes of the first datagram. `segments` is set if the socket supports bursts.
+/// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of
+/// `shipment`. `segment` is the length in bytes of the first datagram. `segments` is set if the
+/// socket supports bursts.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],
@@ -50,8 +52,8 @@ fn burst<'a>(
 }
 
 impl Network {
-    /// Sends the packets of an outbox to the kernel, in the bursts (messages of several packets) that were
-    /// [arranged](Batch::divide_into_bursts).
+    /// Sends the packets of an outbox to the kernel, in the bursts (messages of several packets)
+    /// that were [arranged](Batch::divide_into_bursts).
     pub(super) fn send(&self, batch: &Batch) {
         // Usually there is one burst, and an acknowledgement after it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
@@ -78,8 +80,8 @@ impl Network {
         }
     }
 
-    /// Returns the number of packets that can be sent as one burst, beginning with the packet with the index `packet`
-    /// in the first run of `sealed`.
+    /// Returns the number of packets that can be sent as one burst, beginning with the packet with
+    /// the index `packet` in the first run of `sealed`.
     pub(super) fn burst(&self, sealed: &[Encoded], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -98,15 +100,15 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram accepts packets that
-    /// were sent in bursts.
+    /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram
+    /// accepts packets that were sent in bursts.
     fn has_passed_trial(&self, shipment: &Shipment) -> bool {
         let own = self.own(shipment.endpoint);
         own.is_some_and(|own| self.trials.is_proven(own.local.ip(), shipment.to.ip()))
     }
 
-    /// Sends bursts by a socket. If the kernel still has no buffer space after [`MAX_ATTEMPTS`] attempts, discards the
-    /// remaining datagrams.
+    /// Sends bursts by a socket. If the kernel still has no buffer space after [`MAX_ATTEMPTS`]
+    /// attempts, discards the remaining datagrams.
     fn send_bursts(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
             // The number of the socket's descriptor may now belong to a file of the program.
@@ -135,14 +137,16 @@ impl Network {
                     return;
                 }
                 Err(error) if first.segment.is_some() => {
-                    // EIO: the interface cannot split bursts (udp(7)). Other errors may concern only this burst.
+                    // EIO: the interface cannot split bursts (udp(7)). Other errors may concern
+                    // only this burst.
                     if error.raw_os_error() == Some(libc::EIO) {
                         socket.disable_bursts();
                     }
                     self.send_separately(socket, first);
                     rest = &rest[1..];
                 }
-                // The first datagram is too long for the interface, has no route, or is refused by a filter.
+                // The first datagram is too long for the interface, has no route, or is refused by
+                // a filter.
                 _ => {
                     self.counters.count(Counter::SendDiscarded, 1);
                     rest = &rest[1..];
@@ -169,7 +173,8 @@ impl Network {
     }
 }
 
-/// Returns whether an error means that the kernel lacks buffer space, so that it may soon accept the same datagram.
+/// Returns whether an error means that the kernel lacks buffer space, so that it may soon accept
+/// the same datagram.
 fn is_temporary(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))

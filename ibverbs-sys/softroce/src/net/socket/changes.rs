@@ -9,10 +9,12 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use crate::descriptor::Descriptor;
 
-/// Multicast groups of netlink messages (linux/rtnetlink.h) about interfaces, IPv4 addresses and IPv6 addresses.
+/// Multicast groups of netlink messages (linux/rtnetlink.h) about interfaces, IPv4 addresses and
+/// IPv6 addresses.
 const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
-/// A netlink socket by which the kernel reports changes of the network interfaces and their addresses (`rtnetlink(7)`).
+/// A netlink socket by which the kernel reports changes of the network interfaces and their
+/// addresses (`rtnetlink(7)`).
 #[derive(Debug)]
 pub(crate) struct Changes(Descriptor);
 
@@ -27,8 +29,8 @@ impl Changes {
         Ok(Self(socket))
     }
 
-    /// Discards all reports that have arrived. Returns whether there was at least one, so that the caller must list the
-    /// addresses again.
+    /// Discards all reports that have arrived. Returns whether there was at least one, so that the
+    /// caller must list the addresses again.
     pub(crate) fn take(&self) -> bool {
         let mut any = false;
         loop {

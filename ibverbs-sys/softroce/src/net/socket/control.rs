@@ -5,7 +5,8 @@ use libc::{c_int, cmsghdr};
 
 use super::Burst;
 
-/// Socket option from linux/udp.h: the size in bytes of the datagrams into which the kernel splits a message.
+/// Socket option from linux/udp.h: the size in bytes of the datagrams into which the kernel splits
+/// a message.
 pub(super) const UDP_SEGMENT: c_int = 103;
 /// Socket option from linux/udp.h: the kernel merges received datagrams.
 pub(super) const UDP_GRO: c_int = 104;
@@ -28,7 +29,8 @@ const _: () = {
     }
 };
 
-/// The control messages that accompany a sent or received message: traffic class, hop limit, segment size.
+/// The control messages that accompany a sent or received message: traffic class, hop limit,
+/// segment size.
 pub(super) type Controls = [Control; 3];
 
 /// Values of the control messages of a received message.
@@ -36,7 +38,8 @@ pub(super) type Controls = [Control; 3];
 pub(super) struct ControlValues {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
-    /// Length in bytes of each datagram except the last, if several datagrams were received as one message.
+    /// Length in bytes of each datagram except the last, if several datagrams were received as one
+    /// message.
     pub(super) segment: Option<usize>,
 }
 
@@ -63,7 +66,8 @@ impl Control {
         control
     }
 
-    /// Writes the control messages that the burst `burst` needs to `controls`. Returns their number.
+    /// Writes the control messages that the burst `burst` needs to `controls`. Returns their
+    /// number.
     pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),

@@ -1,8 +1,9 @@
-//! A packet filter in the kernel that drops packets of other programs of this host before they reach a socket. Dropped
-//! packets take neither space in the socket's buffer nor time of this process.
+//! A packet filter in the kernel that drops packets of other programs of this host before they
+//! reach a socket. Dropped packets take neither space in the socket's buffer nor time of this
+//! process.
 //!
-//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. In the filter, the UDP
-//! header is at offset 0.
+//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code.
+//! In the filter, the UDP header is at offset 0.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -22,15 +23,18 @@ use crate::wire::{Opcode, Operation, Transport};
 /// Opcode of a UD packet without immediate data, to which the filter compares opcodes.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of linux/filter.h).
+/// Offset of the network header in the address space of a packet filter (`SKF_NET_OFF` of
+/// linux/filter.h).
 const NETWORK_HEADER: u32 = -0x10_0000_i32 as u32;
 /// Offset of the source address in the IPv4 header, in the filter's address space.
 const SOURCE_ADDRESS: u32 = NETWORK_HEADER + 12;
 /// Offset of the source port in the UDP header, in the filter's address space.
 const SOURCE_PORT: u32 = 0;
-/// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address space.
+/// Offset of the UDP payload (a BTH, or the headers of a tunnelled packet) in the filter's address
+/// space.
 const PAYLOAD: u32 = 8;
-/// Offset of the source GID in the IPv6 header of a tunnelled packet, in the filter's address space.
+/// Offset of the source GID in the IPv6 header of a tunnelled packet, in the filter's address
+/// space.
 const TUNNEL_SOURCE_GID: u32 = PAYLOAD + 8;
 
 /// Maximum number of peers in a filter's list. Each peer costs one comparison for every packet.
@@ -39,10 +43,10 @@ pub(super) const MAX_PEERS: usize = 128;
 /// The BPF code of a packet filter for the socket of an IPv4 address.
 ///
 /// Drops datagrams of senders in 127/8, unless
-/// - the sender is a device: the UDP source port is a port of devices, or the header of a tunnel contains the port and
-///   the address from which the datagram came, and
-/// - the packet is a UD packet, or the sender is one of `peers`. If there is no list of peers, every device may send
-///   packets of connections.
+/// - the sender is a device: the UDP source port is a port of devices, or the header of a tunnel
+///   contains the port and the address from which the datagram came, and
+/// - the packet is a UD packet, or the sender is one of `peers`. If there is no list of peers,
+///   every device may send packets of connections.
 ///
 /// The receiver checks the packets that the filter passes.
 struct Filter {
@@ -57,7 +61,8 @@ impl Filter {
         filter.finish(u32::MAX);
         filter.set_target(local);
         filter.load_opcode_of_device(base);
-        // The comparison ignores the lowest bit of the opcode, which UD packets with immediate data have set.
+        // The comparison ignores the lowest bit of the opcode, which UD packets with immediate data
+        // have set.
         filter.calculate(BPF_AND, !1);
         let connected = filter.jump_unless(BPF_JEQ, DATAGRAM.to_byte().into());
         filter.finish(u32::MAX);
@@ -69,8 +74,8 @@ impl Filter {
         filter
     }
 
-    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator, and that drops packets
-    /// of other senders.
+    /// Adds code that loads the opcode of a packet that a device has sent into the accumulator, and
+    /// that drops packets of other senders.
     fn load_opcode_of_device(&mut self, base: u16) {
         let mut prefix = [0; 6];
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
@@ -116,7 +121,8 @@ impl Filter {
         self.set_target(plain);
     }
 
-    /// Adds the last instructions of the filter: they pass packets that `peers` have sent, and drop all others.
+    /// Adds the last instructions of the filter: they pass packets that `peers` have sent, and drop
+    /// all others.
     fn pass_if_from(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, SOURCE_PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -144,8 +150,8 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Adds an instruction that loads a word, half word or byte of the datagram into the accumulator. The instruction
-    /// drops datagrams that are too short.
+    /// Adds an instruction that loads a word, half word or byte of the datagram into the
+    /// accumulator. The instruction drops datagrams that are too short.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -154,8 +160,8 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand` is true.
-    /// [`set_target`](Self::set_target) sets the jump's target.
+    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand`
+    /// is true. [`set_target`](Self::set_target) sets the jump's target.
     fn jump_if(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
@@ -163,8 +169,8 @@ impl Filter {
         }
     }
 
-    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand` is false.
-    /// [`set_target`](Self::set_target) sets the jump's target.
+    /// Adds a jump that is taken if the comparison `comparison` of the accumulator with `operand`
+    /// is false. [`set_target`](Self::set_target) sets the jump's target.
     fn jump_unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
@@ -185,8 +191,8 @@ impl Filter {
         self.push(BPF_ST, 0);
     }
 
-    /// Adds a jump that is taken if the accumulator differs from the value that [`store`](Self::store) stored in the
-    /// filter's memory.
+    /// Adds a jump that is taken if the accumulator differs from the value that
+    /// [`store`](Self::store) stored in the filter's memory.
     fn unless_stored(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -208,8 +214,8 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that ends the filter. It passes `bytes` bytes of the datagram, or drops the datagram if
-    /// `bytes` is 0.
+    /// Adds an instruction that ends the filter. It passes `bytes` bytes of the datagram, or drops
+    /// the datagram if `bytes` is 0.
     fn finish(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
@@ -223,8 +229,8 @@ struct Jump {
     on: Option<bool>,
 }
 
-/// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected packets of programs of
-/// this host. `base` is the first port of the devices' port range.
+/// Attaches a [`Filter`] to the socket of an IPv4 address, by which the kernel drops unexpected
+/// packets of programs of this host. `base` is the first port of the devices' port range.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,
@@ -235,8 +241,8 @@ pub(super) fn attach(
         len: filter.code.len() as u16,
         filter: filter.code.as_mut_ptr(),
     };
-    // SAFETY: the value of the option is a program with its number of instructions, which are valid for the call. The kernel
-    // copies and checks them.
+    // SAFETY: the value of the option is a program with its number of instructions, which are valid
+    // for the call. The kernel copies and checks them.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

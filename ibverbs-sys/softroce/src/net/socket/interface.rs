@@ -32,14 +32,15 @@ pub(crate) struct HostAddress {
 }
 
 impl Interface {
-    /// Returns the network interface that has the IP address `address`, or `None` if no interface has it. All addresses
-    /// in 127/8 belong to the interface of 127.0.0.1, the only address in 127/8 that the kernel lists.
+    /// Returns the network interface that has the IP address `address`, or `None` if no interface
+    /// has it. All addresses in 127/8 belong to the interface of 127.0.0.1, the only address in
+    /// 127/8 that the kernel lists.
     pub(crate) fn of(address: IpAddr) -> Option<Self> {
         Self::find(&HostAddress::list(), address)
     }
 
-    /// Returns the network interface that has the IP address `address` according to `list`, the list of all addresses;
-    /// see [`of`](Self::of).
+    /// Returns the network interface that has the IP address `address` according to `list`, the
+    /// list of all addresses; see [`of`](Self::of).
     pub(crate) fn find(list: &[HostAddress], address: IpAddr) -> Option<Self> {
         let wanted = match address {
             IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -54,7 +55,8 @@ impl Interface {
         socket().is_some_and(|socket| netdevice::name_to_index(&socket, name).is_ok())
     }
 
-    /// Returns the MTU of the interface in bytes, or `None` if the interface does not exist any more.
+    /// Returns the MTU of the interface in bytes, or `None` if the interface does not exist any
+    /// more.
     pub(crate) fn mtu(&self) -> Option<usize> {
         let socket = socket()?;
         // SAFETY: the structure is plain data, for which zeroes are valid.
@@ -84,8 +86,8 @@ impl HostAddress {
         }
         let (mut all, mut indices) = (Vec::<Self>::new(), HashMap::new());
         let mut next = list;
-        // SAFETY: the entries, and the data that they point to, are valid until the list is freed. The last entry's pointer is
-        // null.
+        // SAFETY: the entries, and the data that they point to, are valid until the list is freed.
+        // The last entry's pointer is null.
         while let Some(entry) = unsafe { next.as_ref() } {
             next = entry.ifa_next;
             if entry.ifa_addr.is_null() {
@@ -128,8 +130,8 @@ impl HostAddress {
         all
     }
 
-    /// Returns the socket address of this IP address and the port `port`. For a link-local IPv6 address, the result
-    /// contains the index of the interface.
+    /// Returns the socket address of this IP address and the port `port`. For a link-local IPv6
+    /// address, the result contains the index of the interface.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),

@@ -1,10 +1,11 @@
-//! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them. Datagrams are sent and received in
-//! batches and in bursts.
+//! UDP sockets with the features that RoCEv2 needs, and all unsafe code for them. Datagrams are
+//! sent and received in batches and in bursts.
 //!
-//! The cost of a UDP socket is mainly the processing of each message in the layers of the kernel, and less the system call. So
-//! datagrams of one size to one destination are sent as one message, a [`Burst`], which the kernel splits as late as possible
-//! (`UDP_SEGMENT`, Linux 4.18). Received datagrams are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts are
-//! never split.
+//! The cost of a UDP socket is mainly the processing of each message in the layers of the kernel,
+//! and less the system call. So datagrams of one size to one destination are sent as one message, a
+//! [`Burst`], which the kernel splits as late as possible (`UDP_SEGMENT`, Linux 4.18). Received
+//! datagrams are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts are never
+//! split.
 
 mod changes;
 mod control;
@@ -38,17 +39,20 @@ pub(crate) const BATCH: usize = 32;
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
 pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 
-/// Maximum number of bytes in a burst. With IPv6 and UDP headers, such a burst has the maximum length of an IP packet.
+/// Maximum number of bytes in a burst. With IPv6 and UDP headers, such a burst has the maximum
+/// length of an IP packet.
 pub(crate) const MAX_BURST_BYTES: usize = 65_535 - 40 - 8;
 
-/// Requested size in bytes of a socket's send buffer, in which packets wait for the network interface.
+/// Requested size in bytes of a socket's send buffer, in which packets wait for the network
+/// interface.
 const SEND_BUFFER_SIZE: usize = 1 << 20;
 
 /// Hop limit of packets for which the sender requests no hop limit.
 const DEFAULT_HOP_LIMIT: u32 = 64;
 
-/// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented, as the ICRC of sent packets
-/// assumes. Linux does so if path MTU discovery is enabled and the socket is not connected.
+/// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented,
+/// as the ICRC of sent packets assumes. Linux does so if path MTU discovery is enabled and the
+/// socket is not connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: Descriptor,
@@ -57,18 +61,19 @@ pub(crate) struct Socket {
     sends_bursts: AtomicBool,
 }
 
-/// A bound UDP address, which no other socket can use. Becomes a [`Socket`] when packets are to be sent and received.
-/// Until then, the receive buffer has the default size of the system.
+/// A bound UDP address, which no other socket can use. Becomes a [`Socket`] when packets are to be
+/// sent and received. Until then, the receive buffer has the default size of the system.
 #[derive(Debug)]
 pub(crate) struct BoundAddress(Descriptor);
 
 /// A burst: datagrams that are passed to the kernel as one message, which the kernel splits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
-    /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at most [`MAX_BURST_DATAGRAMS`]
-    /// payloads with at most [`MAX_BURST_BYTES`] bytes.
+    /// Payloads of the datagrams. A slice may contain several whole payloads. All together are at
+    /// most [`MAX_BURST_DATAGRAMS`] payloads with at most [`MAX_BURST_BYTES`] bytes.
     pub(crate) payloads: &'a [IoSlice<'a>],
-    /// Length of each datagram except the last, which may be shorter; `None` for a single datagram that is not sent as a burst.
+    /// Length of each datagram except the last, which may be shorter; `None` for a single datagram
+    /// that is not sent as a burst.
     pub(crate) segment: Option<u16>,
     /// Destination address, of the socket's family.
     pub(crate) to: SocketAddr,
@@ -112,7 +117,8 @@ impl<'a> Message<'a> {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
 
-    /// Returns the payload of the datagram with the index `number`, or `None` if the message has fewer datagrams.
+    /// Returns the payload of the datagram with the index `number`, or `None` if the message has
+    /// fewer datagrams.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
         let rest = self.bytes.get(number * self.segment..)?;
         // An empty datagram is the only one of its message.
@@ -127,17 +133,18 @@ impl BoundAddress {
         Descriptor::open(|| UdpSocket::bind(address).map(Into::into)).map(Self)
     }
 
-    /// Creates the socket of the bound address. `receive_buffer` is the requested size of the receive buffer in bytes,
-    /// which the kernel may reduce.
+    /// Creates the socket of the bound address. `receive_buffer` is the requested size of the
+    /// receive buffer in bytes, which the kernel may reduce.
     pub(crate) fn open(self, receive_buffer: usize) -> io::Result<Socket> {
         Socket::prepare(self.0, receive_buffer)
     }
 }
 
 impl Socket {
-    /// Creates a UDP socket that receives the datagrams of the multicast group `group` on the network interface that
-    /// has the address `interface`. Other processes may join the group, too; each gets every datagram. `receive_buffer`
-    /// is the requested size of the receive buffer in bytes.
+    /// Creates a UDP socket that receives the datagrams of the multicast group `group` on the
+    /// network interface that has the address `interface`. Other processes may join the group, too;
+    /// each gets every datagram. `receive_buffer` is the requested size of the receive buffer in
+    /// bytes.
     pub(crate) fn join(
         group: SocketAddr,
         interface: IpAddr,
@@ -152,7 +159,8 @@ impl Socket {
         let open = || rustix::net::socket_with(family, SocketType::DGRAM, flags, None);
         let socket = Descriptor::open(open)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        // Otherwise the socket also gets the group's datagrams from interfaces on which other sockets have joined the group.
+        // Otherwise the socket also gets the group's datagrams from interfaces on which other
+        // sockets have joined the group.
         let _ = match group {
             SocketAddr::V4(_) => set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0),
             SocketAddr::V6(_) => set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0),
@@ -194,7 +202,8 @@ impl Socket {
                 sockopt::set_ipv6_recvtclass(&socket, true)?;
                 set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
                 sockopt::set_ipv6_unicast_hops(&socket, Some(DEFAULT_HOP_LIMIT as u8))?;
-                // The kernel's driver sends without a UDP checksum, which IPv6 sockets otherwise refuse.
+                // The kernel's driver sends without a UDP checksum, which IPv6 sockets otherwise
+                // refuse.
                 set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
                 if !local.ip().is_multicast() {
                     let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
@@ -205,8 +214,8 @@ impl Socket {
         }
         // The system limits the size for unprivileged processes; a smaller buffer is acceptable.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_SIZE);
-        // Size 0 sets no default size: each burst sets its own. The call shows whether the kernel supports the option. A kernel
-        // without it would send a burst as one datagram.
+        // Size 0 sets no default size: each burst sets its own. The call shows whether the kernel
+        // supports the option. A kernel without it would send a burst as one datagram.
         let sends_bursts = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             socket,
@@ -215,14 +224,15 @@ impl Socket {
         })
     }
 
-    /// Makes the kernel merge received datagrams. Returns `false` if the kernel does not support this.
+    /// Makes the kernel merge received datagrams. Returns `false` if the kernel does not support
+    /// this.
     pub(crate) fn merge_received(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of connections whose sender is
-    /// not in `peers`. The receiver checks the remaining packets, and packets over IPv6. `base` is the first port of the
-    /// devices' port range.
+    /// Makes the kernel drop packets of programs of this host that are not devices, and packets of
+    /// connections whose sender is not in `peers`. The receiver checks the remaining packets, and
+    /// packets over IPv6. `base` is the first port of the devices' port range.
     pub(crate) fn install_filter(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
@@ -230,7 +240,8 @@ impl Socket {
         let listed = peers.len() <= filter::MAX_PEERS
             && filter::attach(&self.socket, base, Some(peers)).is_ok();
         if !listed && filter::attach(&self.socket, base, None).is_err() {
-            // An earlier filter does not have all peers. The call fails if there is no filter, which is harmless.
+            // An earlier filter does not have all peers. The call fails if there is no filter,
+            // which is harmless.
             let _ = filter::detach(&self.socket);
         }
     }
@@ -243,7 +254,8 @@ impl Socket {
         }
     }
 
-    /// Returns whether the socket can send bursts (messages that the kernel splits into several datagrams).
+    /// Returns whether the socket can send bursts (messages that the kernel splits into several
+    /// datagrams).
     pub(crate) fn sends_bursts(&self) -> bool {
         self.sends_bursts.load(Ordering::Relaxed)
     }
@@ -263,8 +275,8 @@ impl Socket {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts, or an error if the first
-    /// burst cannot be sent.
+    /// Sends at most [`BATCH`] bursts without blocking. Returns the number of sent bursts, or an
+    /// error if the first burst cannot be sent.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         match bursts {
             [] => Ok(0),
@@ -274,13 +286,14 @@ impl Socket {
         }
     }
 
-    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`. Returns the number of sent
-    /// bursts, 1.
+    /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`. Returns the
+    /// number of sent bursts, 1.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
         let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
-        // SAFETY: the header points to a valid name and control messages, and to the burst's slices, with their lengths. An
-        // `IoSlice` has the layout of an iovec. The kernel only reads the slices and their bytes.
+        // SAFETY: the header points to a valid name and control messages, and to the burst's
+        // slices, with their lengths. An `IoSlice` has the layout of an iovec. The kernel only
+        // reads the slices and their bytes.
         let sent = unsafe {
             libc::sendmsg(
                 self.socket.as_raw_fd(),
@@ -304,9 +317,9 @@ impl Socket {
         for (burst, ((place, name), controls)) in bursts.iter().zip(places) {
             place.msg_hdr = header(burst, name, controls);
         }
-        // SAFETY: the first `count` headers point to names and control messages in these arrays, and to the bursts' slices,
-        // with their lengths. An `IoSlice` has the layout of an iovec. The kernel only reads the slices and their bytes. All
-        // live until after the call.
+        // SAFETY: the first `count` headers point to names and control messages in these arrays,
+        // and to the bursts' slices, with their lengths. An `IoSlice` has the layout of an iovec.
+        // The kernel only reads the slices and their bytes. All live until after the call.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),
@@ -318,15 +331,16 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives available messages into the buffers of `ring` without blocking: at most as many as the ring has
-    /// buffers, or one if `is_single` is set. Returns the number of messages.
+    /// Receives available messages into the buffers of `ring` without blocking: at most as many as
+    /// the ring has buffers, or one if `is_single` is set. Returns the number of messages.
     pub(crate) fn receive(&self, ring: &mut Ring, is_single: bool) -> io::Result<usize> {
         let (headers, count) = ring.prepare(is_single);
         let received = if count == 1 {
             self.receive_one(headers)
         } else {
-            // SAFETY: `count` headers point to names, control messages and buffers in the ring's allocation, with their
-            // lengths. The ring is borrowed mutably, so no references to them exist.
+            // SAFETY: `count` headers point to names, control messages and buffers in the ring's
+            // allocation, with their lengths. The ring is borrowed mutably, so no references to
+            // them exist.
             unsafe {
                 libc::recvmmsg(
                     self.socket.as_raw_fd(),
@@ -349,11 +363,12 @@ impl Socket {
         }
     }
 
-    /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than `recvmmsg`. Returns the
-    /// number of messages: 1, or -1 after an error.
+    /// Receives one message into the first header of a ring with `recvmsg`, which is cheaper than
+    /// `recvmmsg`. Returns the number of messages: 1, or -1 after an error.
     fn receive_one(&self, header: *mut mmsghdr) -> c_int {
-        // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It points to a name, control
-        // messages and a buffer in the ring's allocation, with their lengths.
+        // SAFETY: `header` is the first header of a ring that the caller has borrowed mutably. It
+        // points to a name, control messages and a buffer in the ring's allocation, with their
+        // lengths.
         unsafe {
             let socket = self.socket.as_raw_fd();
             let length = libc::recvmsg(socket, &raw mut (*header).msg_hdr, libc::MSG_DONTWAIT);
@@ -368,8 +383,8 @@ impl Socket {
     }
 }
 
-/// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and `controls`, which this function
-/// sets.
+/// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and
+/// `controls`, which this function sets.
 fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
     let mut header = NO_HEADER.msg_hdr;
     header.msg_namelen = name.set(burst.to);
@@ -393,8 +408,8 @@ impl AsFd for Socket {
 /// Socket option from linux/udp.h: accept IPv6 packets without a UDP checksum.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Socket option from linux/in6.h: receive only datagrams of multicast groups that this socket has joined, or of all
-/// groups that any socket has joined.
+/// Socket option from linux/in6.h: receive only datagrams of multicast groups that this socket has
+/// joined, or of all groups that any socket has joined.
 const IPV6_MULTICAST_ALL: c_int = 29;
 
 fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {

@@ -8,8 +8,8 @@ use super::control::{Control, Controls};
 use super::name::Name;
 use crate::net::{ALIGN, OFFSET};
 
-/// Maximum number of messages that one system call receives. The number is small, so that the messages are still in the
-/// processor's cache when they are processed.
+/// Maximum number of messages that one system call receives. The number is small, so that the
+/// messages are still in the processor's cache when they are processed.
 pub(super) const MAX_MESSAGES: usize = 8;
 
 /// Size of a message's buffer in bytes: the maximum size to which the kernel merges datagrams.
@@ -17,8 +17,8 @@ pub(super) const BUFFER_SIZE: usize = 1 << 16;
 
 /// Buffers for the messages that one system call receives.
 pub(crate) struct Ring {
-    /// Pointer to the owned allocation. All accesses use this pointer, because the headers in the allocation contain
-    /// pointers into it.
+    /// Pointer to the owned allocation. All accesses use this pointer, because the headers in the
+    /// allocation contain pointers into it.
     storage: NonNull<Storage>,
     /// Number of headers that the kernel has filled since the last [`prepare`](Self::prepare).
     filled: usize,
@@ -56,7 +56,8 @@ impl Ring {
         };
         let pointer = storage.as_ptr();
         for i in 0..MAX_MESSAGES {
-            // SAFETY: everything is inside the allocation, which is zeroed: valid integers and null pointers.
+            // SAFETY: everything is inside the allocation, which is zeroed: valid integers and null
+            // pointers.
             unsafe {
                 (*pointer).vectors[i] = iovec {
                     iov_base: (&raw mut (*pointer).places[i].bytes).cast(),
@@ -75,9 +76,9 @@ impl Ring {
         }
     }
 
-    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has changed. Returns a
-    /// pointer to the headers, and the number of headers to fill: 1 if `is_single` is set, because a system call for a
-    /// single message is cheaper.
+    /// Prepares the headers for the next system call, by resetting the lengths that the kernel has
+    /// changed. Returns a pointer to the headers, and the number of headers to fill: 1 if
+    /// `is_single` is set, because a system call for a single message is cheaper.
     pub(super) fn prepare(&mut self, is_single: bool) -> (*mut mmsghdr, usize) {
         let count = if is_single { 1 } else { MAX_MESSAGES };
         let storage = self.storage.as_ptr();
@@ -93,17 +94,19 @@ impl Ring {
         (headers, count)
     }
 
-    /// Records that the kernel has filled `filled` headers since the call of [`prepare`](Self::prepare).
+    /// Records that the kernel has filled `filled` headers since the call of
+    /// [`prepare`](Self::prepare).
     pub(super) fn fill(&mut self, filled: usize) {
         self.filled = filled.min(MAX_MESSAGES);
     }
 
-    /// Returns the received message with the index `index`, which must be below the result of [`super::Socket::receive`].
+    /// Returns the received message with the index `index`, which must be below the result of
+    /// [`super::Socket::receive`].
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
         assert!(index < self.filled);
         let storage = self.storage.as_ptr();
-        // SAFETY: the index is inside the arrays. The kernel does not write while the ring is borrowed, and the referenced
-        // fields are written only while the ring is borrowed mutably.
+        // SAFETY: the index is inside the arrays. The kernel does not write while the ring is
+        // borrowed, and the referenced fields are written only while the ring is borrowed mutably.
         let (header, name, controls, bytes) = unsafe {
             (
                 &(*storage).headers[index],
@@ -128,7 +131,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the storage was allocated with this layout, and contains nothing that needs to be dropped.
+        // SAFETY: the storage was allocated with this layout, and contains nothing that needs to be
+        // dropped.
         unsafe { alloc::dealloc(self.storage.as_ptr().cast(), Layout::new::<Storage>()) };
     }
 }

@@ -36,8 +36,8 @@ fn of_host(network: &Network) -> Vec<(u8, Ipv6Addr)> {
     all[2..].to_vec()
 }
 
-/// Sends a packet on `path` until it has arrived, because the kernel may lose packets while an interface is coming up. Returns
-/// its arrival.
+/// Sends a packet on `path` until it has arrived, because the kernel may lose packets while an
+/// interface is coming up. Returns its arrival.
 fn exchange(from: &Network, path: &Path, to: &Network) -> Arrival {
     let (mut inbox, end) = (Inbox::new(), Instant::now() + TIMEOUT);
     loop {

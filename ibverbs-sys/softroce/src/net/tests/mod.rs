@@ -1,4 +1,5 @@
-//! Tests of sending and receiving between the networks of two NICs in one process, over real sockets.
+//! Tests of sending and receiving between the networks of two NICs in one process, over real
+//! sockets.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -105,7 +106,8 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
     })
 }
 
-/// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were valid and delivered.
+/// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were
+/// valid and delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
     let end = Instant::now() + TIMEOUT;
@@ -276,8 +278,8 @@ fn a_damaged_packet_is_dropped_and_counted() {
         );
     }
     let got = receive_datagrams(&b, 200);
-    // The faults flip one bit per packet. One of a hundred flipped bits is a congestion bit of the BTH, which the ICRC does
-    // not cover.
+    // The faults flip one bit per packet. One of a hundred flipped bits is a congestion bit of the
+    // BTH, which the ICRC does not cover.
     let wrong = b.counters.value(Counter::WrongIcrc);
     assert_eq!(wrong + got.len() as u64, 200);
     assert!(wrong > 190, "{wrong}");
@@ -357,7 +359,8 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }
 
-/// Checks that the kernel drops packets of programs that are not devices, before they take space in the socket's buffer.
+/// Checks that the kernel drops packets of programs that are not devices, before they take space in
+/// the socket's buffer.
 #[test]
 fn packets_of_other_senders_occupy_no_socket_buffer() {
     let of_port = |port| {
@@ -445,7 +448,8 @@ fn packets_for_connections_are_accepted_only_from_peers() {
     assert_eq!(receive(&b, 1)[0].sequence, 8);
 }
 
-/// Checks that packets of all peers are accepted even if there are more peers than a filter can list.
+/// Checks that packets of all peers are accepted even if there are more peers than a filter can
+/// list.
 #[test]
 fn packets_of_many_peers_are_received() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
@@ -505,8 +509,8 @@ fn no_packet_is_sent_while_the_link_is_down() {
     assert_eq!(receive(&b, 1)[0].sequence, 5);
 }
 
-/// Sends a hundred packets while faults are injected. Returns the sequence numbers of the received packets in the order
-/// of arrival.
+/// Sends a hundred packets while faults are injected. Returns the sequence numbers of the received
+/// packets in the order of arrival.
 fn accidents(faults: NetworkFaults) -> Vec<u32> {
     let (a, b) = networks();
     a.faults.set_network(faults);
@@ -682,7 +686,8 @@ fn a_configured_address_in_use_is_an_error() {
 
 #[test]
 fn a_socket_buffers_a_window_of_packets_without_loss() {
-    // The expected number is for half of the buffer that an unprivileged process gets under the kernel's default limits.
+    // The expected number is for half of the buffer that an unprivileged process gets under the
+    // kernel's default limits.
     let config = Config {
         receive_buffer: 212_992 / 2,
         ..Config::default()

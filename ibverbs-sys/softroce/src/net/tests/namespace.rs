@@ -6,8 +6,9 @@ use std::process::Command;
 /// Variable that is set in the process within the namespace.
 const VARIABLE: &str = "SOFTROCE_TEST_IN_NAMESPACE";
 
-/// Runs the test with the path `test` once more, in a process with a network namespace of its own, and fails if it fails there.
-/// Returns `true` in that process. Prints a message if the system allows no such namespace.
+/// Runs the test with the path `test` once more, in a process with a network namespace of its own,
+/// and fails if it fails there. Returns `true` in that process. Prints a message if the system
+/// allows no such namespace.
 pub(crate) fn is_inside(test: &str) -> bool {
     if env::var_os(VARIABLE).is_some() {
         return true;
@@ -47,8 +48,8 @@ pub(crate) fn ip(command: &str) {
     assert!(output.status.success(), "ip {command}: {text}");
 }
 
-/// Creates the interface `veth0`, which is up and has the IPv4 address 10.81.0.1 and the IPv6 address fd81::1, but no
-/// link-local address.
+/// Creates the interface `veth0`, which is up and has the IPv4 address 10.81.0.1 and the IPv6
+/// address fd81::1, but no link-local address.
 pub(crate) fn add_interface() {
     ip("link set lo up");
     ip("link add veth0 type veth peer name veth1");

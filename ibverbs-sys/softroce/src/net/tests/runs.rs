@@ -1,4 +1,5 @@
-//! Tests of runs (consecutive packets of one size in a message): each packet must arrive unchanged, by every route.
+//! Tests of runs (consecutive packets of one size in a message): each packet must arrive unchanged,
+//! by every route.
 
 use std::time::Instant;
 
@@ -31,8 +32,9 @@ fn payload(sequence: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `packets` middle packets of a message, numbered from 0 on, as runs (consecutive packets of one size) where possible,
-/// and then the last packet. Returns the number of packets that were sent in runs.
+/// Sends `packets` middle packets of a message, numbered from 0 on, as runs (consecutive packets of
+/// one size) where possible, and then the last packet. Returns the number of packets that were sent
+/// in runs.
 fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
     let mut outbox = from.outbox();
     let (mut sequence, mut in_runs) = (0, 0);

@@ -1,5 +1,5 @@
-//! Tests of bursts (several packets in one message to the kernel): packets must be sent together, and this must have no
-//! other effect.
+//! Tests of bursts (several packets in one message to the kernel): packets must be sent together,
+//! and this must have no other effect.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ pub(super) const ALL: [Segmentation; 3] = [
     Segmentation::Always,
 ];
 
-/// Sends packets whose payloads have the lengths `sizes`, with the sequence numbers 0, 1, 2 and so on.
+/// Sends packets whose payloads have the lengths `sizes`, with the sequence numbers 0, 1, 2 and so
+/// on.
 fn send(from: &Network, to: &Network, gid: u8, sizes: &[usize]) {
     let mut outbox = from.outbox();
     for (sequence, &size) in sizes.iter().enumerate() {
@@ -38,14 +39,15 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 7 + sequence) as u8).collect()
 }
 
-/// Returns whether the kernel of this host supports bursts. Without support, packets must arrive, too, but separately.
+/// Returns whether the kernel of this host supports bursts. Without support, packets must arrive,
+/// too, but separately.
 pub(super) fn supported(network: &Network) -> bool {
     let socket = socket_of(network);
     socket.sends_bursts() && socket.merge_received()
 }
 
-/// Receives messages until `datagrams` datagrams have arrived. Returns how many datagrams the kernel has merged in each
-/// message.
+/// Receives messages until `datagrams` datagrams have arrived. Returns how many datagrams the
+/// kernel has merged in each message.
 pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
     let (mut ring, mut got) = (Ring::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
@@ -242,7 +244,8 @@ fn packets_outside_loopback_have_the_icrc_of_their_identification() {
         let got = receive(&a, 40);
         assert!(got.iter().map(|got| got.sequence).eq(0..40));
         assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
-        // If the receiving kernel does not merge the packets of a burst again, their identifications are unknown.
+        // If the receiving kernel does not merge the packets of a burst again, their
+        // identifications are unknown.
         a.faults.set_network(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()

@@ -130,8 +130,8 @@ fn sequence_numbers_are_skipped_only_for_a_peer_with_shared_memory() {
         slot: Some(number::slot(a.queue_pair.number())),
         private,
     };
-    // Passes the packet as if it came from the peer's own socket. The queue pair must ignore it: such a
-    // packet is valid only through shared memory.
+    // Passes the packet as if it came from the peer's own socket. The queue pair must ignore it:
+    // such a packet is valid only through shared memory.
     let (now, run) = (b.nic.now(), Run::of_packet(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);

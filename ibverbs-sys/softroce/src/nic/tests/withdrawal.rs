@@ -1,19 +1,20 @@
-//! Tests of memory windows that are invalidated while a peer process copies bytes from or to their memory. Two NICs in one
-//! process are peers of each other. The tests hold a lane, the record of a memory access, so that one NIC believes that the
-//! other is copying.
+//! Tests of memory windows that are invalidated while a peer process copies bytes from or to their
+//! memory. Two NICs in one process are peers of each other. The tests hold a lane, the record of a
+//! memory access, so that one NIC believes that the other is copying.
 
 use super::*;
 use crate::memory::{Peers, RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
-/// Timeout for operations that must not wait until a peer has finished copying. The timeout is long enough for a busy
-/// machine, and shorter than the maximum time that such a wait would take.
+/// Timeout for operations that must not wait until a peer has finished copying. The timeout is long
+/// enough for a busy machine, and shorter than the maximum time that such a wait would take.
 const SOON: Duration = Duration::from_secs(10);
 
 const LENGTH: u64 = 4096;
 
-/// Two NICs with two connections between them, and the link (shared memory) by which the second NIC accesses the first.
+/// Two NICs with two connections between them, and the link (shared memory) by which the second NIC
+/// accesses the first.
 struct Pairs {
     a: Host,
     b: Host,
@@ -90,7 +91,8 @@ impl Host {
 }
 
 impl Pairs {
-    /// Checks that the other connection between the same NICs still works, whichever thread receives.
+    /// Checks that the other connection between the same NICs still works, whichever thread
+    /// receives.
     fn others_are_undisturbed(&self) {
         let begin = Instant::now();
         let (from, to) = &self.others;

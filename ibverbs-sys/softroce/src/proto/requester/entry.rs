@@ -11,13 +11,14 @@ use crate::proto::{
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
-    /// Set if another process can map the memory of the message ([`Host::is_mappable`] returned `true`). Valid after
-    /// the request has started.
+    /// Set if another process can map the memory of the message ([`Host::is_mappable`] returned
+    /// `true`). Valid after the request has started.
     pub(super) is_mappable: bool,
-    /// Set if this side sent only a description of the last transferred bytes, and the peer copies the bytes itself.
+    /// Set if this side sent only a description of the last transferred bytes, and the peer copies
+    /// the bytes itself.
     pub(super) is_offered: bool,
-    /// Set if this side must send the bytes of the message, instead of sending a description or writing them directly
-    /// to the peer's memory.
+    /// Set if this side must send the bytes of the message, instead of sending a description or
+    /// writing them directly to the peer's memory.
     pub(super) is_declined: bool,
 }
 
@@ -26,9 +27,11 @@ pub(super) struct Entry {
 pub(super) enum Progress {
     /// The request has not been started.
     Waiting,
-    /// The request has sequence numbers: one for each packet, or, for a read, one for each packet of the response.
+    /// The request has sequence numbers: one for each packet, or, for a read, one for each packet
+    /// of the response.
     Started { first: Sequence, packets: u32 },
-    /// The request has completed without the peer: a local operation, or a datagram that is too long to be sent.
+    /// The request has completed without the peer: a local operation, or a datagram that is too
+    /// long to be sent.
     Done,
     /// The request has failed. It completes once all earlier requests have completed.
     Failed(CompletionStatus),
@@ -46,8 +49,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether the request is an RDMA read. A read has a sequence number for each packet of its response, and
-    /// each read request packet covers several of them (a run).
+    /// Returns whether the request is an RDMA read. A read has a sequence number for each packet of
+    /// its response, and each read request packet covers several of them (a run).
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
@@ -57,7 +60,8 @@ impl Entry {
         matches!(self.request.operation, SendOperation::Send { .. })
     }
 
-    /// Returns whether the request is a compare-and-swap or a fetch-and-add, whose response has the previous value.
+    /// Returns whether the request is a compare-and-swap or a fetch-and-add, whose response has the
+    /// previous value.
     pub(super) fn is_atomic(&self) -> bool {
         matches!(
             self.request.operation,
@@ -65,7 +69,8 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request is an atomic write or a flush, whose response is a read response without data.
+    /// Returns whether the request is an atomic write or a flush, whose response is a read response
+    /// without data.
     pub(super) fn awaits_empty(&self) -> bool {
         matches!(
             self.request.operation,
@@ -73,14 +78,15 @@ impl Entry {
         )
     }
 
-    /// Returns whether the request completes only with a response of its own, because it is a read, an atomic, an atomic
-    /// write or a flush.
+    /// Returns whether the request completes only with a response of its own, because it is a read,
+    /// an atomic, an atomic write or a flush.
     pub(super) fn awaits_data(&self) -> bool {
         self.is_read() || self.is_atomic() || self.awaits_empty()
     }
 
-    /// Returns the number of sequence numbers that packet `packet` of a request with `packets` sequence numbers covers.
-    /// A read request packet covers the numbers up to the next multiple of `run`; any other packet covers one.
+    /// Returns the number of sequence numbers that packet `packet` of a request with `packets`
+    /// sequence numbers covers. A read request packet covers the numbers up to the next multiple of
+    /// `run`; any other packet covers one.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -89,12 +95,12 @@ impl Entry {
         }
     }
 
-    /// Starts the request: executes it if it is a local operation, and otherwise assigns sequence numbers from `next`
-    /// on.
+    /// Starts the request: executes it if it is a local operation, and otherwise assigns sequence
+    /// numbers from `next` on.
     ///
     /// # Errors
-    /// Time after which the caller must call `start` again, because other processes still use the key of the request.
-    /// The request is then still [waiting](Progress::Waiting).
+    /// Time after which the caller must call `start` again, because other processes still use the
+    /// key of the request. The request is then still [waiting](Progress::Waiting).
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -113,7 +119,8 @@ impl Entry {
                 Withdrawal::Pending { again } => return Err(again),
                 Withdrawal::Refused => Err(LocalFault::Bind),
             },
-            // IBTA C10-93.1.1: a datagram that is longer than a packet is not sent, and completes without error.
+            // IBTA C10-93.1.1: a datagram that is longer than a packet is not sent, and completes
+            // without error.
             SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
                 self.is_mappable = memory.is_mappable(&self.request);
@@ -129,14 +136,15 @@ impl Entry {
         };
         self.progress = match local {
             Ok(()) => Progress::Done,
-            // This is also the status of a failed invalidation: IBTA 11.6.2 has one memory management operation error.
+            // This is also the status of a failed invalidation: IBTA 11.6.2 has one memory
+            // management operation error.
             Err(_) => Progress::Failed(CompletionStatus::MemoryWindowBind),
         };
         Ok(())
     }
 
-    /// Publishes the key that was withdrawn for this request to other processes again, because the request will not be
-    /// executed.
+    /// Publishes the key that was withdrawn for this request to other processes again, because the
+    /// request will not be executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.keep(binding.window),
@@ -148,7 +156,8 @@ impl Entry {
     /// Returns the number of sequence numbers that the request needs.
     ///
     /// # Errors
-    /// The status of the request, if the service does not support the operation or the length is invalid.
+    /// The status of the request, if the service does not support the operation or the length is
+    /// invalid.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;

@@ -5,9 +5,9 @@ use crate::proto::timer::Pacer;
 use crate::proto::{Path, Sequence, Time, receipt};
 use crate::wire::{Deth, Operation};
 
-/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt) (confirmations of
-/// received packets), the packets since the last receipt are limited to one window. Otherwise packets are sent in
-/// bursts with pauses.
+/// Flow control of an unreliable service. If the peer sends [receipts](crate::proto::receipt)
+/// (confirmations of received packets), the packets since the last receipt are limited to one
+/// window. Otherwise packets are sent in bursts with pauses.
 #[derive(Debug)]
 pub(super) struct Flow {
     /// Sequence number before which all packets have a receipt, or no receipt is expected any more.
@@ -41,22 +41,24 @@ struct Question {
 /// Average interval between packets to a peer that sends no receipts.
 const PACKET_INTERVAL: Duration = Duration::from_micros(2);
 
-/// Maximum time to wait for a receipt. The process of the peer may not be scheduled for that long on a busy machine.
+/// Maximum time to wait for a receipt. The process of the peer may not be scheduled for that long
+/// on a busy machine.
 const RECEIPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Number of consecutive missing receipts after which the peer is assumed not to support receipts.
 const MAX_MISSING_RECEIPTS: u32 = 3;
 
-/// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older messages are
-/// assumed to have been received.
+/// Maximum distance of sequence numbers over which messages without a receipt are remembered. Older
+/// messages are assumed to have been received.
 const MAX_DISTANCE: i32 = 1 << 20;
 
-/// Number of windows of packets after which a receipt is requested again from a peer that is assumed not to support
-/// receipts.
+/// Number of windows of packets after which a receipt is requested again from a peer that is
+/// assumed not to support receipts.
 const WINDOWS_BEFORE_RETRY: u32 = 16;
 
 impl Flow {
-    /// Creates the flow control for a queue pair whose first packet has the sequence number `sequence`.
+    /// Creates the flow control for a queue pair whose first packet has the sequence number
+    /// `sequence`.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             taken: sequence,
@@ -76,8 +78,8 @@ impl Flow {
         self.misses < MAX_MISSING_RECEIPTS
     }
 
-    /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, with a window of
-    /// `window` packets.
+    /// Returns whether a packet may be sent to the queue pair `destination` at the time `now`, with
+    /// a window of `window` packets.
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
         if self.sends_receipts() && destination != MULTICAST {
             self.pacer.clear_waiting();
@@ -99,8 +101,8 @@ impl Flow {
         self.pacer.take(now, window, PACKET_INTERVAL)
     }
 
-    /// Records that the packet with the number `sequence` was sent, the last of its message if `ends` is set. Makes a
-    /// receipt request due after every half window of packets.
+    /// Records that the packet with the number `sequence` was sent, the last of its message if
+    /// `ends` is set. Makes a receipt request due after every half window of packets.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -136,34 +138,40 @@ impl Flow {
         self.next = sequence.next();
     }
 
-    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The peer receives these
-    /// messages after all packets in the ring. A receipt for them is requested only with the next packet.
+    /// Records that the sequence numbers before `end` were used by messages in the shared ring. The
+    /// peer receives these messages after all packets in the ring. A receipt for them is requested
+    /// only with the next packet.
     pub(super) fn sent_without_packets(&mut self, end: Sequence) {
         self.next = end;
-        // Without this limit, the distance between the two numbers could exceed half of all numbers.
+        // Without this limit, the distance between the two numbers could exceed half of all
+        // numbers.
         if self.next.distance(self.taken) > MAX_DISTANCE {
             let limit = self.next.value().wrapping_sub(MAX_DISTANCE as u32);
             self.confirm_before(Sequence::new(limit));
         }
     }
 
-    /// Records that all packets and messages before `limit` have a receipt, or that no receipt is expected for them.
+    /// Records that all packets and messages before `limit` have a receipt, or that no receipt is
+    /// expected for them.
     fn confirm_before(&mut self, limit: Sequence) {
         self.taken = limit;
         self.packets_end = self.packets_end.filter(|end| end.distance(limit) > 0);
     }
 
-    /// Returns whether all sent packets and messages have a receipt, or no receipt is expected for them.
+    /// Returns whether all sent packets and messages have a receipt, or no receipt is expected for
+    /// them.
     pub(super) fn is_settled(&self) -> bool {
         self.taken == self.next
     }
 
-    /// Returns whether packets may still be in flight to the peer: they have no receipt, and a receipt is expected.
+    /// Returns whether packets may still be in flight to the peer: they have no receipt, and a
+    /// receipt is expected.
     pub(super) fn has_packets_on_the_way(&self) -> bool {
         self.packets_end.is_some()
     }
 
-    /// Makes a receipt request due after the next message that is sent as packets, unless a receipt is already awaited.
+    /// Makes a receipt request due after the next message that is sent as packets, unless a receipt
+    /// is already awaited.
     pub(super) fn request_soon(&mut self) {
         self.requests_soon = !self.awaits_receipt();
     }
@@ -198,7 +206,8 @@ impl Flow {
         if old || sequence.distance(self.next) >= 0 {
             return;
         }
-        // A peer that seemed not to support receipts got more than a window of packets, so none of them counts as in flight.
+        // A peer that seemed not to support receipts got more than a window of packets, so none of
+        // them counts as in flight.
         let limit = if self.sends_receipts() {
             sequence.next()
         } else {
@@ -247,7 +256,8 @@ mod tests {
         assert_eq!(flow.asked, Some(Sequence::new(5)));
         flow.receipt(Sequence::new(1));
         assert_eq!(send(&mut flow, now), 4);
-        // The receipts of a packet that was received before, and of a packet that was not sent, must be ignored.
+        // The receipts of a packet that was received before, and of a packet that was not sent,
+        // must be ignored.
         flow.receipt(Sequence::new(1));
         flow.receipt(Sequence::new(100));
         assert_eq!(send(&mut flow, now), 0);

@@ -1,12 +1,14 @@
-//! The requester: keeps the send queue, decides which packets to send, and handles responses and timeouts.
+//! The requester: keeps the send queue, decides which packets to send, and handles responses and
+//! timeouts.
 //!
-//! A request gets its sequence numbers when its first packet is sent. The cursor marks the packet that is sent next. For a
-//! retransmission, the cursor is set back to the oldest unanswered packet. Packets are built from the request each time; sent
-//! packets are not kept.
+//! A request gets its sequence numbers when its first packet is sent. The cursor marks the packet
+//! that is sent next. For a retransmission, the cursor is set back to the oldest unanswered packet.
+//! Packets are built from the request each time; sent packets are not kept.
 //!
-//! A read is split into read requests with several response packets each (runs, see `Window::read_batch`). So the
-//! window limits the response data in flight, and after a loss only one run is requested again. Runs never cross
-//! multiples of their length, so that a responder recognises a repeated run as a range of an earlier request.
+//! A read is split into read requests with several response packets each (runs, see
+//! `Window::read_batch`). So the window limits the response data in flight, and after a loss only
+//! one run is requested again. Runs never cross multiples of their length, so that a responder
+//! recognises a repeated run as a range of an earlier request.
 
 mod entry;
 mod flow;
@@ -41,11 +43,12 @@ use super::{
     Time,
 };
 
-/// Minimum number of unacknowledged packets that let a small message wait for the next acknowledgement.
+/// Minimum number of unacknowledged packets that let a small message wait for the next
+/// acknowledgement.
 const MIN_UNACKNOWLEDGED: u32 = 16;
 
-/// Maximum number, and maximum total bytes, of small messages that wait to be sent together. The kernel does not send
-/// more at a time.
+/// Maximum number, and maximum total bytes, of small messages that wait to be sent together. The
+/// kernel does not send more at a time.
 const MAX_WAITING: (u32, u32) = (64, 64 << 10);
 
 /// Error: the oldest request of the send queue has failed. Contains the status of its completion.
@@ -76,10 +79,11 @@ pub(super) struct Requester {
     /// Set if the peer is known not to exist any more, so that timeouts are not extended.
     is_peer_gone: bool,
     not_ready_retries: u8,
-    /// Set after a NAK has moved the cursor back to the oldest unanswered packet. Further NAKs for that packet are
-    /// ignored.
+    /// Set after a NAK has moved the cursor back to the oldest unanswered packet. Further NAKs for
+    /// that packet are ignored.
     gone_back: bool,
-    /// Set if a response of the peer caused the current retransmission, and no retransmitted packet has timed out.
+    /// Set if a response of the peer caused the current retransmission, and no retransmitted packet
+    /// has timed out.
     sent_back: bool,
     answer_by: AnswerBy,
     /// Set if the present timeout was already extended because this side noticed its expiry late.
@@ -89,8 +93,9 @@ pub(super) struct Requester {
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Number of consecutive messages whose bytes the peer could not copy from this process's memory: first for memory
-    /// that the peer can only copy by a system call, second for memory that the peer can map.
+    /// Number of consecutive messages whose bytes the peer could not copy from this process's
+    /// memory: first for memory that the peer can only copy by a system call, second for memory
+    /// that the peer can map.
     declined: [u32; 2],
     /// Flow control for the packets of an unreliable service.
     flow: Flow,
@@ -147,9 +152,10 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Returns whether the request that was posted last may wait for the next acknowledgement, which is expected soon.
-    /// The request is then sent together with requests that are posted meanwhile, because sending many packets together
-    /// takes the kernel little more time than sending one. Only messages of one packet wait.
+    /// Returns whether the request that was posted last may wait for the next acknowledgement,
+    /// which is expected soon. The request is then sent together with requests that are posted
+    /// meanwhile, because sending many packets together takes the kernel little more time than
+    /// sending one. Only messages of one packet wait.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry {
             request, progress, ..
@@ -220,8 +226,9 @@ impl Requester {
         self.transmit(first, packets, now, endpoint, host, out)
     }
 
-    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first sequence number and
-    /// the number of its sequence numbers, or `None` if no request can be sent now.
+    /// Starts the request at the cursor, if it has not started and need not wait. Returns its first
+    /// sequence number and the number of its sequence numbers, or `None` if no request can be sent
+    /// now.
     fn select(
         &mut self,
         endpoint: &Endpoint,
@@ -256,8 +263,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next bytes of the send queue must not be sent as packets, because the caller will transfer
-    /// them without packets.
+    /// Returns whether the next bytes of the send queue must not be sent as packets, because the
+    /// caller will transfer them without packets.
     pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
         next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
@@ -336,15 +343,16 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns whether a packet that is not the last of its message must request an acknowledgement. The packet covers
-    /// `covers` sequence numbers, and `in_flight` earlier sequence numbers are unacknowledged.
+    /// Returns whether a packet that is not the last of its message must request an
+    /// acknowledgement. The packet covers `covers` sequence numbers, and `in_flight` earlier
+    /// sequence numbers are unacknowledged.
     fn requests_ack(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
 
-    /// Records that all packets before `end` were sent. Returns whether the last of them was sent for the first time,
-    /// and counts a retransmission if not.
+    /// Records that all packets before `end` were sent. Returns whether the last of them was sent
+    /// for the first time, and counts a retransmission if not.
     fn set_sent(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -355,7 +363,8 @@ impl Requester {
         new
     }
 
-    /// Sends the oldest unanswered packet again, as a probe: the response shows which packets the peer has received.
+    /// Sends the oldest unanswered packet again, as a probe: the response shows which packets the
+    /// peer has received.
     fn transmit_probe(
         &mut self,
         now: Time,
@@ -389,8 +398,8 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Returns the cursor position after the request at index `entry`, and after completed requests without packets
-    /// that follow it.
+    /// Returns the cursor position after the request at index `entry`, and after completed requests
+    /// without packets that follow it.
     fn after(&self, entry: usize) -> Cursor {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
@@ -403,8 +412,9 @@ impl Requester {
         next.distance(self.unanswered).max(0) as u32
     }
 
-    /// Returns whether the response with the sequence number `sequence` is new: packets with lower numbers are already
-    /// answered, and packets with higher numbers were never sent (a ghost acknowledgement, IBTA 9.7.5.1.3).
+    /// Returns whether the response with the sequence number `sequence` is new: packets with lower
+    /// numbers are already answered, and packets with higher numbers were never sent (a ghost
+    /// acknowledgement, IBTA 9.7.5.1.3).
     fn is_new_response(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
@@ -429,7 +439,8 @@ impl Requester {
                 Progress::Failed(status) => return Err(Failed(status)),
                 Progress::Started { first, packets } => {
                     let behind = self.unanswered.distance(first);
-                    // Sequence numbers are assigned in order: those before the oldest unanswered one are answered.
+                    // Sequence numbers are assigned in order: those before the oldest unanswered
+                    // one are answered.
                     if behind < 0 || (behind as u32) < packets {
                         break;
                     }
@@ -484,7 +495,8 @@ impl Requester {
     /// # Errors
     /// The oldest request fails if the retry count is exhausted.
     fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
-        // A retry count of seven is a plain limit. Only the RNR retry count has a value for "without limit" (IBTA 9.7.5.2.8).
+        // A retry count of seven is a plain limit. Only the RNR retry count has a value for
+        // "without limit" (IBTA 9.7.5.2.8).
         if self.retries >= endpoint.attributes.retry_count {
             host.count(Counter::RetryExceeded, 1);
             return Err(Failed(CompletionStatus::RetryExceeded));
@@ -494,7 +506,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets up to `sequence`.
+    /// Handles a receipt (confirmation of an unreliable service): the peer has received all packets
+    /// up to `sequence`.
     pub(super) fn receipt(&mut self, sequence: Sequence) {
         self.flow.receipt(sequence);
     }
@@ -506,8 +519,8 @@ impl Requester {
         }
     }
 
-    /// Publishes keys that were withdrawn for requests of the queue to other processes again, because the requests will
-    /// not be executed.
+    /// Publishes keys that were withdrawn for requests of the queue to other processes again,
+    /// because the requests will not be executed.
     pub(super) fn publish_withdrawn(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -9,8 +9,8 @@ pub(super) struct PacketPosition {
     pub(super) sequence: Sequence,
     /// Index of the packet's first sequence number within the request.
     pub(super) packet: u32,
-    /// Number of sequence numbers that the packet covers: the number of response packets for a read request packet, and
-    /// one for any other packet.
+    /// Number of sequence numbers that the packet covers: the number of response packets for a read
+    /// request packet, and one for any other packet.
     pub(super) covers: u32,
     /// Number of sequence numbers of the request.
     pub(super) packets: u32,
@@ -18,7 +18,8 @@ pub(super) struct PacketPosition {
     pub(super) acknowledge: bool,
 }
 
-/// Appends the packet of the request `entry` at the position `place` to `out`. After an error, `out` is unchanged.
+/// Appends the packet of the request `entry` at the position `place` to `out`. After an error,
+/// `out` is unchanged.
 pub(super) fn write(
     entry: &Entry,
     place: PacketPosition,
@@ -42,8 +43,9 @@ pub(super) fn write(
     write_message(header, &request.payload, begin, length, memory, out)
 }
 
-/// Writes `count` packets from the middle of a message, beginning with the packet at the position `place`. Divides
-/// `out` into `count` equal parts, and writes each packet to the beginning of a part.
+/// Writes `count` packets from the middle of a message, beginning with the packet at the position
+/// `place`. Divides `out` into `count` equal parts, and writes each packet to the beginning of a
+/// part.
 pub(super) fn write_run(
     entry: &Entry,
     place: PacketPosition,
@@ -76,7 +78,8 @@ pub(super) fn write_run(
     }
 }
 
-/// Returns the headers of the packet of the request `entry` at the position `place`. The pad count is not set.
+/// Returns the headers of the packet of the request `entry` at the position `place`. The pad count
+/// is not set.
 fn header(
     entry: &Entry,
     place: PacketPosition,
@@ -186,8 +189,8 @@ fn header(
     Ok(header)
 }
 
-/// Appends a packet to `out`: the header, `length` bytes of the message from byte `begin` on, and the pad. After an
-/// error, `out` is unchanged.
+/// Appends a packet to `out`: the header, `length` bytes of the message from byte `begin` on, and
+/// the pad. After an error, `out` is unchanged.
 fn write_message(
     mut header: Header,
     payload: &Payload,
@@ -227,8 +230,8 @@ fn write_message(
     Ok(())
 }
 
-/// Returns the operation of a packet's opcode. `first` and `last` are set if the packet is the first or the last of its
-/// message.
+/// Returns the operation of a packet's opcode. `first` and `last` are set if the packet is the
+/// first or the last of its message.
 fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
     use Operation as O;
     match request {

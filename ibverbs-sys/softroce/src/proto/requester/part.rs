@@ -1,4 +1,5 @@
-//! The sender's side of messages that are transferred without packets. A part is a range of such a message.
+//! The sender's side of messages that are transferred without packets. A part is a range of such a
+//! message.
 
 use super::entry::{Entry, Progress};
 use super::timeouts::AnswerBy;
@@ -9,13 +10,15 @@ use crate::proto::{
     Sequence, Step, Time, Upcoming,
 };
 
-/// Number of messages in a row whose bytes the peer could not copy from this process's memory, after which all further
-/// messages from the same kind of memory are sent with their bytes instead of descriptions.
+/// Number of messages in a row whose bytes the peer could not copy from this process's memory,
+/// after which all further messages from the same kind of memory are sent with their bytes instead
+/// of descriptions.
 const MAX_DECLINED: u32 = 3;
 
 impl Requester {
-    /// Starts the request at the cursor, unless the request must wait, and returns the position of its next unsent
-    /// bytes. If nothing can be transferred without packets, returns the next step instead.
+    /// Starts the request at the cursor, unless the request must wait, and returns the position of
+    /// its next unsent bytes. If nothing can be transferred without packets, returns the next step
+    /// instead.
     pub(in crate::proto) fn upcoming(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -36,8 +39,9 @@ impl Requester {
             .ok_or(Step::Packets))
     }
 
-    /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged: the peer receives
-    /// in the order of the sequence numbers, and this side does not know which packets the peer has received.
+    /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged:
+    /// the peer receives in the order of the sequence numbers, and this side does not know which
+    /// packets the peer has received.
     pub(in crate::proto) fn next_step(
         &self,
         now: impl FnOnce() -> Time,
@@ -55,8 +59,8 @@ impl Requester {
         }
     }
 
-    /// Returns the request at the cursor and the position of its next unsent bytes, or `None` if the request has not
-    /// started.
+    /// Returns the request at the cursor and the position of its next unsent bytes, or `None` if
+    /// the request has not started.
     pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
         let entry = self.queue.get(self.cursor.entry)?;
         let Progress::Started { first, packets } = entry.progress else {
@@ -86,7 +90,8 @@ impl Requester {
         Some(&entry.request)
     }
 
-    /// Returns the part of the message that begins at `upcoming` and has at most `most` sequence numbers.
+    /// Returns the part of the message that begins at `upcoming` and has at most `most` sequence
+    /// numbers.
     pub(in crate::proto) fn part(
         &self,
         upcoming: &Upcoming,
@@ -109,14 +114,14 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after `on_the_way` unacknowledged
-    /// ones.
+    /// Returns whether the window allows sending `packets` more sequence numbers after `on_the_way`
+    /// unacknowledged ones.
     pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
         self.window.has_room(on_the_way, packets)
     }
 
-    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets` sequence numbers.
-    /// Returns the next step.
+    /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
+    /// sequence numbers. Returns the next step.
     pub(in crate::proto) fn conclude_part(
         &mut self,
         upcoming: &Upcoming,
@@ -176,16 +181,17 @@ impl Requester {
         }
     }
 
-    /// Requires that the bytes of the next message are sent: the peer must not copy them from this process's memory,
-    /// and this side must not write them to the peer's memory.
+    /// Requires that the bytes of the next message are sent: the peer must not copy them from this
+    /// process's memory, and this side must not write them to the peer's memory.
     pub(in crate::proto) fn require_sent_bytes(&mut self) {
         if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
             entry.is_declined = true;
         }
     }
 
-    /// Handles a NAK of the oldest message if only its description was sent: the peer could not copy the bytes, so this
-    /// side sends the message again with its bytes. Returns `false` if the message was not sent as a description.
+    /// Handles a NAK of the oldest message if only its description was sent: the peer could not
+    /// copy the bytes, so this side sends the message again with its bytes. Returns `false` if the
+    /// message was not sent as a description.
     pub(super) fn decline(&mut self) -> bool {
         let oldest = self.queue.front_mut();
         let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
@@ -198,9 +204,9 @@ impl Requester {
         true
     }
 
-    /// Returns whether this side must send the bytes of all further messages from one kind of memory, because the peer
-    /// failed to copy the bytes of several such messages in a row. `is_mappable` selects the kind: memory that the peer
-    /// can map, or all other memory.
+    /// Returns whether this side must send the bytes of all further messages from one kind of
+    /// memory, because the peer failed to copy the bytes of several such messages in a row.
+    /// `is_mappable` selects the kind: memory that the peer can map, or all other memory.
     #[inline]
     pub(in crate::proto) fn is_declined(&self, is_mappable: bool) -> bool {
         self.declined[usize::from(is_mappable)] >= MAX_DECLINED
@@ -224,8 +230,8 @@ impl Requester {
             && self.flow.is_settled()
     }
 
-    /// Returns whether the peer of an unreliable connection may not have received all messages. If so, requests a receipt after
-    /// the next message that is sent as packets.
+    /// Returns whether the peer of an unreliable connection may not have received all messages. If
+    /// so, requests a receipt after the next message that is sent as packets.
     pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
         let awaits = !self.flow.is_settled();
         if awaits {
@@ -234,8 +240,8 @@ impl Requester {
         awaits
     }
 
-    /// Advances the send sequence number by `packets`, because messages that were never queued here were executed
-    /// directly in the peer's memory.
+    /// Advances the send sequence number by `packets`, because messages that were never queued here
+    /// were executed directly in the peer's memory.
     #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
@@ -244,8 +250,8 @@ impl Requester {
         self.set_answered(self.next);
     }
 
-    /// Returns whether a message of `packets` sequence numbers could be sent now, before it is posted: all earlier
-    /// messages have been sent, and the window has room.
+    /// Returns whether a message of `packets` sequence numbers could be sent now, before it is
+    /// posted: all earlier messages have been sent, and the window has room.
     #[inline]
     pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
         self.cursor.entry >= self.queue.len()
@@ -255,9 +261,10 @@ impl Requester {
             && self.window.has_room(self.in_flight(self.next), packets)
     }
 
-    /// Queues a message that was already sent with the next sequence number. `size` is its length in bytes and its
-    /// number of sequence numbers. If only a description of its bytes was sent, `offered` is the value of
-    /// [`Entry::is_mappable`], and otherwise `None`. The caller must then set the timeout with [`arm`](Self::arm).
+    /// Queues a message that was already sent with the next sequence number. `size` is its length
+    /// in bytes and its number of sequence numbers. If only a description of its bytes was sent,
+    /// `offered` is the value of [`Entry::is_mappable`], and otherwise `None`. The caller must then
+    /// set the timeout with [`arm`](Self::arm).
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
@@ -302,8 +309,8 @@ impl Requester {
         self.expect_answer_later(endpoint);
     }
 
-    /// Records that the peer has executed all requests up to `sequence`. `now` may return a time somewhat later than the
-    /// present.
+    /// Records that the peer has executed all requests up to `sequence`. `now` may return a time
+    /// somewhat later than the present.
     #[inline]
     pub(in crate::proto) fn acknowledged(
         &mut self,
@@ -319,13 +326,15 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether all packets of the queue were sent, and no probe or receipt request must be sent.
+    /// Returns whether all packets of the queue were sent, and no probe or receipt request must be
+    /// sent.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.has_request()
     }
 
-    /// Records that all sequence numbers before `limit` are answered, and that no packet is in flight.
+    /// Records that all sequence numbers before `limit` are answered, and that no packet is in
+    /// flight.
     fn set_answered(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;
@@ -339,8 +348,8 @@ impl Requester {
         self.flow.skipped(limit + 0xff_ffff);
     }
 
-    /// Moves the cursor past a part of `packets` sequence numbers, which counts as answered. If `ends` is set, the part
-    /// ends its request, which then completes.
+    /// Moves the cursor past a part of `packets` sequence numbers, which counts as answered. If
+    /// `ends` is set, the part ends its request, which then completes.
     fn pass_answered(
         &mut self,
         packets: u32,

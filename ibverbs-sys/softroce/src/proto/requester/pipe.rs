@@ -2,16 +2,17 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Estimate of the capacity of the network path: the number of packets that are in flight when the path is full and no packet
-/// waits in a queue.
+/// Estimate of the capacity of the network path: the number of packets that are in flight when the
+/// path is full and no packet waits in a queue.
 ///
-/// The capacity is the product of the rate at which the peer acknowledges packets and the shortest round trip time. A window of
-/// this size fills the path. While round trips take the shortest time, the path may hold more, so the suggested window is larger
-/// than the estimate.
+/// The capacity is the product of the rate at which the peer acknowledges packets and the shortest
+/// round trip time. A window of this size fills the path. While round trips take the shortest time,
+/// the path may hold more, so the suggested window is larger than the estimate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pipe {
     shortest: Option<Shortest>,
-    /// Estimated capacity in packets. Decreases slowly while the measurements are lower, because a program may send little.
+    /// Estimated capacity in packets. Decreases slowly while the measurements are lower, because a
+    /// program may send little.
     capacity: u32,
     /// Set if the last measured round trip was so long that packets have waited in a queue.
     is_full: bool,
@@ -24,14 +25,17 @@ struct Shortest {
     at: Time,
 }
 
-/// Minimum plausible round trip time in nanoseconds. A shorter measurement means that the time was read too early.
+/// Minimum plausible round trip time in nanoseconds. A shorter measurement means that the time was
+/// read too early.
 const MIN_ROUND_TRIP: u64 = 1_000;
 
-/// Time after which the shortest round trip time is replaced by a longer one, because the route may have changed.
+/// Time after which the shortest round trip time is replaced by a longer one, because the route may
+/// have changed.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Pipe {
-    /// Records that `packets` packets were acknowledged in one round trip of the duration `round_trip`.
+    /// Records that `packets` packets were acknowledged in one round trip of the duration
+    /// `round_trip`.
     pub(super) fn measured(&mut self, round_trip: Duration, packets: u32, now: Time) {
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         if nanos < MIN_ROUND_TRIP {
@@ -48,8 +52,8 @@ impl Pipe {
         self.is_full = nanos > shortest.nanos + shortest.nanos / 4;
     }
 
-    /// Returns whether packets waited in a queue of the path during the last measured round trip. In this case, a
-    /// larger window would only increase the waiting time.
+    /// Returns whether packets waited in a queue of the path during the last measured round trip.
+    /// In this case, a larger window would only increase the waiting time.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -59,8 +63,8 @@ impl Pipe {
         self.capacity
     }
 
-    /// Returns the number of packets in flight that fill the path. While no packet waits in a queue, returns a larger
-    /// number, in order to find the limit.
+    /// Returns the number of packets in flight that fill the path. While no packet waits in a
+    /// queue, returns a larger number, in order to find the limit.
     pub(super) fn fill(&self) -> u32 {
         let margin = if self.is_full { 0 } else { self.capacity / 2 };
         self.capacity.saturating_add(margin)
@@ -77,8 +81,8 @@ mod tests {
         Time::default() + ROUND_TRIP * round as u32
     }
 
-    /// Sends windows of `base` packets more than the pipe suggests through a path that transfers at most `most` packets in a
-    /// round trip. Returns the window of each round.
+    /// Sends windows of `base` packets more than the pipe suggests through a path that transfers at
+    /// most `most` packets in a round trip. Returns the window of each round.
     fn windows(most: u32, base: u32, rounds: u64) -> Vec<u32> {
         let mut pipe = Pipe::default();
         // The first window is small, so its packets wait in no queue.

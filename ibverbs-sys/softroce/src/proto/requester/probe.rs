@@ -2,12 +2,14 @@ use std::time::Duration;
 
 use crate::proto::{Sequence, Time};
 
-/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet follows, and of a
-/// packet that is lost a second time, for which a peer sends no second NAK (IBTA 9.7.4.1.2).
+/// Detection of losses that no NAK reveals: of the last packets in flight, which no later packet
+/// follows, and of a packet that is lost a second time, for which a peer sends no second NAK (IBTA
+/// 9.7.4.1.2).
 ///
-/// If no response arrives for some round trips, the oldest unanswered packet is sent again, as a probe. The response
-/// shows which packets the peer has received. Otherwise only the acknowledgement timeout would help, which is often a
-/// thousand times longer. Probes do not count as retries, but their number is limited.
+/// If no response arrives for some round trips, the oldest unanswered packet is sent again, as a
+/// probe. The response shows which packets the peer has received. Otherwise only the
+/// acknowledgement timeout would help, which is often a thousand times longer. Probes do not count
+/// as retries, but their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
     /// Estimated round trip time. `None` before the first response.
@@ -48,19 +50,21 @@ struct RoundTrip {
     deviation: u64,
 }
 
-/// Minimum time in nanoseconds before a probe. The peer is a process, which may not be scheduled for this long.
+/// Minimum time in nanoseconds before a probe. The peer is a process, which may not be scheduled
+/// for this long.
 const MIN_PROBE_DELAY: u64 = 1_000_000;
 
-/// Maximum round trip time in nanoseconds that is used for the estimate, so that the calculation does not overflow 64
-/// bits.
+/// Maximum round trip time in nanoseconds that is used for the estimate, so that the calculation
+/// does not overflow 64 bits.
 const MAX_ROUND_TRIP: u64 = 1 << 56;
 
 /// Maximum number of consecutive probes to a peer that does not respond.
 const MAX_PROBES: u32 = 3;
 
 impl Probe {
-    /// Records that the packet with the number `sequence` was sent, for the first time if `new` is set. `oldest` is the
-    /// oldest unanswered sequence number, and `timeout` the acknowledgement timeout.
+    /// Records that the packet with the number `sequence` was sent, for the first time if `new` is
+    /// set. `oldest` is the oldest unanswered sequence number, and `timeout` the acknowledgement
+    /// timeout.
     pub(super) fn sent(
         &mut self,
         sequence: Sequence,
@@ -79,8 +83,9 @@ impl Probe {
         self.arm(now, timeout);
     }
 
-    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are unanswered. Returns
-    /// `true` if these packets were lost: the response is that to the probe, and covers no packet after it.
+    /// Records that all packets before `limit` are answered. `waiting` is set if later packets are
+    /// unanswered. Returns `true` if these packets were lost: the response is that to the probe,
+    /// and covers no packet after it.
     pub(super) fn progress(
         &mut self,
         limit: Sequence,
@@ -120,8 +125,8 @@ impl Probe {
         self.sample.take()
     }
 
-    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is unanswered: no round trip is
-    /// being measured, and no probe is pending.
+    /// Returns whether [`progress`](Self::progress) would have no effect if no packet is
+    /// unanswered: no round trip is being measured, and no probe is pending.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.timed.is_none()
@@ -131,7 +136,8 @@ impl Probe {
             && self.end.is_none()
     }
 
-    /// Cancels the round trip measurement and the probe, because the unanswered packets are sent again.
+    /// Cancels the round trip measurement and the probe, because the unanswered packets are sent
+    /// again.
     pub(super) fn cancel(&mut self) {
         self.timed = None;
         self.at = None;
@@ -139,7 +145,8 @@ impl Probe {
         self.end = None;
     }
 
-    /// Cancels the round trip measurement, because the arrival time of the next response is not known exactly.
+    /// Cancels the round trip measurement, because the arrival time of the next response is not
+    /// known exactly.
     pub(super) fn cancel_measurement(&mut self) {
         self.timed = None;
     }
@@ -163,10 +170,12 @@ impl Probe {
         self.is_probe_due
     }
 
-    /// Records that a probe was sent, which repeats the packet before `end`. Schedules the next probe.
+    /// Records that a probe was sent, which repeats the packet before `end`. Schedules the next
+    /// probe.
     pub(super) fn probe_sent(&mut self, end: Sequence, now: Time, timeout: Option<Duration>) {
         self.is_probe_due = false;
-        // The answer may be to the first transmission or to the probe, so it gives no round trip time.
+        // The answer may be to the first transmission or to the probe, so it gives no round trip
+        // time.
         self.timed = None;
         self.end = Some(end);
         self.arm(now, timeout);
@@ -267,7 +276,8 @@ mod tests {
         assert!(!probe.progress(Sequence::new(4), true, at(1), TIMEOUT));
         assert!(probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
         assert!(!probe.progress(Sequence::new(5), true, at(1), TIMEOUT));
-        // The answer covers a packet after the probe, so the peer was only late. If no packet is unanswered, none was lost.
+        // The answer covers a packet after the probe, so the peer was only late. If no packet is
+        // unanswered, none was lost.
         probe.probe_sent(Sequence::new(6), at(0), TIMEOUT);
         assert!(!probe.progress(Sequence::new(8), true, at(1), TIMEOUT));
         probe.probe_sent(Sequence::new(9), at(0), TIMEOUT);

@@ -7,7 +7,8 @@ use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
 use crate::wire::{Nak, Operation, Packet, Syndrome};
 
 impl Requester {
-    /// Receives a response of the peer: an acknowledgement, a NAK, or the data of a read or an atomic.
+    /// Receives a response of the peer: an acknowledgement, a NAK, or the data of a read or an
+    /// atomic.
     pub(in crate::proto) fn receive(
         &mut self,
         now: Time,
@@ -66,8 +67,9 @@ impl Requester {
         }
     }
 
-    /// Handles a response that acknowledges all packets before `end`. Returns `false` if the data of an earlier read or
-    /// atomic is missing. Such data was lost, and is requested again (an implied NAK, IBTA 9.7.5.1.2).
+    /// Handles a response that acknowledges all packets before `end`. Returns `false` if the data
+    /// of an earlier read or atomic is missing. Such data was lost, and is requested again (an
+    /// implied NAK, IBTA 9.7.5.1.2).
     #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
@@ -91,8 +93,8 @@ impl Requester {
         Ok(false)
     }
 
-    /// Returns the oldest sequence number before `end` whose response, the data of a read or an atomic, has not
-    /// arrived.
+    /// Returns the oldest sequence number before `end` whose response, the data of a read or an
+    /// atomic, has not arrived.
     fn missing_before(&self, end: Sequence) -> Option<Sequence> {
         for entry in &self.queue {
             let first = match entry.progress {
@@ -115,7 +117,8 @@ impl Requester {
         None
     }
 
-    /// Records that all packets before `limit` are answered, and completes the requests that are fully answered.
+    /// Records that all packets before `limit` are answered, and completes the requests that are
+    /// fully answered.
     #[inline]
     fn advance(
         &mut self,
@@ -158,17 +161,19 @@ impl Requester {
             self.window.measured(&sample, now);
         }
         if was_lost {
-            // The later packets were lost: the peer would have acknowledged them if it had received them.
+            // The later packets were lost: the peer would have acknowledged them if it had received
+            // them.
             self.window.loss(self.sent);
             self.go_back();
         }
         Ok(())
     }
 
-    /// Handles a loss: the peer did not receive the oldest unanswered packet, or this side did not receive the
-    /// response.
+    /// Handles a loss: the peer did not receive the oldest unanswered packet, or this side did not
+    /// receive the response.
     fn handle_loss(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
-        // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or were duplicated by the network.
+        // A peer sends one NAK per gap. Further NAKs until the gap is filled were in flight, or
+        // were duplicated by the network.
         if self.gone_back || self.again_at.is_some() {
             return Ok(());
         }
@@ -194,8 +199,8 @@ impl Requester {
         }
     }
 
-    /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered packet. `timer` is
-    /// the RNR timer code.
+    /// Handles an RNR NAK: the peer has no receive posted for the message of the oldest unanswered
+    /// packet. `timer` is the RNR timer code.
     pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
@@ -225,8 +230,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Copies the payload of a read response packet to the local memory of the read. The response to an atomic write or a
-    /// flush is a read response without payload.
+    /// Copies the payload of a read response packet to the local memory of the read. The response
+    /// to an atomic write or a flush is a read response without payload.
     fn take_data(
         &mut self,
         packet: &Packet<'_>,
@@ -257,8 +262,8 @@ impl Requester {
         let begin = place * endpoint.mtu();
         let length = (entry.request.length - begin).min(endpoint.mtu());
         let run_ends = place + 1 == packets || (place + 1).is_multiple_of(self.read_batch);
-        // The opcode may mean the first or a middle packet; this is not checked, because it depends on the request packet that
-        // the response answers.
+        // The opcode may mean the first or a middle packet; this is not checked, because it depends
+        // on the request packet that the response answers.
         let ends = packet.header.bth.opcode.ends_message();
         if ends != run_ends || packet.payload.len() != length as usize {
             return Err(bad);
@@ -273,8 +278,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Stores the result of an atomic, which is the previous value in the peer's memory, in the local memory of the
-    /// request.
+    /// Stores the result of an atomic, which is the previous value in the peer's memory, in the
+    /// local memory of the request.
     fn take_original(
         &mut self,
         original: u64,
@@ -297,8 +302,8 @@ impl Requester {
         self.advance(sequence.next(), || now, endpoint, host)
     }
 
-    /// Records that the last data of a read request packet or of an atomic has arrived. During a retransmission, has no
-    /// effect on requests that have not been sent again yet.
+    /// Records that the last data of a read request packet or of an atomic has arrived. During a
+    /// retransmission, has no effect on requests that have not been sent again yet.
     fn fetched(&mut self, sequence: Sequence) {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);
@@ -306,7 +311,8 @@ impl Requester {
     }
 }
 
-/// Returns the status with which a NAK completes a request, or `None` for a sequence error, which fails no request.
+/// Returns the status with which a NAK completes a request, or `None` for a sequence error, which
+/// fails no request.
 fn status_of(nak: Nak) -> Option<CompletionStatus> {
     match nak {
         Nak::SequenceError => None,

@@ -6,8 +6,8 @@ use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
 use crate::wire::{BASE, request_acknowledgement};
 
 impl Requester {
-    /// Returns the run that can be sent next: two or more packets from the middle of a message. Returns `None` if there
-    /// is no run, or if another packet must be sent first.
+    /// Returns the run that can be sent next: two or more packets from the middle of a message.
+    /// Returns `None` if there is no run, or if another packet must be sent first.
     pub(in crate::proto) fn next_run(
         &self,
         endpoint: &Endpoint,
@@ -32,8 +32,9 @@ impl Requester {
         })
     }
 
-    /// Writes `count` packets of the next run. Divides `out` into `count` equal parts, and writes each packet to the
-    /// beginning of a part. Returns `false` if the memory of the message cannot be read; then no packet counts as sent.
+    /// Writes `count` packets of the next run. Divides `out` into `count` equal parts, and writes
+    /// each packet to the beginning of a part. Returns `false` if the memory of the message cannot
+    /// be read; then no packet counts as sent.
     pub(in crate::proto) fn write_run(
         &mut self,
         count: u32,
@@ -88,8 +89,9 @@ impl Requester {
         true
     }
 
-    /// Returns the request at the cursor, its first sequence number, and the number of its sequence numbers. Returns
-    /// `None` unless the cursor is in the middle of a message of a reliable service.
+    /// Returns the request at the cursor, its first sequence number, and the number of its sequence
+    /// numbers. Returns `None` unless the cursor is in the middle of a message of a reliable
+    /// service.
     fn message_in_progress(&self) -> Option<(&Entry, Sequence, u32)> {
         let packet = self.cursor.packet;
         let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;

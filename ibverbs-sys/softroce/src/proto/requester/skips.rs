@@ -2,14 +2,15 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Gap of sequence numbers that the peer's queue pair has not counted, because their messages were executed directly in
-/// the peer's memory. The gap must be announced to the peer before the next packet; otherwise the peer would take it
-/// for a loss.
+/// Gap of sequence numbers that the peer's queue pair has not counted, because their messages were
+/// executed directly in the peer's memory. The gap must be announced to the peer before the next
+/// packet; otherwise the peer would take it for a loss.
 ///
-/// The sequence numbers of several consecutive messages form one gap. A skip packet announces the end and the length of
-/// the gap. The skip packet has no response of its own: the response to the packet after it shows that both have
-/// arrived. Until then, the skip packet is sent again before each retransmission. A peer that expects a number in the
-/// gap advances to the end of the gap; any other peer has handled the skip packet before.
+/// The sequence numbers of several consecutive messages form one gap. A skip packet announces the
+/// end and the length of the gap. The skip packet has no response of its own: the response to the
+/// packet after it shows that both have arrived. Until then, the skip packet is sent again before
+/// each retransmission. A peer that expects a number in the gap advances to the end of the gap; any
+/// other peer has handled the skip packet before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,
@@ -33,23 +34,24 @@ impl Skips {
         });
     }
 
-    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered packet is about to be
-    /// sent again.
+    /// Makes the skip packet (announcement of the gap) due again, because the oldest unanswered
+    /// packet is about to be sent again.
     pub(super) fn repeat(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.told = false;
         }
     }
 
-    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet with the number `next`.
-    /// All packets before `unanswered` are answered.
+    /// Returns whether a skip packet (announcement of the gap) must be sent before the packet with
+    /// the number `next`. All packets before `unanswered` are answered.
     pub(super) fn is_due(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the packet with the number
-    /// `next`, and returns its path. All packets before `unanswered` are answered.
+    /// Appends the skip packet (announcement of the gap) to `out`, if it must be sent before the
+    /// packet with the number `next`, and returns its path. All packets before `unanswered` are
+    /// answered.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,
@@ -79,8 +81,8 @@ impl Skips {
     }
 }
 
-/// Returns the gap in the sequence numbers that a skip packet announces, as the number after the gap and the length of
-/// the gap. Returns `None` if `header` is not that of a skip packet.
+/// Returns the gap in the sequence numbers that a skip packet announces, as the number after the
+/// gap and the length of the gap. Returns `None` if `header` is not that of a skip packet.
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

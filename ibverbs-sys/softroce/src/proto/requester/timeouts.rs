@@ -17,8 +17,8 @@ pub(super) enum AnswerBy {
 }
 
 impl Requester {
-    /// Returns the earliest time at which the caller must call [`handle_timeout`](Self::handle_timeout), or at which a
-    /// packet may be sent.
+    /// Returns the earliest time at which the caller must call
+    /// [`handle_timeout`](Self::handle_timeout), or at which a packet may be sent.
     #[inline]
     pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
@@ -67,8 +67,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Sets the deadline of the response to a packet that is sent now. If an earlier packet is unanswered, its deadline
-    /// stays.
+    /// Sets the deadline of the response to a packet that is sent now. If an earlier packet is
+    /// unanswered, its deadline stays.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never {
@@ -76,7 +76,8 @@ impl Requester {
         }
     }
 
-    /// Records that a message was sent and awaits a response. [`arm`](Self::arm) must set the timeout.
+    /// Records that a message was sent and awaits a response. [`arm`](Self::arm) must set the
+    /// timeout.
     #[inline]
     pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
         if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
@@ -98,8 +99,8 @@ impl Requester {
         }
     }
 
-    /// Records that the ring (queue in shared memory) from which the peer receives packets is full. The acknowledgement
-    /// timeout also limits the wait for free space.
+    /// Records that the ring (queue in shared memory) from which the peer receives packets is full.
+    /// The acknowledgement timeout also limits the wait for free space.
     pub(in crate::proto) fn wait_for_space(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -111,8 +112,9 @@ impl Requester {
         }
     }
 
-    /// Records that the peer has removed packets from its ring (queue in shared memory). If nothing is in flight, the
-    /// wait for free space is restarted, because other senders may have filled the ring first.
+    /// Records that the peer has removed packets from its ring (queue in shared memory). If nothing
+    /// is in flight, the wait for free space is restarted, because other senders may have filled
+    /// the ring first.
     pub(in crate::proto) fn space_available(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
@@ -123,9 +125,10 @@ impl Requester {
         }
     }
 
-    /// Returns the deadline of the response to a packet that is sent now. After two timeouts without a response, the
-    /// configured timeout is extended up to four times, as IBTA 9.7.6.1.3 allows: the peer is a process, and on a busy
-    /// machine it may not run for longer than all timeouts of a hardware device together.
+    /// Returns the deadline of the response to a packet that is sent now. After two timeouts
+    /// without a response, the configured timeout is extended up to four times, as IBTA 9.7.6.1.3
+    /// allows: the peer is a process, and on a busy machine it may not run for longer than all
+    /// timeouts of a hardware device together.
     pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
             return AnswerBy::Never;
@@ -137,14 +140,15 @@ impl Requester {
         AnswerBy::At(now + timeout * (1 << doublings))
     }
 
-    /// Records that the peer does not exist any more, so that the timeout of its responses is no longer extended.
+    /// Records that the peer does not exist any more, so that the timeout of its responses is no
+    /// longer extended.
     pub(in crate::proto) fn set_peer_gone(&mut self) {
         self.is_peer_gone = true;
     }
 
-    /// Extends an expired timeout once, by the time since its expiry, if this side noticed the expiry late because this
-    /// process was not scheduled: a peer on the same machine may not have been scheduled either. Returns whether the
-    /// timeout was extended.
+    /// Extends an expired timeout once, by the time since its expiry, if this side noticed the
+    /// expiry late because this process was not scheduled: a peer on the same machine may not have
+    /// been scheduled either. Returns whether the timeout was extended.
     fn extend_late(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
         else {

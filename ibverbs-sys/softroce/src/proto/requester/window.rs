@@ -2,15 +2,17 @@ use super::pipe::Pipe;
 use super::probe::Sample;
 use crate::proto::{Sequence, Time};
 
-/// Congestion window: the maximum number of packets in flight. The window grows quickly to its limit, is halved after a
-/// loss, and grows quickly again to the measured capacity of the path. Beyond this capacity the window grows by one
-/// packet for each acknowledged window while packets wait in a queue of the path, and otherwise quickly.
+/// Congestion window: the maximum number of packets in flight. The window grows quickly to its
+/// limit, is halved after a loss, and grows quickly again to the measured capacity of the path.
+/// Beyond this capacity the window grows by one packet for each acknowledged window while packets
+/// wait in a queue of the path, and otherwise quickly.
 ///
-/// The limit is that of the attributes for an unknown path. To this are added the packets that the [path](Pipe) holds while no
-/// packet waits in a queue. So a long path is filled, and the packets that wait in queues stay fewer than on a short one.
+/// The limit is that of the attributes for an unknown path. To this are added the packets that the
+/// [path](Pipe) holds while no packet waits in a queue. So a long path is filled, and the packets
+/// that wait in queues stay fewer than on a short one.
 ///
-/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer drops packets, and a
-/// requester without a window would fill it again with each retransmission.
+/// The specification has no such window, because InfiniBand links lose nothing. A socket's buffer
+/// drops packets, and a requester without a window would fill it again with each retransmission.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     limit: u32,
@@ -23,26 +25,27 @@ pub(super) struct Window {
     /// Window size below which the window grows by one for each acknowledged packet.
     threshold: u32,
     gained: u32,
-    /// Sequence number after the packets that were in flight at the last loss. Until all of them are acknowledged,
-    /// further losses do not halve the window again.
+    /// Sequence number after the packets that were in flight at the last loss. Until all of them
+    /// are acknowledged, further losses do not halve the window again.
     recovered: Option<Sequence>,
     /// Window size and threshold before the last loss, for [`undo_loss`](Self::undo_loss).
     before: (u32, u32),
 }
 
-/// Initial window size in packets. These packets fit into a socket buffer of the smallest usual size.
+/// Initial window size in packets. These packets fit into a socket buffer of the smallest usual
+/// size.
 const INITIAL_SIZE: u32 = 16;
 
 /// Maximum length in bytes of the response to one read request packet.
 const MAX_RESPONSE: u32 = 32 << 10;
 
-/// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet would be harder to
-/// detect.
+/// Minimum window size in packets after a loss. With a smaller window, the loss of a single packet
+/// would be harder to detect.
 const MIN_SIZE: u32 = 4;
 
 impl Window {
-    /// Creates a window that can grow to `limit` packets on a path of unknown capacity, and to `most` packets on a path
-    /// that holds as many.
+    /// Creates a window that can grow to `limit` packets on a path of unknown capacity, and to
+    /// `most` packets on a path that holds as many.
     pub(super) fn new(limit: u32, most: u32) -> Self {
         // A larger window would come too close to half of the sequence space.
         let limit = limit.clamp(1, 1 << 20);
@@ -64,19 +67,21 @@ impl Window {
         self.size
     }
 
-    /// Returns whether a packet that covers `covers` sequence numbers may be sent while `on_the_way` others are
-    /// unacknowledged. The result is `true` if `on_the_way` is 0.
+    /// Returns whether a packet that covers `covers` sequence numbers may be sent while
+    /// `on_the_way` others are unacknowledged. The result is `true` if `on_the_way` is 0.
     pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
         on_the_way == 0 || on_the_way + covers <= self.size
     }
 
-    /// Returns the number of packets that may be sent while `on_the_way` packets are unacknowledged.
+    /// Returns the number of packets that may be sent while `on_the_way` packets are
+    /// unacknowledged.
     pub(super) fn room(&self, on_the_way: u32) -> u32 {
         self.size.saturating_sub(on_the_way)
     }
 
-    /// Returns the maximum number of response packets that one read request packet may have, for a path MTU of `mtu` bytes.
-    /// Two requests fit into the window, and a response fits into a socket buffer of the smallest usual size.
+    /// Returns the maximum number of response packets that one read request packet may have, for a
+    /// path MTU of `mtu` bytes. Two requests fit into the window, and a response fits into a socket
+    /// buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
         (self.limit / 2).min(MAX_RESPONSE / mtu).clamp(1, 32)
     }
@@ -86,7 +91,8 @@ impl Window {
         (self.size / 4).clamp(1, 32)
     }
 
-    /// Records that `packets` packets were acknowledged. `oldest` is now the oldest unanswered sequence number.
+    /// Records that `packets` packets were acknowledged. `oldest` is now the oldest unanswered
+    /// sequence number.
     pub(super) fn progress(&mut self, packets: u32, oldest: Sequence) {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
@@ -115,15 +121,16 @@ impl Window {
         }
     }
 
-    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved before for the same
-    /// packets in flight.
+    /// Records that a packet before `sent` was lost. Halves the window, unless it was halved before
+    /// for the same packets in flight.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
             self.timeout(sent);
         }
     }
 
-    /// Records a timeout, and halves the window: all unanswered packets before `sent` are considered lost.
+    /// Records a timeout, and halves the window: all unanswered packets before `sent` are
+    /// considered lost.
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
         self.size = (self.size / 2).max(MIN_SIZE.min(self.limit));
@@ -132,8 +139,9 @@ impl Window {
         self.recovered = Some(sent);
     }
 
-    /// Restores the window size before the last loss. The caller has found that the packets that were considered lost
-    /// were acknowledged without retransmission, so that the peer was only slow.
+    /// Restores the window size before the last loss. The caller has found that the packets that
+    /// were considered lost were acknowledged without retransmission, so that the peer was only
+    /// slow.
     pub(super) fn undo_loss(&mut self) {
         if self.recovered.take().is_some() {
             (self.size, self.threshold) = self.before;

@@ -15,15 +15,15 @@ pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 pub(super) enum Refusal {
     /// No receive is posted for the message. The state is unchanged.
     NotReady,
-    /// Other processes still use the key that the message invalidates. The state is unchanged, except that the message
-    /// may have taken a receive.
+    /// Other processes still use the key that the message invalidates. The state is unchanged,
+    /// except that the message may have taken a receive.
     Later { key: u32, again: Duration },
     /// The packet is out of order, has a wrong length, or is not allowed.
     Invalid,
     /// The peer has no right to access the memory that the request names.
     Access,
-    /// The message is longer than the receive, or the memory of the receive cannot be used. The receive completes with this
-    /// status.
+    /// The message is longer than the receive, or the memory of the receive cannot be used. The
+    /// receive completes with this status.
     Receive(CompletionStatus),
 }
 
@@ -74,12 +74,14 @@ pub(super) enum Progress {
 }
 
 impl Message {
-    /// Returns whether a message is in progress: its first packet has arrived, and more packets must follow.
+    /// Returns whether a message is in progress: its first packet has arrived, and more packets
+    /// must follow.
     pub(super) fn is_under_way(&self) -> bool {
         !matches!(self.progress, Progress::None)
     }
 
-    /// Receives the next packet of a send or a write. Returns whether the packet is the last of its message.
+    /// Receives the next packet of a send or a write. Returns whether the packet is the last of its
+    /// message.
     pub(super) fn accept(
         &mut self,
         endpoint: &Endpoint,
@@ -90,7 +92,8 @@ impl Message {
         if opcode.starts_message() == self.is_under_way() {
             return Err(Refusal::Invalid);
         }
-        // First and middle packets are full. A last packet is empty only if the whole message is (IBTA 9.7.4.1.6).
+        // First and middle packets are full. A last packet is empty only if the whole message is
+        // (IBTA 9.7.4.1.6).
         let length = packet.payload.len() as u32;
         let right = match (opcode.starts_message(), opcode.ends_message()) {
             (_, false) => length == endpoint.mtu(),
@@ -125,8 +128,9 @@ impl Message {
         Ok(ends)
     }
 
-    /// Receives the packets of the run `run`, which belong to a send or a write, in one step. Returns `false`, and does
-    /// nothing, if they are not all valid middle packets; the caller must then [receive](Self::accept) them one by one.
+    /// Receives the packets of the run `run`, which belong to a send or a write, in one step.
+    /// Returns `false`, and does nothing, if they are not all valid middle packets; the caller must
+    /// then [receive](Self::accept) them one by one.
     pub(super) fn accept_run(
         &mut self,
         endpoint: &Endpoint,
@@ -177,8 +181,9 @@ impl Message {
         }
     }
 
-    /// Receives a part of a message from another process, as [`take`](Self::take) does, after it has checked that the
-    /// peer may write to the memory of a write. If the write is not allowed, no receive is consumed.
+    /// Receives a part of a message from another process, as [`take`](Self::take) does, after it
+    /// has checked that the peer may write to the memory of a write. If the write is not allowed,
+    /// no receive is consumed.
     #[inline(always)]
     pub(super) fn take_from_process<H: Host>(
         &mut self,
@@ -196,9 +201,9 @@ impl Message {
         self.take(part, source, host)
     }
 
-    /// Receives a part of a message without packets: copies its bytes from `source` to the receive. Returns `false` if
-    /// the bytes cannot be read from the peer's memory, so that the peer must send them. The state is then unchanged,
-    /// except that the message may have taken a receive.
+    /// Receives a part of a message without packets: copies its bytes from `source` to the receive.
+    /// Returns `false` if the bytes cannot be read from the peer's memory, so that the peer must
+    /// send them. The state is then unchanged, except that the message may have taken a receive.
     #[inline(always)]
     pub(super) fn take<H: Host>(
         &mut self,
@@ -239,8 +244,9 @@ impl Message {
         filled
     }
 
-    /// Copies the bytes of a part to the memory of the receive `request`. `before` is the number of bytes of the
-    /// message that arrived before the part, and `total` is their number including the part.
+    /// Copies the bytes of a part to the memory of the receive `request`. `before` is the number of
+    /// bytes of the message that arrived before the part, and `total` is their number including the
+    /// part.
     #[inline(always)]
     fn fill<H: Host>(
         &mut self,
@@ -294,8 +300,8 @@ impl Message {
         }
     }
 
-    /// Copies the payload of a send to its receive, behind the `received` bytes that are there. Returns the new number
-    /// of received bytes.
+    /// Copies the payload of a send to its receive, behind the `received` bytes that are there.
+    /// Returns the new number of received bytes.
     fn scatter(
         &mut self,
         received: u32,
@@ -375,7 +381,8 @@ impl Message {
         Ok(())
     }
 
-    /// Takes a posted receive for the message, unless an earlier packet of the message has taken one.
+    /// Takes a posted receive for the message, unless an earlier packet of the message has taken
+    /// one.
     pub(super) fn take_receive(
         &mut self,
         xrc_srq: Option<u32>,
@@ -418,7 +425,8 @@ impl Message {
     pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
         self.progress = Progress::None;
         if let Some(receive) = self.receive.take() {
-            // The kind of a failed completion is not valid, so this one also serves for a write with immediate data.
+            // The kind of a failed completion is not valid, so this one also serves for a write
+            // with immediate data.
             let completion = receive.completion(status, Work::Receive);
             host.complete_receive(completion, receive.xrc_srq);
         }
@@ -441,8 +449,8 @@ impl Receive {
     }
 }
 
-/// Returns the memory and the length in bytes that a write announces, after checking that the peer may write to the
-/// memory.
+/// Returns the memory and the length in bytes that a write announces, after checking that the peer
+/// may write to the memory.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,
@@ -470,7 +478,8 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Withdraws the key that a message invalidates from other processes. Succeeds if no process uses the key any more.
+/// Withdraws the key that a message invalidates from other processes. Succeeds if no process uses
+/// the key any more.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),

@@ -1,8 +1,9 @@
 //! The responder: executes requests in the order of their sequence numbers, and answers them.
 //!
-//! Responses are flags and cursors, not a queue. An acknowledgement always covers all executed requests, so a single one
-//! answers any number of packets. Read responses are built when they are sent, from the reads that are kept anyway for
-//! retransmission. So a peer cannot make this side allocate memory by sending packets.
+//! Responses are flags and cursors, not a queue. An acknowledgement always covers all executed
+//! requests, so a single one answers any number of packets. Read responses are built when they are
+//! sent, from the reads that are kept anyway for retransmission. So a peer cannot make this side
+//! allocate memory by sending packets.
 
 mod message;
 mod part;
@@ -36,20 +37,23 @@ pub(super) struct Responder {
     /// Number of executed messages (MSN), modulo 2^24.
     message_sequence: u32,
     message: Message,
-    /// Set while the remaining packets of an unreliable message are dropped, because a packet of the message was lost.
+    /// Set while the remaining packets of an unreliable message are dropped, because a packet of
+    /// the message was lost.
     skipping: bool,
     resources: Resources,
     /// Set if an acknowledgement must be sent.
     acknowledge: bool,
     /// Set if the newest message that the pending acknowledgement covers has completed a receive.
     told: bool,
-    /// Syndrome of a NAK that must be sent, because the expected packet was lost or cannot be accepted now.
+    /// Syndrome of a NAK that must be sent, because the expected packet was lost or cannot be
+    /// accepted now.
     refusal: Option<Syndrome>,
-    /// Set after a NAK for the expected packet was scheduled. Only one NAK is sent until the packet arrives (IBTA
-    /// 9.7.4.1.2, 9.7.5.2.8).
+    /// Set after a NAK for the expected packet was scheduled. Only one NAK is sent until the packet
+    /// arrives (IBTA 9.7.4.1.2, 9.7.5.2.8).
     refused: bool,
-    /// Key that the expected packet invalidates and that other processes still use. The packet is not stored: when no
-    /// process uses the key any more, a NAK requests the packet again. Later packets are dropped until then.
+    /// Key that the expected packet invalidates and that other processes still use. The packet is
+    /// not stored: when no process uses the key any more, a NAK requests the packet again. Later
+    /// packets are dropped until then.
     held: Option<u32>,
     pause: Pause,
     end: Option<End>,
@@ -58,8 +62,8 @@ pub(super) struct Responder {
     pacer: Pacer,
 }
 
-/// End of the connection after an invalid request. Responses to earlier requests are sent first, so that the peer can
-/// identify the invalid request.
+/// End of the connection after an invalid request. Responses to earlier requests are sent first, so
+/// that the peer can identify the invalid request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     nak: Nak,
@@ -83,11 +87,12 @@ impl Responder {
         self.expected
     }
 
-    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests that it executed
-    /// directly in this side's memory. The packet with the number `end` is expected next.
+    /// Handles a skip packet: the peer used the `length` sequence numbers before `end` for requests
+    /// that it executed directly in this side's memory. The packet with the number `end` is
+    /// expected next.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
-        /// Maximum distance from the expected number to `end`. It is far below half of the sequence numbers, so the
-        /// expected number certainly precedes `end`.
+        /// Maximum distance from the expected number to `end`. It is far below half of the sequence
+        /// numbers, so the expected number certainly precedes `end`.
         const MAX_SKIP: u64 = 1 << 22;
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
@@ -125,8 +130,8 @@ impl Responder {
         self.refused = false;
         self.refusal = None;
         let opcode = packet.header.bth.opcode;
-        // An XRC request names the shared receive queue whose protection domain applies to its keys (IBTA annex A14), whether
-        // the request takes a receive or not.
+        // An XRC request names the shared receive queue whose protection domain applies to its keys
+        // (IBTA annex A14), whether the request takes a receive or not.
         let named = packet.header.xrc_srq;
         let done = if named.is_some_and(|number| !host.has_xrc_srq(number)) {
             Err(Refusal::Invalid)
@@ -154,8 +159,8 @@ impl Responder {
         }
     }
 
-    /// Receives the packets of a run in one step, if they are the next expected packets and from the middle of a
-    /// message. Returns `false`, and does nothing, otherwise.
+    /// Receives the packets of a run in one step, if they are the next expected packets and from
+    /// the middle of a message. Returns `false`, and does nothing, otherwise.
     pub(super) fn receive_run(
         &mut self,
         endpoint: &Endpoint,
@@ -175,7 +180,8 @@ impl Responder {
         true
     }
 
-    /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet causes a NAK.
+    /// Handles a packet that arrived after a gap in the sequence numbers. The first such packet
+    /// causes a NAK.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         if !self.refused {
@@ -323,9 +329,10 @@ impl Responder {
         self.expected = sequence.next();
     }
 
-    /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not executed
-    /// again; reads are executed again; for atomics the stored result is sent, and for atomic writes and flushes the empty
-    /// response. A request that is no longer stored is ignored.
+    /// Responds to a repeated request (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are
+    /// acknowledged and not executed again; reads are executed again; for atomics the stored result
+    /// is sent, and for atomic writes and flushes the empty response. A request that is no longer
+    /// stored is ignored.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -346,8 +353,8 @@ impl Responder {
                     return;
                 };
                 let skipped = sequence.distance(resource.first).max(0) as u32 * endpoint.mtu();
-                // The request must cover the rest of the read, or whole packets of it, so that the response packets are the
-                // same.
+                // The request must cover the rest of the read, or whole packets of it, so that the
+                // response packets are the same.
                 let rest = length.saturating_sub(skipped);
                 let whole = reth.length < rest && reth.length.is_multiple_of(endpoint.mtu());
                 let within = reth.key == remote.key
@@ -408,20 +415,22 @@ impl Responder {
         self.acknowledge
     }
 
-    /// Returns whether the pending acknowledgement may be delayed: no other response must be sent, and the message has
-    /// been completed to the program, which may be about to send a message in response.
+    /// Returns whether the pending acknowledgement may be delayed: no other response must be sent,
+    /// and the message has been completed to the program, which may be about to send a message in
+    /// response.
     pub(super) fn may_delay(&self) -> bool {
         self.acknowledge && self.told && self.has_no_packet()
     }
 
-    /// Returns the [`End`] of the connection that follows an invalid request, if all earlier requests are answered.
+    /// Returns the [`End`] of the connection that follows an invalid request, if all earlier
+    /// requests are answered.
     #[inline]
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }
 
-    /// Ends the connection: fails the receive of the message in progress, raises the event, and keeps only the final
-    /// NAK.
+    /// Ends the connection: fails the receive of the message in progress, raises the event, and
+    /// keeps only the final NAK.
     pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
@@ -435,7 +444,8 @@ impl Responder {
         };
     }
 
-    /// Flushes the receive of the message in progress, and discards all other state except the final NAK.
+    /// Flushes the receive of the message in progress, and discards all other state except the
+    /// final NAK.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
@@ -446,8 +456,9 @@ impl Responder {
         };
     }
 
-    /// Appends the next response to `out`. Responses are sent in the order of their sequence numbers, because the peer
-    /// considers a missing response lost when a later one arrives. Returns whether a packet was appended.
+    /// Appends the next response to `out`. Responses are sent in the order of their sequence
+    /// numbers, because the peer considers a missing response lost when a later one arrives.
+    /// Returns whether a packet was appended.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -474,8 +485,8 @@ impl Responder {
         true
     }
 
-    /// Requests the expected packet again if it was not accepted because other processes used the key that it
-    /// invalidates, and no process uses the key any more.
+    /// Requests the expected packet again if it was not accepted because other processes used the
+    /// key that it invalidates, and no process uses the key any more.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
         let Some(key) = self.held else {
             return;
@@ -496,18 +507,19 @@ impl Responder {
         }
     }
 
-    /// Publishes the key that was withdrawn for the expected packet to other processes again, because the packet will
-    /// not be accepted.
+    /// Publishes the key that was withdrawn for the expected packet to other processes again,
+    /// because the packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
         if let Some(key) = self.held {
             host.keep(key);
         }
     }
 
-    /// Returns the sequence number that an acknowledgement contains. If the newest requests are reads and atomics, this
-    /// is the number before them: their responses were sent, but may have been lost. A peer that follows IBTA 9.7.5.1.2
-    /// would detect the loss from an acknowledgement with their number. Linux's Soft-RoCE would take the
-    /// acknowledgement for the response, and complete the request without its result.
+    /// Returns the sequence number that an acknowledgement contains. If the newest requests are
+    /// reads and atomics, this is the number before them: their responses were sent, but may have
+    /// been lost. A peer that follows IBTA 9.7.5.1.2 would detect the loss from an acknowledgement
+    /// with their number. Linux's Soft-RoCE would take the acknowledgement for the response, and
+    /// complete the request without its result.
     #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
@@ -526,8 +538,8 @@ impl Responder {
         header.emit(out);
     }
 
-    /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns whether it was
-    /// appended.
+    /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns
+    /// whether it was appended.
     pub(super) fn transmit_final_nak(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
         let Some((nak, sequence)) = self.farewell.take() else {
             return false;
@@ -591,8 +603,9 @@ impl Responder {
             Err(fault) => {
                 out.truncate(before);
                 if answer.again {
-                    // The request may have been in flight for long, and its memory may have been deregistered. A peer that has
-                    // the data ignores this NAK; a peer that lacks the data learns the reason.
+                    // The request may have been in flight for long, and its memory may have been
+                    // deregistered. A peer that has the data ignores this NAK; a peer that lacks
+                    // the data learns the reason.
                     self.resources.cancel_response();
                     let nak = Syndrome::Nak(Nak::RemoteAccessError);
                     self.write_acknowledgement(nak, sequence, endpoint, out);
@@ -616,7 +629,8 @@ impl Responder {
         self.acknowledge &= sequence.next() != self.expected;
     }
 
-    /// Returns the time at which the next packet of a long response may be sent, or a key in use must be checked again.
+    /// Returns the time at which the next packet of a long response may be sent, or a key in use
+    /// must be checked again.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.resume_at().filter(|_| !self.resources.is_idle());
         earlier(response, self.pause.end())
@@ -634,7 +648,8 @@ fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
     }
 }
 
-/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the memory `remote` on.
+/// Appends a read response packet to `out`: the header, and `length` bytes from byte `begin` of the
+/// memory `remote` on.
 fn write_data(
     mut header: Header,
     remote: Remote,

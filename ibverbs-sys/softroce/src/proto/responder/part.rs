@@ -1,4 +1,5 @@
-//! The receiver's side of messages that are transferred without packets. A part is a range of such a message.
+//! The receiver's side of messages that are transferred without packets. A part is a range of such
+//! a message.
 
 use super::Responder;
 use super::message::Refusal;
@@ -6,7 +7,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Incoming, NotTaken, Part, Sequence, Source};
 
 impl Responder {
-    /// Returns whether `part` has the expected sequence number, and no response must be transmitted first.
+    /// Returns whether `part` has the expected sequence number, and no response must be transmitted
+    /// first.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         let is_skipped = self.skipping && !part.starts;
@@ -26,8 +28,9 @@ impl Responder {
         self.advance(part.sequence + part.packets, part.ends);
     }
 
-    /// Receives a part of a message on the sender's thread, and copies its bytes from `source`. After an error the
-    /// state is unchanged, except that the message may have taken a receive, and that an RNR NAK may have been counted.
+    /// Receives a part of a message on the sender's thread, and copies its bytes from `source`.
+    /// After an error the state is unchanged, except that the message may have taken a receive, and
+    /// that an RNR NAK may have been counted.
     pub(in crate::proto) fn take_part<H: Host>(
         &mut self,
         part: &Incoming,
@@ -54,8 +57,9 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a message of a reliable connection, and copies its bytes from `source`. Acknowledgements and
-    /// NAKs are sent later. Returns whether the bytes were copied to a receive.
+    /// Receives a part of a message of a reliable connection, and copies its bytes from `source`.
+    /// Acknowledgements and NAKs are sent later. Returns whether the bytes were copied to a
+    /// receive.
     #[inline(always)]
     pub(in crate::proto) fn receive_part<H: Host>(
         &mut self,
@@ -107,8 +111,8 @@ impl Responder {
         self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, and records that it was sent. Returns
-    /// `None` if no acknowledgement must be sent.
+    /// Returns the sequence number of the acknowledgement that must be sent, and records that it
+    /// was sent. Returns `None` if no acknowledgement must be sent.
     #[inline]
     pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
         let number = self.acknowledgement();
@@ -122,7 +126,8 @@ impl Responder {
         self.acknowledge = false;
     }
 
-    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is none.
+    /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is
+    /// none.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
         self.acknowledge.then(|| self.acknowledged())

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use crate::proto::{Remote, Sequence};
 
-/// A read, atomic, atomic write or flush of the peer that the responder stores in order to answer it, and to answer it
-/// again after a loss.
+/// A read, atomic, atomic write or flush of the peer that the responder stores in order to answer
+/// it, and to answer it again after a loss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
@@ -47,8 +47,8 @@ pub(super) struct Answer {
     pub(super) again: bool,
 }
 
-/// The newest reads and atomics of the peer, oldest first. At most as many are stored as the peer may have outstanding
-/// (`max_dest_rd_atomic`).
+/// The newest reads and atomics of the peer, oldest first. At most as many are stored as the peer
+/// may have outstanding (`max_dest_rd_atomic`).
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
@@ -88,7 +88,8 @@ impl Resource {
 }
 
 impl Resources {
-    /// Returns whether the peer may send one more read or atomic: fewer than `capacity` are unanswered.
+    /// Returns whether the peer may send one more read or atomic: fewer than `capacity` are
+    /// unanswered.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         let unanswered = self.ring.iter().rev().take(capacity);
         capacity > 0 && unanswered.filter(|resource| !resource.answered).count() < capacity
@@ -110,8 +111,8 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
-    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic. `messages` is the
-    /// message sequence number (MSN) of `newest`.
+    /// Returns the largest sequence number up to `newest` that belongs to no stored read or atomic.
+    /// `messages` is the message sequence number (MSN) of `newest`.
     #[inline(always)]
     pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
         if self.ring.is_empty() {
@@ -132,7 +133,8 @@ impl Resources {
         newest
     }
 
-    /// Schedules `packets` response packets for retransmission, beginning with the sequence number `sequence`.
+    /// Schedules `packets` response packets for retransmission, beginning with the sequence number
+    /// `sequence`.
     pub(super) fn repeat(&mut self, sequence: Sequence, packets: u32) {
         let Some(resource) = self
             .ring
@@ -155,7 +157,8 @@ impl Resources {
         }
     }
 
-    /// Returns the oldest read or atomic whose response must be sent, and the next packet of the response.
+    /// Returns the oldest read or atomic whose response must be sent, and the next packet of the
+    /// response.
     pub(super) fn next(&self) -> Option<(&Resource, Answer)> {
         if self.unfinished == 0 {
             return None;

@@ -4,13 +4,13 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Incoming, Sequence, Source};
 use crate::wire::Packet;
 
-/// Maximum distance behind the newest packet at which a packet is considered late or duplicated. An even older number
-/// means that the peer has restarted its sequence.
+/// Maximum distance behind the newest packet at which a packet is considered late or duplicated. An
+/// even older number means that the peer has restarted its sequence.
 const MAX_LATE: i32 = 1 << 15;
 
 impl Responder {
-    /// Receives a packet of an unreliable connection. A message with a missing or invalid packet is dropped, and the peer is
-    /// not notified (IBTA 9.8.2.2).
+    /// Receives a packet of an unreliable connection. A message with a missing or invalid packet is
+    /// dropped, and the peer is not notified (IBTA 9.8.2.2).
     ///
     /// # Errors
     /// The status of the receive, if its memory cannot be used.
@@ -37,8 +37,9 @@ impl Responder {
         }
     }
 
-    /// Receives a part of a message of an unreliable connection from another process of the host. A message with a missing or
-    /// invalid part is dropped, and the peer is not notified. Returns whether the bytes were copied to a receive.
+    /// Receives a part of a message of an unreliable connection from another process of the host. A
+    /// message with a missing or invalid part is dropped, and the peer is not notified. Returns
+    /// whether the bytes were copied to a receive.
     ///
     /// # Errors
     /// The status of the receive, if its memory cannot be used.
@@ -64,9 +65,9 @@ impl Responder {
         }
     }
 
-    /// Moves the expected sequence number to `end`, because a packet or part with the numbers from `sequence` to `end`
-    /// has arrived. `starts` is set if it begins a message. Returns whether it must be received: it is not late, and
-    /// does not belong to a message that is being dropped.
+    /// Moves the expected sequence number to `end`, because a packet or part with the numbers from
+    /// `sequence` to `end` has arrived. `starts` is set if it begins a message. Returns whether it
+    /// must be received: it is not late, and does not belong to a message that is being dropped.
     fn advance_unreliable(
         &mut self,
         sequence: Sequence,
@@ -93,7 +94,8 @@ impl Responder {
         !self.skipping
     }
 
-    /// Drops the message in progress, and makes the responder drop the rest of its packets and parts.
+    /// Drops the message in progress, and makes the responder drop the rest of its packets and
+    /// parts.
     fn drop_message(&mut self) {
         self.message.drop_packets();
         self.skipping = true;

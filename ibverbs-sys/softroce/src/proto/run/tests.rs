@@ -22,7 +22,8 @@ enum Wrong {
     Gone,
 }
 
-/// Way in which packets are written and received: one by one, or in runs of at most the given number.
+/// Way in which packets are written and received: one by one, or in runs of at most the given
+/// number.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Packets,
@@ -87,8 +88,8 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: Mode) {
     }
 }
 
-/// Sends `messages` from one node to the other. Returns a log of the packets, and of the completions and the memory of
-/// both nodes. The wire drops the packets that `fates` selects.
+/// Sends `messages` from one node to the other. Returns a log of the packets, and of the
+/// completions and the memory of both nodes. The wire drops the packets that `fates` selects.
 fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;

@@ -14,11 +14,12 @@ pub(in crate::same_host) struct Consumer<S, C, M> {
     must_wake_producer: bool,
 }
 
-/// A received message. Its words are copied out of the slot (cache line of the ring). Its chunks (cache lines of
-/// payload) are still in the ring.
+/// A received message. Its words are copied out of the slot (cache line of the ring). Its chunks
+/// (cache lines of payload) are still in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::same_host) struct Message<'a> {
-    /// Number that the producer has added to the message: the message type, and the indices of the GIDs; not 0.
+    /// Number that the producer has added to the message: the message type, and the indices of the
+    /// GIDs; not 0.
     pub(in crate::same_host) tag: u16,
     pub(in crate::same_host) words: [u64; WORDS],
     pub(in crate::same_host) room: MessageChunks<'a>,
@@ -50,14 +51,15 @@ where
         self.head().is_none()
     }
 
-    /// Calls `take` with the next message, removes the message, and returns the result. Returns `None` if there is no
-    /// message at present. Also returns `None` after as many slots without a message as the ring has; the caller must
-    /// then call this function again.
+    /// Calls `take` with the next message, removes the message, and returns the result. Returns
+    /// `None` if there is no message at present. Also returns `None` after as many slots without a
+    /// message as the ring has; the caller must then call this function again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
     ) -> Result<Option<T>, Violation> {
-        // The loop is bounded, so that a producer that publishes only slots without a message does not keep this thread busy.
+        // The loop is bounded, so that a producer that publishes only slots without a message does
+        // not keep this thread busy.
         for _ in 0..self.memory.slots.len() {
             let Some(head) = self.head() else {
                 break;
@@ -81,18 +83,20 @@ where
         Ok(None)
     }
 
-    /// Returns whether the producer must be woken: it has requested a wakeup, and space was freed since the last call.
+    /// Returns whether the producer must be woken: it has requested a wakeup, and space was freed
+    /// since the last call.
     pub(in crate::same_host) fn must_wake_producer(&mut self) -> bool {
         std::mem::take(&mut self.must_wake_producer)
     }
 
-    /// Returns the number of the slot (cache line of the ring) in which the next message arrives, for
-    /// [`is_published`](super::is_published).
+    /// Returns the number of the slot (cache line of the ring) in which the next message arrives,
+    /// for [`is_published`](super::is_published).
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
     }
 
-    /// Returns the number of the first slot (cache line of the ring) that the producer has not published yet.
+    /// Returns the number of the first slot (cache line of the ring) that the producer has not
+    /// published yet.
     pub(in crate::same_host) fn end(&self) -> u32 {
         let slots = &self.memory.slots;
         let next = self.position.slot;
@@ -101,15 +105,15 @@ where
         next.wrapping_add(come.count() as u32)
     }
 
-    /// Returns the first word of the slot (cache line of the ring) of the next message, or `None` if the slot is not
-    /// published.
+    /// Returns the first word of the slot (cache line of the ring) of the next message, or `None`
+    /// if the slot is not published.
     #[inline]
     fn head(&self) -> Option<u64> {
         head_of(&self.memory.slots, self.position.slot)
     }
 
-    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of payload). Publishes the
-    /// position to the producer after each quarter of the slots or chunks.
+    /// Moves the consumer's position past a message that has `chunks` chunks (cache lines of
+    /// payload). Publishes the position to the producer after each quarter of the slots or chunks.
     fn advance(&mut self, chunks: u16) {
         self.position = self.position.after(chunks);
         let slots = self.position.slot.wrapping_sub(self.released.slot) as usize;

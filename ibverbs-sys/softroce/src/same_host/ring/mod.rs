@@ -1,17 +1,21 @@
-//! A ring: a queue of messages in shared memory, which the threads of one process send and another process receives.
+//! A ring: a queue of messages in shared memory, which the threads of one process send and another
+//! process receives.
 //!
-//! A ring has slots of one cache line, and chunks (also of one cache line) for payloads that do not fit into a slot. The low
-//! half of a slot's first word is the slot's number plus one once the slot is published. A message is one slot, whose first
-//! word is stored last, and any number of chunks. The chunks of a message follow those of the message before, so their position
-//! is not transmitted.
+//! A ring has slots of one cache line, and chunks (also of one cache line) for payloads that do not
+//! fit into a slot. The low half of a slot's first word is the slot's number plus one once the slot
+//! is published. A message is one slot, whose first word is stored last, and any number of chunks.
+//! The chunks of a message follow those of the message before, so their position is not
+//! transmitted.
 //!
-//! The producers are threads of one process. A producer claims a slot and chunks by a single compare-and-swap in the process's
-//! own memory, and waits for no other thread. There is one consumer, in another process. The consumer publishes its position
-//! from time to time and not for each message, because a cache line that both processes write would move between processors.
+//! The producers are threads of one process. A producer claims a slot and chunks by a single
+//! compare-and-swap in the process's own memory, and waits for no other thread. There is one
+//! consumer, in another process. The consumer publishes its position from time to time and not for
+//! each message, because a cache line that both processes write would move between processors.
 //!
-//! Neither side trusts the other. The consumer copies each word once and then checks the copy; an impossible count is a
-//! protocol violation ([`Violation`]). A producer that ends between claim and publication leaves a slot that is never
-//! published. Its process has then ended, and with it the ring.
+//! Neither side trusts the other. The consumer copies each word once and then checks the copy; an
+//! impossible count is a protocol violation ([`Violation`]). A producer that ends between claim and
+//! publication leaves a slot that is never published. Its process has then ended, and with it the
+//! ring.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -29,7 +33,8 @@ mod tests;
 pub(super) use consumer::Consumer;
 pub(super) use producer::{Producer, PushError};
 
-/// Slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of the message.
+/// Slot of a ring, which is one cache line: a word with the slot's number, then [`WORDS`] words of
+/// the message.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
@@ -37,8 +42,8 @@ pub(super) struct Slot([AtomicU64; 8]);
 /// Chunk of a ring: a cache line for payloads that do not fit into a slot.
 pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
-/// The two shared words of a ring: the position of the consumer, and the producer's request for a wakeup. The consumer
-/// writes `released`; both sides write `starved`.
+/// The two shared words of a ring: the position of the consumer, and the producer's request for a
+/// wakeup. The consumer writes `released`; both sides write `starved`.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Marks {
@@ -46,7 +51,8 @@ pub(super) struct Marks {
     starved: Line,
 }
 
-/// Number of words of a slot that belong to the message: all words of the cache line except the first.
+/// Number of words of a slot that belong to the message: all words of the cache line except the
+/// first.
 pub(super) const WORDS: usize = 7;
 
 /// Number of words of a chunk (cache line of payload).
@@ -55,11 +61,12 @@ pub(super) const CHUNK_WORDS: usize = 8;
 /// Length of a chunk (cache line of payload) in bytes.
 pub(super) const CHUNK: usize = 8 * CHUNK_WORDS;
 
-/// Tag of a published slot (cache line of the ring) without a message, because the producer failed after it had claimed
-/// the slot.
+/// Tag of a published slot (cache line of the ring) without a message, because the producer failed
+/// after it had claimed the slot.
 const NO_MESSAGE: u16 = 0;
 
-/// Shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of two.
+/// Shared memory of a ring (message queue). The numbers of slots and of chunks must be powers of
+/// two.
 #[derive(Debug)]
 pub(super) struct Memory<S, C, M> {
     pub(super) slots: S,
@@ -72,7 +79,8 @@ pub(super) struct Memory<S, C, M> {
 #[error("the peer's memory makes no sense")]
 pub(super) struct Violation;
 
-/// A position in a ring: the number of the next slot and the number of the next chunk, both modulo 2^32.
+/// A position in a ring: the number of the next slot and the number of the next chunk, both modulo
+/// 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u32,
@@ -99,22 +107,23 @@ impl Position {
     }
 }
 
-/// Returns whether the producer has published the slot (cache line of the ring) with the number `number`.
+/// Returns whether the producer has published the slot (cache line of the ring) with the number
+/// `number`.
 #[inline]
 pub(super) fn is_published(slots: &[Slot], number: u32) -> bool {
     head_of(slots, number).is_some()
 }
 
-/// Returns the first word of the slot (cache line of the ring) with the number `number`, or `None` if it is not
-/// published.
+/// Returns the first word of the slot (cache line of the ring) with the number `number`, or `None`
+/// if it is not published.
 #[inline]
 fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
     let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
     (head as u32 == number.wrapping_add(1)).then_some(head)
 }
 
-/// Returns the first word of a slot (cache line of the ring): its number, the tag of the message, and the number of
-/// chunks.
+/// Returns the first word of a slot (cache line of the ring): its number, the tag of the message,
+/// and the number of chunks.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
 }
@@ -128,8 +137,8 @@ where
         &self.slots[position.slot as usize & (self.slots.len() - 1)].0
     }
 
-    /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk `from`. They may wrap
-    /// around the end of the memory.
+    /// Returns `count` chunks (cache lines of payload) of the ring, beginning with the chunk
+    /// `from`. They may wrap around the end of the memory.
     fn room(&self, from: u32, count: u16) -> MessageChunks<'_> {
         let (start, count) = (
             from as usize & (self.chunks.len() - 1),
@@ -151,8 +160,8 @@ pub(super) struct MessageChunks<'a> {
 }
 
 impl<'a> MessageChunks<'a> {
-    /// Returns the memory of the chunks (cache lines of payload) as two ranges in order, because it may wrap around the
-    /// end of the ring.
+    /// Returns the memory of the chunks (cache lines of payload) as two ranges in order, because it
+    /// may wrap around the end of the ring.
     pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
         [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
     }
@@ -162,11 +171,13 @@ impl<'a> MessageChunks<'a> {
         (self.first.len() + self.second.len()) * CHUNK
     }
 
-    /// Copies `data` to the chunks (cache lines of payload) of the message. Bytes that do not fit are dropped.
+    /// Copies `data` to the chunks (cache lines of payload) of the message. Bytes that do not fit
+    /// are dropped.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {
-            // All words of a chunk are stored by a single loop, because a long message spends most of its time here.
+            // All words of a chunk are stored by a single loop, because a long message spends most
+            // of its time here.
             let (whole, rest) = bytes.as_chunks();
             for (word, bytes) in words.iter().zip(whole) {
                 word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -179,8 +190,8 @@ impl<'a> MessageChunks<'a> {
         }
     }
 
-    /// Copies bytes of the message's chunks (cache lines of payload) to `out`. Bytes of `out` beyond the length of the chunks
-    /// stay unchanged.
+    /// Copies bytes of the message's chunks (cache lines of payload) to `out`. Bytes of `out`
+    /// beyond the length of the chunks stay unchanged.
     pub(super) fn read(&self, out: &mut [u8]) {
         let chunks = self.first.iter().chain(self.second);
         for (words, bytes) in chunks.zip(out.chunks_mut(CHUNK)) {

@@ -1,5 +1,5 @@
-//! Loom models of the ring (message queue). Loom tries every order in which threads can run, and every value that loads
-//! can return.
+//! Loom models of the ring (message queue). Loom tries every order in which threads can run, and
+//! every value that loads can return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
@@ -11,7 +11,8 @@ use loom::thread;
 use super::memory::memory;
 use super::*;
 
-/// Removes at most `times` messages from the ring, checks their payloads, and returns their numbers.
+/// Removes at most `times` messages from the ring, checks their payloads, and returns their
+/// numbers.
 fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
@@ -41,8 +42,8 @@ fn fill(number: u64) -> impl FnOnce(MessageChunks<'_>) -> Result<(), ()> {
     }
 }
 
-/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were read, and not read
-/// before they were written.
+/// Checks that a slot and its chunk (cache lines of the ring) are not overwritten before they were
+/// read, and not read before they were written.
 #[test]
 fn a_message_is_received_completely_or_not_at_all() {
     loom::model(|| {

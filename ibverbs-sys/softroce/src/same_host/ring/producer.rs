@@ -4,8 +4,8 @@ use super::{Chunk, Marks, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Vio
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Number of slots between the next slot and the slot whose cache line [`Producer::prefetch`] requests. The consumer
-/// polls the next slot, and would take its cache line back.
+/// Number of slots between the next slot and the slot whose cache line [`Producer::prefetch`]
+/// requests. The consumer polls the next slot, and would take its cache line back.
 const PREFETCH_DISTANCE: u32 = 3;
 
 /// Reason why a message could not be sent on a ring.
@@ -19,7 +19,8 @@ pub(in crate::same_host) enum PushError<E> {
     Content(E),
 }
 
-/// The sending side of a ring (message queue in shared memory). Several threads may use it at the same time.
+/// The sending side of a ring (message queue in shared memory). Several threads may use it at the
+/// same time.
 #[derive(Debug)]
 pub(in crate::same_host) struct Producer<S, C, M> {
     memory: Memory<S, C, M>,
@@ -39,7 +40,8 @@ where
         Self::at(Position::of(0), memory)
     }
 
-    /// Creates the producer of a ring in which all messages before `position` have been sent and consumed.
+    /// Creates the producer of a ring in which all messages before `position` have been sent and
+    /// consumed.
     pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
         debug_assert!(memory.slots.len().is_power_of_two());
         debug_assert!(memory.chunks.len().is_power_of_two());
@@ -50,8 +52,9 @@ where
         }
     }
 
-    /// Sends a message that consists of `words`, and of `chunks` chunks (cache lines of payload), which `fill` writes.
-    /// `tag` must not be 0. If `fill` fails, publishes the claimed slot without a message.
+    /// Sends a message that consists of `words`, and of `chunks` chunks (cache lines of payload),
+    /// which `fill` writes. `tag` must not be 0. If `fill` fails, publishes the claimed slot
+    /// without a message.
     pub(in crate::same_host) fn push<E>(
         &self,
         tag: u16,
@@ -96,8 +99,9 @@ where
         }
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload) behind the
-    /// position `claimed`. The result is valid only if `claimed` is still the present position.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of
+    /// payload) behind the position `claimed`. The result is valid only if `claimed` is still the
+    /// present position.
     fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Violation> {
         let used = |released: u64| {
             let (claimed, released) = (Position::of(claimed), Position::of(released));
@@ -116,7 +120,8 @@ where
         let told = self.memory.marks.released.0.load(Ordering::Acquire);
         let (slots, chunks_used) = used(told);
         if slots > all_slots || chunks_used > all_chunks {
-            // This is no violation if other threads have claimed more meanwhile, and the consumer has released that.
+            // This is no violation if other threads have claimed more meanwhile, and the consumer
+            // has released that.
             let present = self.claimed.load(Ordering::Relaxed) == claimed;
             return if present { Err(Violation) } else { Ok(false) };
         }
@@ -128,8 +133,9 @@ where
         Ok(fits((slots, chunks_used)))
     }
 
-    /// Requests the cache line of a later slot for writing, because further messages probably follow. The consumer has
-    /// the cache line since it read the slot's previous message, and a store would wait for it.
+    /// Requests the cache line of a later slot for writing, because further messages probably
+    /// follow. The consumer has the cache line since it read the slot's previous message, and a
+    /// store would wait for it.
     #[inline]
     pub(in crate::same_host) fn prefetch(&self) {
         let mut position = Position::of(self.claimed.load(Ordering::Relaxed));
@@ -137,12 +143,14 @@ where
         prefetch_for_write(self.memory.slot(position));
     }
 
-    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of payload). Another thread
-    /// may take the space before the caller does. Also returns `true` if the consumer has violated the protocol.
+    /// Returns whether the ring has space for a message with `chunks` chunks (cache lines of
+    /// payload). Another thread may take the space before the caller does. Also returns `true` if
+    /// the consumer has violated the protocol.
     pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
         loop {
             let claimed = self.claimed.load(Ordering::Relaxed);
-            // Waiting for a consumer that violates the protocol is useless: `push` reports the error.
+            // Waiting for a consumer that violates the protocol is useless: `push` reports the
+            // error.
             if self.has_room(claimed, chunks).unwrap_or(true) {
                 return true;
             }
@@ -152,8 +160,8 @@ where
         }
     }
 
-    /// Requests that the consumer wakes this process when it has freed space. Returns whether there is space for a
-    /// message with `chunks` chunks (cache lines of payload) now.
+    /// Requests that the consumer wakes this process when it has freed space. Returns whether there
+    /// is space for a message with `chunks` chunks (cache lines of payload) now.
     pub(in crate::same_host) fn request_space(&self, chunks: u16) -> bool {
         let starved = &self.memory.marks.starved.0;
         // The word is loaded first: usually it still contains an earlier request.
@@ -171,8 +179,8 @@ impl<E> From<Violation> for PushError<E> {
     }
 }
 
-/// A slot (cache line of the ring) that a producer has claimed. Dropping this value publishes the slot: with a message
-/// if `head` was completed, and otherwise without one.
+/// A slot (cache line of the ring) that a producer has claimed. Dropping this value publishes the
+/// slot: with a message if `head` was completed, and otherwise without one.
 struct Claim<'a> {
     slot: &'a [AtomicU64; 8],
     head: u64,

@@ -61,7 +61,8 @@ pub struct Traffic {
 /// The simulated world: nodes, the network between them, and the virtual time.
 pub(crate) struct World<'t> {
     now: Time,
-    /// Number of the next event. Events at the same time are processed in the order of their creation.
+    /// Number of the next event. Events at the same time are processed in the order of their
+    /// creation.
     order: u64,
     events: BinaryHeap<Reverse<Scheduled>>,
     nodes: Vec<Node>,
@@ -70,8 +71,8 @@ pub(crate) struct World<'t> {
     breach: Option<Breach>,
     /// Time for which a node collects packets before it sends responses.
     batch: Duration,
-    /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is delayed. `None` if
-    /// nodes send only packets.
+    /// Time for which the acknowledgement of a [`RingMessage`](crate::transfer::RingMessage) is
+    /// delayed. `None` if nodes send only packets.
     ring_messages: Option<Duration>,
     traffic: Traffic,
     digest: u64,
@@ -106,8 +107,8 @@ struct Scheduled {
     what: EventKind,
 }
 
-/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds, but the order has no
-/// effect, because event numbers are unique.
+/// Kind of a simulated event, with its parameters. The event queue requires an order of the kinds,
+/// but the order has no effect, because event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     Arrive { node: usize, packet: Vec<u8> },
@@ -117,8 +118,8 @@ enum EventKind {
     Wake { token: u64 },
 }
 
-/// Maximum number of packets that a queue pair may send at one time. A queue pair that sends more is assumed to send
-/// forever.
+/// Maximum number of packets that a queue pair may send at one time. A queue pair that sends more
+/// is assumed to send forever.
 const MAX_BURST: usize = 100_000;
 
 impl<'t> World<'t> {
@@ -153,7 +154,8 @@ impl<'t> World<'t> {
         self.traffic
     }
 
-    /// Returns a hash of all packets and of the times at which they were sent. Two identical runs have equal hashes.
+    /// Returns a hash of all packets and of the times at which they were sent. Two identical runs
+    /// have equal hashes.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
@@ -249,7 +251,8 @@ impl<'t> World<'t> {
         self.nodes[node].shared[queue].push_back(request);
     }
 
-    /// Posts a send request, and transmits all packets and messages that the queue pair may send now.
+    /// Posts a send request, and transmits all packets and messages that the queue pair may send
+    /// now.
     pub(crate) fn post(&mut self, place: QpId, request: SendRequest) {
         if self.lines.is_some() {
             let line = format!(
@@ -287,8 +290,8 @@ impl<'t> World<'t> {
         self.transmit(place);
     }
 
-    /// Records that a queue pair has reported its send queue as drained: it must not send requests until it enters
-    /// another state.
+    /// Records that a queue pair has reported its send queue as drained: it must not send requests
+    /// until it enters another state.
     pub(crate) fn set_drained(&mut self, place: QpId) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         if slot.queue_pair.state() == State::SendQueueDrained {

@@ -12,11 +12,12 @@ use crate::sim::trace::{self, Line, Micros};
 use crate::transfer::{self, RingMessage, SHORT};
 use crate::wire::Packet;
 
-/// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time that is later than the
-/// real time by this value.
+/// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time
+/// that is later than the real time by this value.
 const COARSE_CLOCK_ERROR: Duration = Duration::from_millis(12);
 
-/// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no packet headers.
+/// Number of header bytes that the simulated network counts for a [`RingMessage`], which has no
+/// packet headers.
 const COUNTED_HEADER_BYTES: usize = 40;
 
 impl World<'_> {
@@ -39,7 +40,8 @@ impl World<'_> {
             destination: route.destination,
             route: headers.global_route(),
             slot: None,
-            // The simulated network loses and repeats all packets, even those that come by a private path.
+            // The simulated network loses and repeats all packets, even those that come by a
+            // private path.
             private: true,
         };
         let place = QpId { node, slot };
@@ -54,8 +56,8 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue pair at the node
-    /// `node`.
+    /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue
+    /// pair at the node `node`.
     pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
@@ -125,8 +127,8 @@ impl World<'_> {
         self.transmit(place);
     }
 
-    /// Transmits all packets and ring messages (short messages without packet headers) that a queue pair may send now, and
-    /// schedules its timer.
+    /// Transmits all packets and ring messages (short messages without packet headers) that a queue
+    /// pair may send now, and schedules its timer.
     pub(super) fn transmit(&mut self, place: QpId) {
         if !self.transmit_ring_messages(place) {
             self.transmit_packets(place);
@@ -143,8 +145,9 @@ impl World<'_> {
         }
     }
 
-    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet headers), up to the
-    /// first message that must be sent as packets. Returns `true` if the queue pair has nothing left to send.
+    /// Sends the next messages of a queue pair as [`RingMessage`]s (short messages without packet
+    /// headers), up to the first message that must be sent as packets. Returns `true` if the queue
+    /// pair has nothing left to send.
     fn transmit_ring_messages(&mut self, place: QpId) -> bool {
         if self.ring_messages.is_none()
             || self.queue_pair(place).service() != Service::ReliableConnection
@@ -205,8 +208,8 @@ impl World<'_> {
         }
     }
 
-    /// Sends a run (several packets from the middle of a message that are written in one step), if a run can be sent
-    /// next. Returns whether packets were sent.
+    /// Sends a run (several packets from the middle of a message that are written in one step), if
+    /// a run can be sent next. Returns whether packets were sent.
     fn transmit_run(&mut self, place: QpId) -> bool {
         let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
@@ -280,8 +283,8 @@ impl World<'_> {
         self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 
-    /// Sends a request as a [`RingMessage`] (short message without packet headers) while the request is posted. Returns
-    /// `false` if the request is not suitable, or cannot be sent now.
+    /// Sends a request as a [`RingMessage`] (short message without packet headers) while the
+    /// request is posted. Returns `false` if the request is not suitable, or cannot be sent now.
     pub(super) fn post_ring_message(&mut self, place: QpId, request: &SendRequest) -> bool {
         let SendOperation::Send {
             immediate,
@@ -327,7 +330,8 @@ impl World<'_> {
         ring_message.is_some()
     }
 
-    /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts does not arrive.
+    /// Sends a [`RingMessage`] over the simulated network. A ring message that the network corrupts
+    /// does not arrive.
     fn send_ring_message(&mut self, place: QpId, ring_message: &RingMessage<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();

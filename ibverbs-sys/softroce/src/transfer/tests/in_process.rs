@@ -1,5 +1,5 @@
-//! Compares transfers within a process with packets: the same requests between the same two queue pairs must have the same
-//! results.
+//! Compares transfers within a process with packets: the same requests between the same two queue
+//! pairs must have the same results.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -16,7 +16,8 @@ const UC: Service = Service::UnreliableConnection;
 const UD: Service = Service::UnreliableDatagram;
 
 impl Pair {
-    /// Transfers all parts of messages that can be transferred without packets, in both directions. Returns their number.
+    /// Transfers all parts of messages that can be transferred without packets, in both directions.
+    /// Returns their number.
     fn move_directly(&mut self) -> usize {
         let mut parts = 0;
         let Self { a, b, now } = self;
@@ -34,8 +35,8 @@ impl Pair {
         }
     }
 
-    /// Runs both nodes like [`run`](Self::run), but transfers messages without packets where possible. If `packets` is `false`,
-    /// checks that no packet is sent.
+    /// Runs both nodes like [`run`](Self::run), but transfers messages without packets where
+    /// possible. If `packets` is `false`, checks that no packet is sent.
     fn run_directly(&mut self, packets: bool) {
         for _ in 0..10_000 {
             self.move_directly();
@@ -185,8 +186,8 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
     for (id, act) in acts.iter().enumerate() {
         let id = id as u64;
         if let Act::Post { from_a, .. } = act {
-            // Only one side posts at a time: if a failure ends the connection, it is undefined which requests of the other side
-            // have been executed.
+            // Only one side posts at a time: if a failure ends the connection, it is undefined
+            // which requests of the other side have been executed.
             if sender.is_some_and(|sender| sender != *from_a) {
                 settle(&mut pair);
             }
@@ -230,7 +231,8 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                         .segment(here, u64::from(length / 3), length - length / 3),
                 ];
                 if *flaw == Flaw::LocalKey {
-                    // Both segments get a wrong key: otherwise packets with the valid bytes would be sent before the failure.
+                    // Both segments get a wrong key: otherwise packets with the valid bytes would
+                    // be sent before the failure.
                     (list[0].key, list[1].key) = (0x7777, 0x7777);
                 }
                 let mut remote = peer.machine.remote(there, 0);
@@ -281,7 +283,8 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                 request.solicited = *fence;
                 own.post(request);
                 if *flaw != Flaw::None {
-                    // Packets of later requests may be sent before the response that ends the connection.
+                    // Packets of later requests may be sent before the response that ends the
+                    // connection.
                     settle(&mut pair);
                 }
             }
@@ -330,7 +333,8 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
 
 fn compare(service: Service, acts: &[Act], mixed: bool) {
     let by_packets = play(service, acts, |pair| pair.run());
-    // A request with an error is sent as packets, whose responses report the error. Without an error no packet is sent.
+    // A request with an error is sent as packets, whose responses report the error. Without an
+    // error no packet is sent.
     let nodes = [&by_packets.a, &by_packets.b];
     let fails = nodes
         .iter()

@@ -43,12 +43,14 @@ impl PeerMemory<Machine> for SharedNode<'_> {
     }
 }
 
-/// Returns the next ring message from one node to the other. Each node can access the memory of the other.
+/// Returns the next ring message from one node to the other. Each node can access the memory of the
+/// other.
 fn offer(from: &mut Node, to: &Node) -> Option<Said> {
     poll(from, &mut SharedNode(to))
 }
 
-/// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that was received.
+/// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that
+/// was received.
 fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     let Node {
         queue_pair,
@@ -78,8 +80,8 @@ fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
     })
 }
 
-/// Delivers all messages of `a` and all responses of `b`, as ring messages or packets. Returns the number of offers: messages whose
-/// bytes `b` copies from the memory of `a`.
+/// Delivers all messages of `a` and all responses of `b`, as ring messages or packets. Returns the
+/// number of offers: messages whose bytes `b` copies from the memory of `a`.
 fn exchange(a: &mut Node, b: &mut Node) -> usize {
     let now = Time::default();
     let mut offers = 0;
@@ -193,8 +195,8 @@ fn a_message_without_a_receive_is_not_counted() {
     assert_eq!(fetch(&mut b, &a, &said), Volume::default());
 }
 
-/// Checks from which length on the receiver copies the bytes of a message from the sender's memory, if it can map that memory
-/// and if only the kernel can copy.
+/// Checks from which length on the receiver copies the bytes of a message from the sender's memory,
+/// if it can map that memory and if only the kernel can copy.
 #[test]
 fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     for (length, is_mappable, is_fetched) in [
@@ -218,8 +220,8 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
     }
 }
 
-/// Checks that a message is offered (sent as the location of its bytes) at the time of posting, as long as few enough messages
-/// are unacknowledged.
+/// Checks that a message is offered (sent as the location of its bytes) at the time of posting, as
+/// long as few enough messages are unacknowledged.
 #[test]
 fn a_posted_message_is_offered_immediately() {
     const LENGTH: usize = 2000;
@@ -378,8 +380,8 @@ fn an_offer_of_foreign_memory_fails_only_the_sender() {
     assert_eq!(b.machine.received.len(), 0);
 }
 
-/// Checks that a message whose first packet has more segments than a slot is sent through the ring at once: nothing would send
-/// it later.
+/// Checks that a message whose first packet has more segments than a slot is sent through the ring
+/// at once: nothing would send it later.
 #[test]
 fn a_message_of_too_many_segments_is_sent_in_chunks() {
     let (mut a, mut b) = two();
@@ -397,7 +399,8 @@ fn a_message_of_too_many_segments_is_sent_in_chunks() {
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
 }
 
-/// Checks that a peer which cannot copy the bytes of messages causes no retry, and after a while gets the bytes instead.
+/// Checks that a peer which cannot copy the bytes of messages causes no retry, and after a while
+/// gets the bytes instead.
 #[test]
 fn bytes_that_cannot_be_fetched_are_sent_in_chunks() {
     let (mut a, mut b) = two();

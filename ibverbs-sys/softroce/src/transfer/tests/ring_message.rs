@@ -42,7 +42,8 @@ impl Said {
         })
     }
 
-    /// Returns whether the ring message contains the location of the message's bytes, not the bytes themselves.
+    /// Returns whether the ring message contains the location of the message's bytes, not the bytes
+    /// themselves.
     pub(super) fn is_offer(&self) -> bool {
         self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, Form::Fetch(_))))
     }
@@ -213,7 +214,8 @@ fn a_message_too_long_for_a_slot_is_sent_in_chunks_or_packets_in_order() {
     assert_eq!(a.machine.ends(), all);
 }
 
-/// Posts a write of eight bytes with immediate data to a region of the peer, at this offset. Returns the key of the region.
+/// Posts a write of eight bytes with immediate data to a region of the peer, at this offset.
+/// Returns the key of the region.
 fn post_write(a: &mut Node, b: &mut Node, offset: u64) -> u32 {
     let place = b.machine.register(vec![0; 8]);
     let key = a.machine.register(pattern(8));
@@ -226,7 +228,8 @@ fn post_write(a: &mut Node, b: &mut Node, offset: u64) -> u32 {
     place
 }
 
-/// Checks that the bytes of a short write with immediate data are written once a receive is posted, and not before.
+/// Checks that the bytes of a short write with immediate data are written once a receive is posted,
+/// and not before.
 #[test]
 fn a_short_write_with_immediate_data_waits_for_a_receive() {
     let (mut a, mut b) = two();
@@ -253,7 +256,8 @@ fn a_short_write_with_immediate_data_waits_for_a_receive() {
     assert_eq!((a.sent, a.machine.ends()), (0, vec![(1, S::Success)]));
 }
 
-/// Checks that a short write with immediate data that is not allowed writes nothing and takes no receive.
+/// Checks that a short write with immediate data that is not allowed writes nothing and takes no
+/// receive.
 #[test]
 fn a_short_write_with_immediate_data_needs_the_right_to_write() {
     for (is_allowed, offset, status) in [
@@ -274,7 +278,8 @@ fn a_short_write_with_immediate_data_needs_the_right_to_write() {
     }
 }
 
-/// Checks that a description of a write that names no memory is dropped. Only a peer that violates the protocol sends one.
+/// Checks that a description of a write that names no memory is dropped. Only a peer that violates
+/// the protocol sends one.
 #[test]
 fn a_write_that_names_no_memory_is_dropped() {
     let (mut a, mut b) = two();

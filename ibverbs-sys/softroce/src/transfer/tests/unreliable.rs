@@ -163,7 +163,8 @@ fn a_receipt_is_sent_although_the_receiver_has_nothing_else_to_send() {
     b.machine.post_receive(6, 8);
     a.post_send(1, vec![1; 8]);
     say(&mut a, &mut b);
-    // One-sided work would overtake the message, so it is sent as packets, with a request for a receipt.
+    // One-sided work would overtake the message, so it is sent as packets, with a request for a
+    // receipt.
     assert!(a.queue_pair.awaits_receipt());
     a.machine.peer = crate::transfer::Peer::Elsewhere;
     a.post_send(2, vec![2; 8]);

@@ -55,7 +55,8 @@ fn not_ready(place: u32, timer: u8) -> Header {
     response(O::Acknowledge, place, Syndrome::ReceiverNotReady { timer })
 }
 
-/// Creates a read of `length` bytes into a new region. Returns the request and the key of the region.
+/// Creates a read of `length` bytes into a new region. Returns the request and the key of the
+/// region.
 fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
     let there = pair.b.machine.register(pattern(length as usize));
     let here = pair.a.machine.register(vec![0; length as usize]);

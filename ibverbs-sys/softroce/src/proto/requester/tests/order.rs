@@ -80,7 +80,8 @@ fn a_window_is_bound_once_although_earlier_requests_are_sent_again() {
             .into_iter()
             .eq((0..3).map(|id| (id, S::Success)))
     );
-    // Binding a window that is bound already fails, but only after the earlier requests have completed.
+    // Binding a window that is bound already fails, but only after the earlier requests have
+    // completed.
     node.post_send(3, vec![1; 8]);
     node.post(request(4, SendOperation::Bind(binding), &[]));
     node.post_send(5, vec![1; 8]);

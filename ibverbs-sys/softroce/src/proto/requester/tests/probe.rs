@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Creates a node that has sent `sends` messages and knows the round trip time, because it received a response before.
+/// Creates a node that has sent `sends` messages and knows the round trip time, because it received
+/// a response before.
 fn acquainted(sends: u64) -> Node {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().ack_timeout = Some(Duration::from_millis(67));
@@ -117,7 +118,8 @@ fn the_number_of_probes_is_limited_and_probes_are_not_retries() {
         node.queue_pair.handle_timeout(due, &mut node.machine);
         sent.push(node.transmit_all(due).len());
     }
-    // Three probes are sent, then one packet for each retry. The request fails after the last retry.
+    // Three probes are sent, then one packet for each retry. The request fails after the last
+    // retry.
     assert_eq!(sent.iter().sum::<usize>(), 3 + 7);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 8);
     assert_eq!(node.machine.ends()[1..], [(1, S::RetryExceeded)]);

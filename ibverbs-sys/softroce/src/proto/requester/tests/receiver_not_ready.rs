@@ -43,7 +43,8 @@ fn a_retry_count_of_seven_is_unlimited() {
             refusals += 1;
             pair.a.receive(pair.now, &packet);
         }
-        // The waiting time in the RNR NAK determines when the packet is sent again, not the timeout.
+        // The waiting time in the RNR NAK determines when the packet is sent again, not the
+        // timeout.
         let due = pair.a.queue_pair.next_timeout().unwrap();
         assert_eq!(due - pair.now, Duration::from_micros(10));
         assert!(pair.a.transmit(pair.now).is_none());

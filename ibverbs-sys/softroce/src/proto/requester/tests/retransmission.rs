@@ -118,7 +118,8 @@ fn a_silent_peer_fails_the_request_after_the_retries() {
         );
         assert_eq!(pair.a.machine.receive_ends(), [(77, S::Flushed)]);
         assert_eq!(pair.a.queue_pair.state(), State::Error);
-        // The timeout is twice as long after the second retry, and four times as long from the third retry on.
+        // The timeout is twice as long after the second retry, and four times as long from the
+        // third retry on.
         let waited = match retries {
             0 => 1,
             1 => 1 + 1,
@@ -139,8 +140,8 @@ fn a_missing_peer_is_detected_within_the_configured_time() {
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
 }
 
-/// Returns the waiting times of a node that checks its clock 10 ms after each timeout, until its message fails
-/// after two transmissions.
+/// Returns the waiting times of a node that checks its clock 10 ms after each timeout, until its
+/// message fails after two transmissions.
 fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
     node.queue_pair.attributes_mut().retry_count = 1;
     let mut now = Time::default();

@@ -10,7 +10,8 @@ fn the_window_limits_packets_in_flight() {
     node.post_send(1, pattern(256 * 20));
     let packets = node.transmit_all(Time::default());
     assert_eq!(packets.len(), 8);
-    // The last packet of the window must request an acknowledgement, or the window would never open.
+    // The last packet of the window must request an acknowledgement, or the window would never
+    // open.
     assert!(Packet::parse(&packets[7]).unwrap().header.bth.acknowledge);
     node.receive_made(ack(2), &[]);
     assert_eq!(node.transmit_all(Time::default()).len(), 3);
@@ -79,7 +80,8 @@ fn a_small_message_waits_only_for_a_requested_acknowledgement() {
     }
     node.post_send(16, vec![1; 8]);
     assert!(node.queue_pair.may_wait());
-    // A message of more than one packet does not wait, and the small message before it is sent with it.
+    // A message of more than one packet does not wait, and the small message before it is sent with
+    // it.
     node.post_send(17, pattern(257));
     assert!(!node.queue_pair.may_wait());
     // The delayed messages are sent when the acknowledgement arrives.

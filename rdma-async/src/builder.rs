@@ -34,6 +34,10 @@ pub enum CompletionMode {
     Busy,
 }
 
+/// Default maximum length, in bytes, of a message of one piece. A protocol above can send a page of
+/// 4096 bytes with its own header in one piece.
+const MESSAGE_LENGTH: usize = 4096 + 256;
+
 /// Settings of every connection that a builder creates.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -115,7 +119,7 @@ impl Default for RdmaBuilder {
                 },
                 send_depth: 64,
                 receive_depth: 64,
-                payload: 4096,
+                payload: MESSAGE_LENGTH,
                 message_limit: 1 << 30,
                 granted: GrantLimits {
                     bytes: 256 << 20,
@@ -204,7 +208,8 @@ impl RdmaBuilder {
     /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. A longer
     /// message is read from the sender's memory when the application receives it or a message
     /// shortly before it: up to 16 messages and 4 MiB of each connection are read ahead. The
-    /// default is 4096, the bounds are 64 bytes and 16 MiB.
+    /// default is 4352, a page and the header of a protocol above; the bounds are 64 bytes and
+    /// 16 MiB.
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);

@@ -16,8 +16,8 @@ use tokio::runtime::Runtime;
 
 /// Number of messages, above the number of control credits of an end.
 const MESSAGES: usize = 100;
-/// Message sizes in bytes: two fit into one piece (up to 4096), two are read by the receiver.
-const SIZES: [usize; 4] = [8, 4096, 4097, 64 << 10];
+/// Message sizes in bytes: two fit into one piece (up to 4352), two are read by the receiver.
+const SIZES: [usize; 4] = [8, 4352, 4353, 64 << 10];
 /// Number of connections for each size and kind of end.
 const ROUNDS: usize = 2;
 

@@ -13,8 +13,8 @@ use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder};
 fn messages_of_every_length_keep_their_boundaries() {
     run(async {
         let (client, server) = pair().await;
-        // Lengths up to the maximum of one piece (4096), just above it, and far above it.
-        let lengths = [1, 2, 63, 64, 4080, 4095, 4096, 4097, 10_000, 1 << 20];
+        // Lengths up to the maximum of one piece (4352), just above it, and far above it.
+        let lengths = [1, 2, 63, 64, 4096, 4336, 4351, 4352, 4353, 10_000, 1 << 20];
         let sends = async {
             for (seed, len) in lengths.into_iter().enumerate() {
                 client

@@ -46,8 +46,8 @@ mod tonic_connection {
     use crate::stream::RdmaStream;
 
     impl Connected for RdmaStream {
-        /// The addresses of the stream's TCP connection, for [`tonic::Request::remote_addr`] and
-        /// its like.
+        /// The addresses of the stream's TCP connection, which [`tonic::Request::remote_addr`] and
+        /// [`tonic::Request::local_addr`] return.
         type ConnectInfo = TcpConnectInfo;
 
         fn connect_info(&self) -> TcpConnectInfo {

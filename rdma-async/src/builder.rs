@@ -80,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// Returns the settings that are equal for all connections of a shard.
+    /// Returns the settings by which connections are assigned to shards.
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,

@@ -16,10 +16,10 @@ use crate::rdma::Rdma;
 
 /// Minimum time of a handshake, even if other peers wait. Long enough for a peer on a network,
 /// which sends its first message together with the last packet of the TCP handshake.
-const MIN_TIME: Duration = Duration::from_millis(100);
+const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
 /// Minimum time of a handshake whose peer has proved that it may connect, even if other peers wait.
 /// Long enough for the creation of the queue pair and the last messages.
-const MIN_TIME_PROVED: Duration = Duration::from_millis(500);
+const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the
 /// oldest handshake ends, so that peers that connect and send nothing do not block other peers.
@@ -83,8 +83,8 @@ impl HalfOpen {
             return Poll::Ready(());
         };
         let min_time = match has_not_proved(entry) {
-            true => MIN_TIME,
-            false => MIN_TIME_PROVED,
+            true => MIN_HANDSHAKE_TIME,
+            false => MIN_PROVED_HANDSHAKE_TIME,
         };
         let end = entry.begun + min_time;
         if Instant::now() < end {

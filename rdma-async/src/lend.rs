@@ -49,7 +49,7 @@ impl Rdma {
         self.lend_with(region, AccessFlags::all())
     }
 
-    /// Lends a region like [`Self::lend`], for reading only.
+    /// Lends a region like [`Self::lend`], except that the peer may only read the region.
     ///
     /// # Errors
     ///

@@ -257,7 +257,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// The errors of [`RdmaDevice::alloc_local_mr_stale`].
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr_stale(layout)
     }
@@ -345,7 +345,7 @@ impl Rdma {
         self.connection.receive_write_immediate().await
     }
 
-    /// Reads from the start of `remote` into all of `local`.
+    /// Fills `local` with the bytes at the start of `remote`.
     ///
     /// # Errors
     ///

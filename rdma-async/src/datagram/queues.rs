@@ -178,8 +178,8 @@ impl Queues {
         }
     }
 
-    /// Handles completions, and returns the result of `attempt`, or `None` if the task must wait.
-    /// In that case, the next completion generates a completion event.
+    /// Handles completions, and returns the result of `attempt`. Returns `None` if the task must
+    /// wait; the completion channel is then armed for the next completion.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,

@@ -38,8 +38,8 @@ impl RdmaListener {
         }
     }
 
-    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for servers such as
-    /// tonic's (`serve_with_incoming`).
+    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for functions such as
+    /// tonic's `serve_with_incoming`.
     pub fn incoming(self) -> Incoming {
         Incoming(self)
     }

@@ -369,9 +369,7 @@ impl RdmaBuilder {
         loop {
             match listener.accept().await {
                 Ok(connection) => return Ok(connection),
-                Err(error @ Error::Handshake { .. }) => {
-                    tracing::warn!(%error, "a peer was ignored")
-                }
+                Err(error @ Error::Handshake { .. }) => tracing::warn!(%error, "peer ignored"),
                 Err(error) => return Err(error),
             }
         }

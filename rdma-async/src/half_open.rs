@@ -93,10 +93,7 @@ impl HalfOpen {
             ready!(timer.as_mut().poll(cx));
         }
         if let Some(entry) = self.entries.remove(oldest) {
-            tracing::debug!(
-                limit = self.limit,
-                "the oldest handshake was ended because another peer waits"
-            );
+            tracing::debug!(limit = self.limit, "handshake ended: another peer waits");
             entry.task.abort();
         }
         Poll::Ready(())

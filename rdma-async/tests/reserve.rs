@@ -190,13 +190,7 @@ fn a_renewal_extends_the_time() {
             std::future::pending::<()>().await;
         });
         let ended = timeout(LONG / 2, shortened).await;
-        assert!(
-            ended
-                .expect("the limit has expired")
-                .unwrap()
-                .output
-                .is_none()
-        );
+        assert!(ended.expect("it has expired").unwrap().output.is_none());
     });
 }
 

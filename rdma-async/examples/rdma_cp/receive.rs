@@ -54,10 +54,7 @@ async fn receive(mut link: Link, directory: &Path, shows_progress: bool) -> anyh
     };
     present.send(&mut link).await?;
     let begin = receive_u64(&mut link).await?;
-    ensure!(
-        begin == 0 || begin == len,
-        "the sender begins at offset {begin}"
-    );
+    ensure!(begin == 0 || begin == len, "the sender begins at {begin}");
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(false)

@@ -56,10 +56,7 @@ async fn main() -> ExitCode {
 
 async fn reduce(options: &Options) -> anyhow::Result<()> {
     let (rank, ranks) = (options.rank, options.ranks);
-    anyhow::ensure!(
-        rank < ranks,
-        "rank {rank} is not below the number of ranks, {ranks}"
-    );
+    anyhow::ensure!(rank < ranks, "rank {rank} is not below {ranks}");
     let device = RdmaDevice::open_default()?;
     // Long enough for many processes on a busy machine.
     let builder = device.builder().connect_timeout(Duration::from_secs(60));

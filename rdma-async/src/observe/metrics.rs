@@ -12,7 +12,7 @@ pub(crate) struct Metrics {
     /// Handles by the [`Kind`] of the operation.
     operations: Vec<OperationMetrics>,
     connections: Gauge,
-    connections_opened: Counter,
+    connections_made: Counter,
     leases: Gauge,
     leased_bytes: Gauge,
     credit_waits: Counter,
@@ -59,7 +59,7 @@ impl Metrics {
         Self {
             operations: operations.into(),
             connections: gauge!("rdma_async_connections", "device" => device.clone()),
-            connections_opened: counter!("rdma_async_connections_total", "device" => device.clone()),
+            connections_made: counter!("rdma_async_connections_total", "device" => device.clone()),
             leases: gauge!("rdma_async_leases", "device" => device.clone()),
             leased_bytes: gauge!("rdma_async_leased_bytes", "device" => device.clone()),
             credit_waits: counter!("rdma_async_credit_waits_total", "device" => device),
@@ -92,7 +92,7 @@ impl Metrics {
 
     pub(super) fn connection_opened(&self) {
         self.connections.increment(1);
-        self.connections_opened.increment(1);
+        self.connections_made.increment(1);
     }
 
     pub(super) fn connection_ended(&self) {
@@ -156,10 +156,7 @@ fn describe() {
         "Operations that have not ended"
     );
     describe_gauge!("rdma_async_connections", "Open connections");
-    describe_counter!(
-        "rdma_async_connections_total",
-        "Connections that were opened"
-    );
+    describe_counter!("rdma_async_connections_total", "Connections opened so far");
     describe_gauge!("rdma_async_leases", "Memory regions that are lent to peers");
     describe_gauge!(
         "rdma_async_leased_bytes",

@@ -286,8 +286,8 @@ impl Rdma {
         self.connection.granted_memory()
     }
 
-    /// Returns a pipeline, through which a task keeps up to `depth` reads and writes in flight. The
-    /// depth is limited to that of the send queue ([`RdmaBuilder::send_depth`]).
+    /// Creates a pipeline, which keeps up to `depth` reads and writes of one task in flight. The
+    /// depth is limited to the depth of the send queue ([`RdmaBuilder::send_depth`]).
     ///
     /// [`RdmaBuilder::send_depth`]: crate::RdmaBuilder::send_depth
     pub fn pipeline(&self, depth: usize) -> Pipeline<'_> {

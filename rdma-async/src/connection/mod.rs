@@ -23,6 +23,7 @@ mod outgoing;
 mod progress;
 mod rendezvous;
 mod replies;
+mod requests;
 mod results;
 mod send_state;
 mod sender;
@@ -60,6 +61,7 @@ use self::outgoing::Outgoing;
 use self::rendezvous::Ahead;
 pub(crate) use self::rendezvous::Incoming;
 use self::replies::Replies;
+use self::requests::Requests;
 use self::results::ResultSlot;
 use self::send_state::{AWAITED, NotAccepted};
 use self::sender::Sender;
@@ -133,6 +135,7 @@ pub(crate) struct Connection {
     /// Messages that the application takes before those in `messages`.
     ahead: Ahead,
     leases: Leases,
+    requests: Requests,
     replies: Replies,
     outbox: Outbox,
     farewell: Arc<Farewell>,
@@ -144,7 +147,8 @@ pub(crate) struct Connection {
     /// Set while the peer has not proved that it may connect, and gets no memory.
     withholds_memory: AtomicBool,
     failure: OnceLock<Error>,
-    /// Notifies the control task of the failure, or of the first lease that has an end.
+    /// Notifies the control task of the failure, of a request of the peer for memory, or of the
+    /// first lease that has an end.
     has_news: Arc<Notify>,
     itself: Weak<Connection>,
 }
@@ -179,6 +183,7 @@ impl Connection {
             returned_arrived: Waiters::default(),
             ahead: Ahead::default(),
             leases: Leases::new(settings.remote_access),
+            requests: Requests::default(),
             replies: Replies::default(),
             outbox: Outbox::new(),
             farewell: Arc::default(),

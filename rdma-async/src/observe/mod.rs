@@ -10,7 +10,7 @@ mod operation;
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::Metrics;
 #[cfg(any(feature = "metrics", feature = "trace"))]
-pub(crate) use self::operation::{Kind, Observed};
+pub(crate) use self::operation::{Kind, Observed, ObservedPolls};
 
 /// Performs an operation of a connection, and observes it:
 /// `observed!(connection, Kind, bytes, { operation })`. The operation is a block of an `async`
@@ -54,6 +54,30 @@ macro_rules! observed_arrival {
 }
 
 pub(crate) use {observed, observed_arrival};
+
+/// Observation of nothing, instead of operations that a caller polls.
+#[cfg(not(any(feature = "metrics", feature = "trace")))]
+#[derive(Debug)]
+pub(crate) struct ObservedPolls;
+
+#[cfg(not(any(feature = "metrics", feature = "trace")))]
+impl ObservedPolls {
+    pub(crate) const fn of_stream_writes() -> Self {
+        Self
+    }
+
+    pub(crate) fn poll(&mut self, _: &crate::connection::Connection) {}
+
+    pub(crate) fn end(
+        &mut self,
+        _: &crate::connection::Connection,
+        result: crate::Result<usize>,
+    ) -> crate::Result<usize> {
+        result
+    }
+
+    pub(crate) fn give_up(&mut self, _: &crate::connection::Connection) {}
+}
 
 /// Observation of an open connection, from its creation to its end.
 #[derive(Debug)]

@@ -12,7 +12,8 @@ use tokio::task::coop::poll_proceed;
 use tokio_util::sync::ReusableBoxFuture;
 
 use crate::error::{Error, Result};
-use crate::memory::LocalMr;
+use crate::memory::{LocalMr, LocalMrReadAccess};
+use crate::observe::ObservedPolls;
 use crate::rdma::Rdma;
 
 /// The half of an [`RdmaStream`](crate::RdmaStream) that writes. Dropping this half ends its
@@ -22,6 +23,7 @@ pub struct OwnedWriteHalf {
     waiting: Option<ReusableBoxFuture<'static, ()>>,
     is_waiting: bool,
     has_ended: bool,
+    observed: ObservedPolls,
     rdma: Arc<Rdma>,
 }
 
@@ -40,6 +42,7 @@ impl OwnedWriteHalf {
             waiting: None,
             is_waiting: false,
             has_ended: false,
+            observed: ObservedPolls::of_stream_writes(),
             rdma,
         }
     }
@@ -60,26 +63,27 @@ impl OwnedWriteHalf {
     ///
     /// The errors of writing.
     pub async fn send_registered(&mut self, region: LocalMr) -> io::Result<()> {
+        let len = region.length();
         let mut region = Some(region);
-        poll_fn(|cx| {
+        let accepted = poll_fn(|cx| {
             self.poll_accepted(cx, |rdma| {
                 let Some(unsent) = region.take() else {
                     unreachable!("an accepted region ends this future");
                 };
                 region = rdma.connection().accept_region(unsent)?;
-                Ok(region.is_none().then_some(()))
+                Ok(region.is_none().then_some(len))
             })
-        })
-        .await
+        });
+        accepted.await.map(drop)
     }
 
-    /// Repeats `attempt` until the stream accepts what it offers; `None` is a refusal for want of
-    /// room.
-    fn poll_accepted<T>(
+    /// Repeats `attempt` until the stream accepts what it offers, and returns the number of
+    /// accepted bytes; `None` is a refusal for want of room.
+    fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,
-        mut attempt: impl FnMut(&Rdma) -> Result<Option<T>>,
-    ) -> Poll<io::Result<T>> {
+        mut attempt: impl FnMut(&Rdma) -> Result<Option<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if self.has_ended {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::BrokenPipe,
@@ -87,6 +91,7 @@ impl OwnedWriteHalf {
             )));
         }
         let turn = ready!(poll_proceed(cx));
+        self.observed.poll(self.rdma.connection());
         loop {
             if self.is_waiting
                 && let Some(waiting) = &mut self.waiting
@@ -94,9 +99,11 @@ impl OwnedWriteHalf {
                 ready!(waiting.poll(cx));
                 self.is_waiting = false;
             }
-            if let Some(value) = attempt(&self.rdma).map_err(write_error)? {
+            if let Some(outcome) = attempt(&self.rdma).transpose() {
+                let outcome = self.observed.end(self.rdma.connection(), outcome);
+                let accepted = outcome.map_err(write_error)?;
                 turn.made_progress();
-                return Poll::Ready(Ok(value));
+                return Poll::Ready(Ok(accepted));
             }
             let wait = wait_for_room(Arc::clone(&self.rdma));
             match &mut self.waiting {
@@ -168,6 +175,7 @@ impl AsyncWrite for OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
+        self.observed.give_up(self.rdma.connection());
         self.end();
     }
 }

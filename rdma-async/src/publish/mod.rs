@@ -336,18 +336,20 @@ impl<'c> PublishedReader<'c> {
     /// Returns the header with the highest version among those that were read.
     fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
-        let word =
-            |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let header = |slot: usize| Header {
-            slot,
-            version: word(slot * HEADER),
-            len: usize::try_from(word(slot * HEADER + 8)).unwrap_or(usize::MAX),
-            checksum: word(slot * HEADER + 16),
+        let word = |slot: usize, index: usize| {
+            let at = slot * HEADER + 8 * index;
+            u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
         };
         // Slot 0 has the first value, whose version is that of slots that were never filled.
         let slots = (0..SLOTS).rev();
-        let newest = slots.map(header).max_by_key(|header| header.version);
-        newest.expect("there are several slots")
+        let newest = slots.max_by_key(|&slot| word(slot, 0));
+        let slot = newest.expect("there are several slots");
+        Header {
+            slot,
+            version: word(slot, 0),
+            len: usize::try_from(word(slot, 1)).unwrap_or(usize::MAX),
+            checksum: word(slot, 2),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The ring: the connections of a rank to its neighbours, and the steps of the reduction.
 
+use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use rdma_async::{LocalMr, LocalMrReadAccess, Rdma};
 
@@ -22,21 +23,14 @@ impl Ring {
         let chunk = |back: usize| (self.rank + 2 * self.ranks - back) % self.ranks;
         for step in 0..self.ranks - 1 {
             let (sent, received) = vector.two_chunks(chunk(step), chunk(step + 1));
-            self.pass(sent, received, |own, other| {
-                add(own, &other);
-                Ok(())
-            })
-            .await?;
+            self.pass(sent, received, |own, other| add(own, &other))
+                .await?;
         }
         // The chunk behind that of this rank is complete.
         for step in 0..self.ranks - 1 {
             let (sent, received) = vector.two_chunks(chunk(step + self.ranks - 1), chunk(step));
-            self.pass(sent, received, |own, other| {
-                // The message is in memory of its own, which becomes a part of the vector.
-                *own = other;
-                Ok(())
-            })
-            .await?;
+            // A message is in memory of its own, which becomes a part of the vector.
+            self.pass(sent, received, |own, other| *own = other).await?;
         }
         Ok(())
     }
@@ -47,21 +41,26 @@ impl Ring {
         &self,
         sent: &[LocalMr],
         received: &mut [LocalMr],
-        take: impl Fn(&mut LocalMr, LocalMr) -> anyhow::Result<()>,
+        take: impl Fn(&mut LocalMr, LocalMr),
     ) -> anyhow::Result<()> {
-        // All at once, in their order, so that the receiver can read ahead.
+        // All at once, so that the receiver can read ahead. Those for which the receiver has no
+        // room yet may overtake each other, so each has its number.
         let sending = async {
-            try_join_all(sent.iter().map(|piece| self.next.send(piece))).await?;
+            let numbered = (0..).zip(sent);
+            let sends = numbered.map(|(at, piece)| self.next.send_with_immediate(piece, at));
+            try_join_all(sends).await?;
             anyhow::Ok(())
         };
         let receiving = async {
-            for piece in received {
-                let other = self.previous.receive().await?;
+            for _ in 0..received.len() {
+                let (other, at) = self.previous.receive_with_immediate().await?;
+                let at = at.context("a piece without a number")? as usize;
+                let piece = received.get_mut(at).context("a piece too many")?;
                 anyhow::ensure!(
                     other.length() == piece.length(),
                     "a piece of another length"
                 );
-                take(piece, other)?;
+                take(piece, other);
             }
             anyhow::Ok(())
         };

@@ -5,8 +5,8 @@
 
 /// Number of buckets.
 pub(crate) const BUCKETS: usize = 256;
-/// Maximum number of bytes of the entries of a bucket.
-pub(crate) const CAPACITY: usize = 1000;
+/// Maximum number of bytes of the entries of a bucket. A reader reads such a bucket at once.
+pub(crate) const CAPACITY: usize = 240;
 
 /// Returns the number of the bucket of a key.
 pub(crate) fn bucket_of(key: &[u8]) -> usize {

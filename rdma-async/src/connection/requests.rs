@@ -67,7 +67,7 @@ impl Connection {
         if self.failure().is_some() {
             return None;
         }
-        match self.charge(size, align) {
+        match self.charge_request(size, align) {
             Err(reason) => self.send_control(Kind::Refuse { id, reason }),
             Ok((layout, charge)) if layout.size() >= LARGE => {
                 let connection = Arc::clone(self);
@@ -79,7 +79,7 @@ impl Connection {
     }
 
     /// Checks a request against the limits, and charges the memory to the peer.
-    fn charge(&self, size: u64, align: u64) -> Result<(Layout, Charge), Refusal> {
+    fn charge_request(&self, size: u64, align: u64) -> Result<(Layout, Charge), Refusal> {
         let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
             return Err(Refusal::Layout);
         };

@@ -25,20 +25,21 @@ pub(crate) async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMem
 /// Values that this client reads from the memory of the server.
 #[derive(Debug)]
 pub(crate) struct Values<'c> {
-    buckets: Vec<PublishedReader<'c>>,
+    /// Tokens of the buckets.
+    tokens: Vec<RemoteMemory>,
+    reader: PublishedReader<'c>,
 }
 
 impl<'c> Values<'c> {
-    pub(crate) fn new(rdma: &'c Rdma, tokens: &[RemoteMemory]) -> anyhow::Result<Self> {
-        let reader = |&token| Ok(PublishedReader::new(rdma, token)?);
-        let buckets = tokens.iter().map(reader).collect::<anyhow::Result<_>>()?;
-        Ok(Self { buckets })
+    pub(crate) fn new(rdma: &'c Rdma, tokens: Vec<RemoteMemory>) -> anyhow::Result<Self> {
+        let reader = PublishedReader::new(rdma, tokens[0])?;
+        Ok(Self { tokens, reader })
     }
 
     /// Reads the value of a key. Returns `None` for a key without a value.
     pub(crate) async fn get(&mut self, key: &[u8]) -> rdma_async::Result<Option<&[u8]>> {
-        let bucket = self.buckets[bucket_of(key)].read().await?;
-        Ok(find(bucket, key))
+        self.reader.switch_to(self.tokens[bucket_of(key)])?;
+        Ok(find(self.reader.read().await?, key))
     }
 }
 
@@ -61,12 +62,13 @@ pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<
 /// Prints the values of keys, one per line, or an empty line for a key without a value.
 pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
-    let mut values = Values::new(&rdma, &tokens)?;
+    let mut values = Values::new(&rdma, tokens)?;
     if wait {
         // With the first read, the device sets up the memory that it shares with the server's
         // process, for which the server must run.
-        for bucket in &mut values.buckets {
-            bucket.read().await?;
+        for &token in &values.tokens {
+            values.reader.switch_to(token)?;
+            values.reader.read().await?;
         }
         println!("connected");
         stdin().read_line(&mut String::new())?;

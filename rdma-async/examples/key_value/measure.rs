@@ -22,13 +22,13 @@ pub(crate) async fn measure(server: &str, time: Duration, raw: bool) -> anyhow::
     let (rdma, tokens) = connect(server).await?;
     let rate = match raw {
         true => raw_reads(&rdma, &tokens, time).await?,
-        false => reads(&rdma, &tokens, time).await?,
+        false => reads(&rdma, tokens, time).await?,
     };
     println!("{rate:.0} reads/s");
     Ok(())
 }
 
-async fn reads(rdma: &Rdma, tokens: &[RemoteMemory], time: Duration) -> anyhow::Result<f64> {
+async fn reads(rdma: &Rdma, tokens: Vec<RemoteMemory>, time: Duration) -> anyhow::Result<f64> {
     let keys: Vec<_> = (0..KEYS).map(|number| format!("key {number:04}")).collect();
     for (number, key) in keys.iter().enumerate() {
         change(rdma, key, &[number as u8; VALUE]).await?;

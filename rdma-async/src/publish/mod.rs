@@ -233,6 +233,23 @@ impl<'c> PublishedReader<'c> {
         self.version
     }
 
+    /// Makes this reader read another value of the same owner and capacity, which has this token.
+    /// One reader, with memory for one value, can thus read many values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the value has another capacity.
+    pub fn switch_to(&mut self, token: RemoteMemory) -> Result<()> {
+        if usize::try_from(token.len) != Ok(self.local.length()) {
+            let reason = "the value has another capacity";
+            return Err(Error::invalid("token of a published value", reason));
+        }
+        self.remote = RemoteMr::from_token(token);
+        self.value = 0..0;
+        self.version = 0;
+        Ok(())
+    }
+
     /// Reads the current value.
     ///
     /// # Errors

@@ -9,9 +9,9 @@ use crate::compare::ends::{free_port, run_group};
 use crate::error::{Error, Result};
 
 /// Number of processes.
-pub const RANKS: usize = 4;
+const RANKS: usize = 4;
 /// Size of the vector of a process in bytes.
-pub const SIZE: usize = 64 << 20;
+const SIZE: usize = 64 << 20;
 /// Number of reductions: the first, which is not measured, and others.
 const ROUNDS: usize = 6;
 const NAME: &str = "ring_all_reduce";

@@ -51,8 +51,7 @@ pub enum Source {
     /// The example `key_value` of rdma-async, whose client reads values as long as the measurement
     /// lasts, with these arguments.
     KeyValue(&'static [&'static str]),
-    /// The example `ring_all_reduce` of rdma-async, with [`ring::RANKS`] processes that add vectors
-    /// of [`ring::SIZE`] bytes.
+    /// The example `ring_all_reduce` of rdma-async, with four processes that add vectors of 64 MiB.
     AllReduce,
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.

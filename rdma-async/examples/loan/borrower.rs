@@ -40,8 +40,7 @@ pub(crate) async fn keep(server: &str, ignore_end: bool) -> anyhow::Result<()> {
         false => &mut borrowed,
     };
     println!("writing");
-    let mut turns = sources.iter().cycle();
-    while let Some(source) = turns.next() {
+    for source in sources.iter().cycle() {
         match rdma.write(source, memory).await {
             Ok(()) => {}
             Err(Error::LeaseEnded) => {

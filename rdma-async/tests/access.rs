@@ -180,3 +180,29 @@ fn a_key_is_refused_in_another_protection_domain() {
         );
     });
 }
+
+#[test]
+fn guessed_keys_change_nothing_and_disturb_nobody() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (good, good_server) = join(&mut listener, plain).await;
+        let lent = pattern(&good_server, 64, 1);
+        good_server.send_local_mr(lent).await.unwrap();
+        let borrowed = good.receive_remote_mr().await.unwrap();
+        // The attacker knows everything about the memory but one bit of the key.
+        for bit in 0..u32::BITS {
+            let (attacker, _server) = join(&mut listener, plain).await;
+            let mut guessed = RemoteMr::from_token(RemoteMemory {
+                rkey: borrowed.token().rkey ^ (1 << bit),
+                ..borrowed.token()
+            });
+            let local = pattern(&attacker, 64, 9);
+            let outcome = attacker.write(&local, &mut guessed).await;
+            assert_refused(outcome, &attacker);
+        }
+        check(&good, &good_server).await;
+        good.send_remote_mr(borrowed).await.unwrap();
+        let region = good_server.receive_local_mr().await.unwrap();
+        assert_eq!(region.as_slice(), bytes(64, 1));
+    });
+}

@@ -60,3 +60,17 @@ fn a_full_bucket_refuses_a_value_and_keeps_the_others() {
     assert_eq!(example::line(&mut output), "old");
     client.finish().expect("the client succeeds");
 }
+
+#[test]
+fn reads_are_measured_beside_raw_reads() {
+    for option in [&[][..], &["--raw"]] {
+        let (_server, _output, address) = Example::serve_with(NAME, &["--once"]);
+        let words = ["measure", &address, "--time", "20"];
+        let mut client = Example::start(NAME, &[&words[..], option].concat());
+        let mut output = client.output();
+        let line = example::line(&mut output);
+        client.finish().expect("the client succeeds");
+        let rate = line.strip_suffix(" reads/s").expect("a rate");
+        assert!(rate.parse::<f64>().expect("a number") > 0.0, "{line}");
+    }
+}

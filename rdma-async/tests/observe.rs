@@ -15,6 +15,7 @@ use rdma_async::{Rdma, RdmaDevice, RemoteMr};
 use rdma_core::{
     AsyncEvent, CompletionQueue, ConnectOptions, QueuePair, RemoteMemory, SendRequest,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Recorder that stores the values of metrics by name and labels.
 #[derive(Debug, Default, Clone)]
@@ -171,6 +172,42 @@ fn metrics_count_operations_bytes_connections_and_leases() {
             all.iter().all(|name| seen.value(name) == 0.0).then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn metrics_count_the_pieces_and_bytes_of_streams() {
+    let recorded = Recorded::default();
+    let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
+    let seen = recorded.clone();
+    run(async move {
+        let (client, server) = pair(&device).await;
+        let (mut client, mut server) = (client.into_stream(), server.into_stream());
+        client.write_all(&[7; 100]).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut read = Vec::new();
+        server.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read, [7; 100]);
+        for (name, expected) in [
+            ("rdma_async_operations_total stream_write succeeded", 1.0),
+            ("rdma_async_bytes_total stream_write", 100.0),
+            // The bytes, and the end of the stream.
+            ("rdma_async_operations_total stream_read succeeded", 2.0),
+            ("rdma_async_bytes_total stream_read", 100.0),
+            ("rdma_async_operations_total receive succeeded", 0.0),
+            ("rdma_async_operations_total stream_write failed", 0.0),
+        ] {
+            assert_eq!(seen.value(name), expected, "{name}: {seen:?}");
+        }
+        drop(client);
+        while server.write_all(&[1; 10]).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let failed = "rdma_async_operations_total stream_write failed";
+        assert_eq!(seen.value(failed), 1.0);
+        let mut values = seen.0.lock().unwrap().clone();
+        values.retain(|name, value| name.contains("in_flight") && *value != 0.0);
+        assert!(values.is_empty(), "{values:?}");
     });
 }
 

@@ -50,13 +50,40 @@ fn a_reader_gets_the_last_value_of_any_length() {
 }
 
 #[test]
+fn one_reader_reads_many_values_of_one_capacity() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut boards: Vec<_> = (0..10_u8)
+            .map(|_| server.device().publish(100).unwrap())
+            .collect();
+        let mut reader = PublishedReader::new(&client, boards[0].token()).unwrap();
+        for round in 0..3 {
+            for (number, board) in (0..).zip(&mut boards) {
+                board.update(&bytes(60 + round, number)).unwrap();
+            }
+            for (number, board) in (0..10_u8).zip(&boards).rev() {
+                reader.switch_to(board.token()).unwrap();
+                assert_eq!(reader.version(), 0);
+                assert_eq!(reader.read().await.unwrap(), bytes(60 + round, number));
+                assert_eq!(reader.version(), round as u64 + 1);
+            }
+        }
+        let other = server.device().publish(101).unwrap();
+        let refused = reader.switch_to(other.token());
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
+        let whole = bytes(62, 0);
+        assert_eq!(reader.read().await.unwrap(), whole);
+    });
+}
+
+#[test]
 fn readers_never_read_a_partial_update() {
-    // An emulated machine takes a thousand times as long.
-    let reads = match common::context().name() {
-        "softroce0" => common::variable("READS", 20_000),
-        _ => 300,
+    // A million reads in all. An emulated machine takes a thousand times as long.
+    let [short, long] = match common::context().name() {
+        "softroce0" => [450_000, 50_000].map(|reads| common::variable("READS", reads)),
+        _ => [300; 2],
     };
-    for capacity in [64, 4000] {
+    for (capacity, reads) in [(64, short), (4000, long)] {
         run(async move {
             let mut listener = listen(|builder| builder).await;
             let (first, first_server) = join(&mut listener, |builder| builder).await;

@@ -6,13 +6,15 @@ use std::io::Write;
 
 use example::Example;
 
-/// Runs the example with `ranks` processes, and checks that each process has the correct sum.
-fn reduce(ranks: usize, elements: usize) {
+/// Runs the example with `ranks` processes and the arguments `more`, and checks that each process
+/// has the correct sum.
+fn reduce(ranks: usize, elements: usize, more: &[&str]) {
     let mut programs = Vec::new();
     for rank in 0..ranks {
         let (rank, ranks) = (rank.to_string(), ranks.to_string());
         let elements = elements.to_string();
         let words = ["--rank", &rank, "--ranks", &ranks, "--elements", &elements];
+        let words = [&words[..], more].concat();
         let mut program = Example::start("ring_all_reduce", &words);
         let mut output = program.output();
         let line = example::line(&mut output);
@@ -36,11 +38,19 @@ fn reduce(ranks: usize, elements: usize) {
 #[test]
 fn four_processes_add_their_vectors() {
     // Each chunk has two pieces, the second of which is shorter.
-    reduce(4, 4 * 70_000);
+    reduce(4, 4 * 70_000, &["--rounds", "3"]);
 }
 
 #[test]
 fn two_and_three_processes_add_their_vectors() {
-    reduce(2, 2);
-    reduce(3, 3000);
+    reduce(2, 2, &[]);
+    reduce(3, 3000, &[]);
+}
+
+#[test]
+fn pieces_that_wait_for_credits_are_added_at_their_index() {
+    // Pieces longer than one message, and more of them than an end accepts at once.
+    reduce(3, 3 * 300 * 1100, &["--piece", "1100"]);
+    // Pieces of one message.
+    reduce(2, 2 * 300 * 10, &["--piece", "10"]);
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::{builder, context, pattern};
 use rdma_async::{LocalMrReadAccess, RdmaDevice, RemoteMr};
 use rdma_core::RemoteMemory;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -67,6 +68,11 @@ fn operations_are_events_in_the_span_of_their_connection() {
             .write(&message, &mut RemoteMr::from_token(forged))
             .await;
         refused.unwrap_err();
+        let connecting = builder().on(&device).connect(address);
+        let (stream, other) = tokio::join!(connecting, listener.accept());
+        let (mut stream, mut other) = (stream.unwrap().into_stream(), other.unwrap().into_stream());
+        stream.write_all(&[1; 77]).await.unwrap();
+        other.read_exact(&mut [0; 77]).await.unwrap();
         let queue_pair = format!("queue_pair={}", client.queue_pair().number());
         let peer = format!("peer={}", client.peer_address());
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
@@ -95,6 +101,17 @@ fn operations_are_events_in_the_span_of_their_connection() {
             "{text}"
         );
         assert!(has_line(&with(&["DEBUG", "connection ended"])), "{text}");
+        for operation in ["stream_write", "stream_read"] {
+            let operation = format!("operation=\"{operation}\"");
+            let parts = [
+                "TRACE",
+                "rdma_connection",
+                "completed",
+                &operation,
+                "bytes=77",
+            ];
+            assert!(has_line(&parts), "{text}");
+        }
         assert!(client.span().metadata().is_some());
     });
 }

@@ -31,8 +31,8 @@ const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 /// frameworks.
 const PEERS: &str = "RDMA_BENCH_PEERS";
 
-/// The environment variable with the path of rdma-async's example `rdma_cp`, which copies files.
-const COPIER: &str = "RDMA_BENCH_COPIER";
+/// The environment variable with the directory of rdma-async's examples.
+const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
 
 /// The environment variable with the path of the program that measures web servers over streams.
 const WEB: &str = "RDMA_BENCH_WEB";
@@ -131,7 +131,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: env::var_os(ATTACKER).map(PathBuf::from),
         peers: env::var_os(PEERS).map(PathBuf::from),
-        copier: env::var_os(COPIER).map(PathBuf::from),
+        examples: env::var_os(EXAMPLES).map(PathBuf::from),
         web: env::var_os(WEB).map(PathBuf::from),
     };
     let mut judge = Judge::new(programs, networks, effort);

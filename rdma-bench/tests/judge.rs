@@ -78,7 +78,7 @@ fn measured(row: &Row) -> Judged {
         streams: env!("CARGO_BIN_EXE_streams").into(),
         attacker: None,
         peers: None,
-        copier: None,
+        examples: None,
         web: None,
     };
     let networks = Networks {

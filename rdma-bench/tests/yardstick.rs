@@ -48,6 +48,7 @@ fn times_are_in_microseconds() {
         "udp-ping -s 8",
         "eventfd",
         "eventfd --tasks",
+        "all-reduce --size 4194304 --ranks 3",
     ] {
         let line = measured(words);
         assert_eq!(line["unit"], "usec", "{words}");

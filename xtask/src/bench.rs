@@ -42,9 +42,9 @@ const PEERS: &str = "RDMA_BENCH_PEERS";
 /// own.
 const PEERS_MANIFEST: &str = "rdma-bench/peers/Cargo.toml";
 
-/// The environment variable that tells the benchmark [`LIMITS`] the path of rdma-async's example
-/// `rdma_cp`.
-const COPIER: &str = "RDMA_BENCH_COPIER";
+/// The environment variable that tells the benchmark [`LIMITS`] the directory of rdma-async's
+/// examples.
+const EXAMPLES: &str = "RDMA_BENCH_EXAMPLES";
 /// The environment variable that tells the benchmark [`LIMITS`] the path of the program that
 /// measures web servers over streams of rdma-async.
 const WEB: &str = "RDMA_BENCH_WEB";
@@ -112,7 +112,7 @@ pub(crate) fn run(shell: &Shell, options: Options) -> anyhow::Result<u8> {
             }
         }
         if options.measures_streams() {
-            preload.push((COPIER.into(), build_copier()?.into()));
+            preload.push((EXAMPLES.into(), build_examples()?.into()));
             match build_web() {
                 Ok(path) => preload.push((WEB.into(), path.into())),
                 Err(error) => eprintln!("web servers are left out: {error:#}"),
@@ -177,17 +177,22 @@ fn build_attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
-/// Builds rdma-async's example `rdma_cp`, which copies files, and returns its path.
-fn build_copier() -> anyhow::Result<PathBuf> {
+/// Builds the examples of rdma-async that the benchmark [`LIMITS`] runs, and returns their
+/// directory.
+fn build_examples() -> anyhow::Result<PathBuf> {
     let build = [
         "build",
         "--release",
         "--package=rdma-async",
+        "--example=key_value",
         "--example=rdma_cp",
+        "--example=ring_all_reduce",
     ];
     let built = cargo::build(&build)?;
     let copier = built.into_iter().find(|built| built.target == "rdma_cp");
-    Ok(copier.context("cargo built no example `rdma_cp`")?.path)
+    let mut path = copier.context("cargo built no example `rdma_cp`")?.path;
+    path.pop();
+    Ok(path)
 }
 
 /// Builds the program that measures other RPC frameworks, and returns its path.

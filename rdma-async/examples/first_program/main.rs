@@ -8,6 +8,8 @@
 //! cargo run -p rdma-async --example first_program
 //! Received data: [0, 0, 0, 0, 1, 1, 1, 1]
 //! ```
+//!
+//! The arguments `server ADDRESS` and `client ADDRESS` run one of the two alone.
 
 #[allow(
     unused_imports,
@@ -38,8 +40,23 @@ mod client {
     pub(crate) fn run() {
         main();
     }
+
+    pub(crate) fn run_alone(addr: SocketAddrV4) -> Result<(), String> {
+        let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+        let done = runtime.block_on(client(addr));
+        done.map_err(|error| error.to_string())
+    }
 }
 
-fn main() {
-    client::run();
+fn main() -> Result<(), String> {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let address = |text: &str| text.parse().map_err(|error| format!("{text}: {error}"));
+    match *words {
+        [] => client::run(),
+        ["server", text] => server::run(address(text)?)?,
+        ["client", text] => client::run_alone(address(text)?)?,
+        _ => return Err("arguments: none, server ADDRESS, or client ADDRESS".into()),
+    }
+    Ok(())
 }

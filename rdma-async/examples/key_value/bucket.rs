@@ -7,7 +7,7 @@
 pub(crate) const BUCKETS: usize = 256;
 /// Maximum length of all entries of a bucket, in bytes. A client reads a whole bucket to find a
 /// value.
-pub(crate) const CAPACITY: usize = 1000;
+pub(crate) const CAPACITY: usize = 240;
 
 /// Returns the index of the bucket that contains a key.
 pub(crate) fn bucket_of(key: &[u8]) -> usize {

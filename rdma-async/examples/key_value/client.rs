@@ -10,7 +10,7 @@ use crate::bucket::{BUCKETS, bucket_of, find};
 use crate::server::message;
 
 /// Connects to the server, and returns the connection and the tokens of the buckets.
-async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMemory>)> {
+pub(crate) async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMemory>)> {
     let rdma = RdmaBuilder::default().connect(server).await?;
     let tokens = rdma.receive().await?;
     let (tokens, rest) = tokens.as_slice().as_chunks();
@@ -22,33 +22,59 @@ async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMemory>)> {
     Ok((rdma, tokens))
 }
 
-/// Sets the value of a key.
-pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<()> {
-    let (rdma, _) = connect(server).await?;
+/// Values that this client reads from the memory of the server.
+#[derive(Debug)]
+pub(crate) struct Values<'c> {
+    /// Tokens of the buckets.
+    tokens: Vec<RemoteMemory>,
+    reader: PublishedReader<'c>,
+}
+
+impl<'c> Values<'c> {
+    pub(crate) fn new(rdma: &'c Rdma, tokens: Vec<RemoteMemory>) -> anyhow::Result<Self> {
+        let reader = PublishedReader::new(rdma, tokens[0])?;
+        Ok(Self { tokens, reader })
+    }
+
+    /// Reads the value of a key. Returns `None` for a key without a value.
+    pub(crate) async fn get(&mut self, key: &[u8]) -> rdma_async::Result<Option<&[u8]>> {
+        self.reader.switch_to(self.tokens[bucket_of(key)])?;
+        Ok(find(self.reader.read().await?, key))
+    }
+}
+
+/// Asks the server to set the value of a key.
+pub(crate) async fn change(rdma: &Rdma, key: &str, value: &[u8]) -> anyhow::Result<()> {
     let length = u16::try_from(key.len()).context("the key is too long")?;
-    let request = [&length.to_be_bytes(), key.as_bytes(), value.as_bytes()].concat();
-    rdma.send(&message(&rdma, &request)?).await?;
+    let request = [&length.to_be_bytes(), key.as_bytes(), value].concat();
+    rdma.send(&message(rdma, &request)?).await?;
     let answer = rdma.receive().await?;
     ensure!(answer.as_slice() == [1], "the bucket of {key} is full");
     Ok(())
 }
 
+/// Sets the value of a key.
+pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<()> {
+    let (rdma, _) = connect(server).await?;
+    change(&rdma, key, value.as_bytes()).await
+}
+
 /// Prints the values of keys, one per line, or an empty line for a key without a value.
 pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
+    let mut values = Values::new(&rdma, tokens)?;
     if wait {
         // Before the first read, the device sets up memory that it shares with the server's
         // process, which must be running. Later reads do not need the process.
-        for &token in &tokens {
-            PublishedReader::new(&rdma, token)?.read().await?;
+        for &token in &values.tokens {
+            values.reader.switch_to(token)?;
+            values.reader.read().await?;
         }
         println!("connected");
         stdin().read_line(&mut String::new())?;
     }
     for key in keys {
-        let token = tokens[bucket_of(key.as_bytes())];
-        let mut bucket = PublishedReader::new(&rdma, token)?;
-        let value = find(bucket.read().await?, key.as_bytes()).unwrap_or_default();
+        let value = values.get(key.as_bytes()).await?.unwrap_or_default();
         println!("{}", String::from_utf8_lossy(value));
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! key_value serve --listen 127.0.0.1:7472
 //! key_value put 127.0.0.1:7472 KEY VALUE
 //! key_value get 127.0.0.1:7472 KEY...
+//! key_value measure 127.0.0.1:7472
 //! ```
 //!
 //! The server publishes one value for each bucket of its hash table, and sends the tokens of all
@@ -12,9 +13,11 @@
 
 mod bucket;
 mod client;
+mod measure;
 mod server;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +29,9 @@ enum CommandLine {
         /// Address to listen at.
         #[arg(long, default_value = "127.0.0.1:7472")]
         listen: String,
+        /// End when the first client has gone, instead of when standard input ends.
+        #[arg(long)]
+        once: bool,
     },
     #[command(flatten)]
     Client(Request),
@@ -49,17 +55,32 @@ enum Request {
         #[arg(long)]
         wait: bool,
     },
+    /// Sets some values, reads them again and again, and prints the number of reads per second.
+    Measure {
+        /// Address of the server.
+        server: String,
+        /// Time to measure, in milliseconds.
+        #[arg(long, default_value_t = 500)]
+        time: u64,
+        /// Read the same memory without finding a value.
+        #[arg(long)]
+        raw: bool,
+    },
 }
 
-#[tokio::main]
+// A reader whose tasks share one thread needs no other thread to complete a read.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let done = match CommandLine::parse() {
-        CommandLine::Serve { listen } => server::serve(&listen).await,
+        CommandLine::Serve { listen, once } => server::serve(&listen, once).await,
         CommandLine::Client(Request::Put { server, key, value }) => {
             client::put(&server, &key, &value).await
         }
         CommandLine::Client(Request::Get { server, keys, wait }) => {
             client::get(&server, &keys, wait).await
+        }
+        CommandLine::Client(Request::Measure { server, time, raw }) => {
+            measure::measure(&server, Duration::from_millis(time), raw).await
         }
     };
     match done {

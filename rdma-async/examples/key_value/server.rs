@@ -41,12 +41,16 @@ impl Store {
     }
 }
 
-/// Serves a store until standard input ends.
-pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
+/// Serves a store until standard input ends or, if `once` is set, until the first client has gone.
+pub(crate) async fn serve(address: &str, once: bool) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let mut listener = device.builder().bind(address).await?;
     let store = Arc::new(Mutex::new(Store::new(&device)?));
     println!("listening at {}", listener.local_address()?);
+    if once {
+        let client = listener.accept().await?;
+        return serve_client(&client, &store).await;
+    }
     let mut stdin = tokio::io::stdin();
     loop {
         let mut input = [0; 64];

@@ -1,6 +1,7 @@
 //! [`Ring`]: the connections of a rank to the next and the previous rank, and the steps of the
 //! reduction.
 
+use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use rdma_async::{LocalMr, LocalMrReadAccess, Rdma};
 
@@ -23,21 +24,14 @@ impl Ring {
         let chunk = |back: usize| (self.rank + 2 * self.ranks - back) % self.ranks;
         for step in 0..self.ranks - 1 {
             let (sent, received) = vector.two_chunks(chunk(step), chunk(step + 1));
-            self.pass(sent, received, |own, other| {
-                add(own, &other);
-                Ok(())
-            })
-            .await?;
+            self.pass(sent, received, |own, other| add(own, &other))
+                .await?;
         }
         // The chunk with the number of the next rank is now complete.
         for step in 0..self.ranks - 1 {
             let (sent, received) = vector.two_chunks(chunk(step + self.ranks - 1), chunk(step));
-            self.pass(sent, received, |own, other| {
-                // The memory of the message becomes a part of the vector, without copying.
-                *own = other;
-                Ok(())
-            })
-            .await?;
+            // The memory of the message becomes a part of the vector, without copying.
+            self.pass(sent, received, |own, other| *own = other).await?;
         }
         Ok(())
     }
@@ -48,21 +42,28 @@ impl Ring {
         &self,
         sent: &[LocalMr],
         received: &mut [LocalMr],
-        take: impl Fn(&mut LocalMr, LocalMr) -> anyhow::Result<()>,
+        take: impl Fn(&mut LocalMr, LocalMr),
     ) -> anyhow::Result<()> {
-        // All pieces are sent without waiting, in order, so that the receiver can read ahead.
+        // All pieces are sent concurrently, so that the receiver can read ahead. Sends that wait for
+        // a credit can overtake each other, so each message carries the index of its piece.
         let sending = async {
-            try_join_all(sent.iter().map(|piece| self.next.send(piece))).await?;
+            let numbered = (0..).zip(sent);
+            let sends = numbered.map(|(at, piece)| self.next.send_with_immediate(piece, at));
+            try_join_all(sends).await?;
             anyhow::Ok(())
         };
         let receiving = async {
-            for piece in received {
-                let other = self.previous.receive().await?;
+            for _ in 0..received.len() {
+                let (other, at) = self.previous.receive_with_immediate().await?;
+                let at = at.context("a piece has no index")? as usize;
+                let piece = received
+                    .get_mut(at)
+                    .context("a piece has an index that is too large")?;
                 anyhow::ensure!(
                     other.length() == piece.length(),
                     "a piece has a wrong length"
                 );
-                take(piece, other)?;
+                take(piece, other);
             }
             anyhow::Ok(())
         };

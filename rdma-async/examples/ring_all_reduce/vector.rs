@@ -4,9 +4,6 @@ use std::alloc::Layout;
 
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 
-/// Maximum number of elements of a piece: 256 KiB, so that several pieces of a chunk can be in
-/// transit.
-const PIECE: usize = 1 << 16;
 /// Size of an element, in bytes.
 const ELEMENT: usize = size_of::<f32>();
 
@@ -17,12 +14,14 @@ pub(crate) struct Vector {
 }
 
 impl Vector {
-    /// Creates the vector of a rank, with one chunk for each of `ranks` ranks.
+    /// Creates the vector of a rank, with one chunk for each of `ranks` ranks. A chunk consists of
+    /// pieces of at most `piece` elements.
     pub(crate) fn of_rank(
         device: &RdmaDevice,
         rank: usize,
         ranks: usize,
         elements: usize,
+        piece: usize,
     ) -> anyhow::Result<Self> {
         let share = elements / ranks;
         anyhow::ensure!(
@@ -30,9 +29,9 @@ impl Vector {
             "{elements} elements cannot be divided into {ranks} equal chunks"
         );
         let chunk = |chunk: usize| {
-            let starts = (chunk * share..(chunk + 1) * share).step_by(PIECE);
+            let starts = (chunk * share..(chunk + 1) * share).step_by(piece);
             let piece = |start: usize| {
-                let len = PIECE.min((chunk + 1) * share - start);
+                let len = piece.min((chunk + 1) * share - start);
                 let mut piece = device.alloc_local_mr_stale(Layout::array::<f32>(len)?)?;
                 let elements = piece.as_mut_slice().chunks_exact_mut(ELEMENT);
                 for (at, element) in elements.enumerate() {
@@ -58,14 +57,18 @@ impl Vector {
         (read, written)
     }
 
-    /// Checks that the vector is the sum of the initial vectors of all ranks.
-    pub(crate) fn check(&self, ranks: usize) -> anyhow::Result<()> {
+    /// Checks that the vector is the sum of the initial vectors of all ranks after `rounds`
+    /// reductions. Each reduction after the first multiplies the vector by `ranks`.
+    pub(crate) fn check(&self, ranks: usize, rounds: u32) -> anyhow::Result<()> {
+        let factor = (ranks as f32).powi(rounds as i32 - 1);
         let pieces = self.chunks.iter().flatten();
         let elements = pieces.flat_map(|piece| piece.as_slice().chunks_exact(ELEMENT));
         for (at, bytes) in elements.enumerate() {
             let sum: f32 = (0..ranks).map(|rank| value(rank, at)).sum();
-            let found = f32::from_ne_bytes(bytes.try_into()?);
-            anyhow::ensure!(found == sum, "element {at} is {found} instead of {sum}");
+            let (found, expected) = (f32::from_ne_bytes(bytes.try_into()?), sum * factor);
+            // The sums of the first reduction are whole numbers, so their tolerance is small.
+            let is_right = (found - expected).abs() <= expected * 1e-5;
+            anyhow::ensure!(is_right, "element {at} is {found} instead of {expected}");
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, sleep_until};
 use tracing::Instrument;
 
@@ -37,6 +38,8 @@ pub(crate) struct ControlTask {
     /// Time of the next test of a link that does not test the peer itself.
     next_probe: Instant,
     has_news: Arc<Notify>,
+    /// Grant of large memory that a thread for blocking tasks is preparing.
+    granting: Option<JoinHandle<()>>,
     _open: OpenConnection,
     /// Dropped last.
     _attached: Attached,
@@ -112,6 +115,7 @@ impl ControlTask {
             link: Some(link),
             next_probe: Instant::now() + connection.probe_interval(),
             has_news: connection.has_news.clone(),
+            granting: None,
             _open: OpenConnection::of(connection.device()),
             _attached: attached,
         };
@@ -148,6 +152,7 @@ impl ControlTask {
             }
             self.probe(&connection);
             connection.end_overdue_leases();
+            self.answer_request(&connection).await;
             let lease_end = connection.next_lease_end();
             drop(connection);
             if self.has_lingered().await {
@@ -170,6 +175,7 @@ impl ControlTask {
                 () = sleep_until(next_probe.into()), if needs_probes => {}
                 () = until(lease_end) => {}
                 () = self.has_news.notified() => {}
+                () = end_of_grant(&mut self.granting) => self.granting = None,
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
                     // The sender is gone, and so is the connection.
@@ -187,6 +193,18 @@ impl ControlTask {
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
             self.next_probe = now + connection.probe_interval();
             connection.probe();
+        }
+    }
+
+    /// Answers one request of the peer for memory, unless a grant is being prepared.
+    async fn answer_request(&mut self, connection: &Arc<Connection>) {
+        if self.granting.is_none()
+            && let Some(request) = connection.requests.pop()
+        {
+            self.granting = connection.answer(request);
+            // The next request follows after the other tasks of this thread.
+            self.has_news.notify_one();
+            yield_now().await;
         }
     }
 
@@ -267,6 +285,14 @@ impl Drop for ControlTask {
             }));
             connection.end_waits();
         }
+    }
+}
+
+/// Waits until a grant is prepared. Waits forever for `None`.
+async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
+    match granting {
+        Some(granting) => drop(granting.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -24,6 +24,7 @@ mod pipeline;
 mod progress;
 mod rendezvous;
 mod replies;
+mod requests;
 mod results;
 mod send_state;
 mod sender;
@@ -62,6 +63,7 @@ pub use self::pipeline::Pipeline;
 use self::rendezvous::Ahead;
 pub(crate) use self::rendezvous::Incoming;
 use self::replies::Replies;
+use self::requests::Requests;
 use self::results::ResultSlot;
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
@@ -135,6 +137,7 @@ pub(crate) struct Connection {
     /// Messages that the application takes before those in `messages`.
     ahead: Ahead,
     leases: Leases,
+    requests: Requests,
     replies: Replies,
     outbox: Outbox,
     farewell: Arc<Farewell>,
@@ -146,7 +149,8 @@ pub(crate) struct Connection {
     /// Set while the peer has not proved that it may connect, and gets no memory.
     withholds_memory: AtomicBool,
     failure: OnceLock<Error>,
-    /// Notifies the control task of the failure, or of the first lease that has an end.
+    /// Notifies the control task of the failure, of a request of the peer for memory, or of the
+    /// first lease that has an end.
     has_news: Arc<Notify>,
     itself: Weak<Connection>,
 }
@@ -181,6 +185,7 @@ impl Connection {
             returned_arrived: Waiters::default(),
             ahead: Ahead::default(),
             leases: Leases::new(settings.remote_access),
+            requests: Requests::default(),
             replies: Replies::default(),
             outbox: Outbox::new(),
             farewell: Arc::default(),

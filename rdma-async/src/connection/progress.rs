@@ -1,18 +1,17 @@
 //! Handling of arrived messages: data goes to the application, control messages are answered here.
 
-use std::alloc::Layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use rdma_core::memory::WriteClaim;
 use rdma_core::{WorkCompletion, WorkOpcode};
 
-use super::frame::{Credits, Frame, Kind, Refusal};
+use super::frame::{Credits, Frame, Kind};
 use super::handler::Message;
 use super::leases::Given;
 use super::rendezvous::Incoming;
 use super::replies::Reply;
+use super::requests::Request;
 use super::{Connection, HEADER_LEN};
 use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
@@ -115,13 +114,7 @@ impl Connection {
     /// Handles a control message, which is addressed to the connection itself.
     fn handle(&self, control: Kind) {
         match control {
-            Kind::Request { id, size, align } => {
-                let answer = match self.grant(size, align) {
-                    Ok((lease, memory)) => Kind::Grant { id, lease, memory },
-                    Err(reason) => Kind::Refuse { id, reason },
-                };
-                self.send_control(answer);
-            }
+            Kind::Request { id, size, align } => self.queue_request(Request { id, size, align }),
             Kind::Grant { id, lease, memory } => {
                 // If the future of the request was dropped, dropping the region releases it.
                 let ended = self.borrowed.begin(lease);
@@ -162,57 +155,6 @@ impl Connection {
             Kind::Close => self.farewell.arrive(),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
-    }
-
-    /// Allocates and lends memory that the peer requested.
-    fn grant(&self, size: u64, align: u64) -> Result<(u64, rdma_core::RemoteMemory), Refusal> {
-        let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
-            return Err(Refusal::Layout);
-        };
-        let layout = Layout::from_size_align(size, align).map_err(|_| Refusal::Layout)?;
-        if size == 0 {
-            return Err(Refusal::Layout);
-        }
-        if self.withholds_memory.load(Ordering::Acquire) {
-            return Err(Refusal::Bytes(0));
-        }
-        // An alignment above the size needs as much memory.
-        let charge = size.max(align);
-        let limits = &self.settings.granted;
-        let held = self.leases.granted();
-        // The number of an ended lease is kept until the peer has returned the region.
-        if held.regions + self.leases.unreturned() >= limits.regions {
-            return Err(Refusal::Regions(limits.regions as u64));
-        }
-        let sum = held.bytes.checked_add(charge);
-        if sum.is_none_or(|sum| sum > limits.bytes) {
-            return Err(Refusal::Bytes(limits.bytes as u64));
-        }
-        let ledger = self.device.ledger();
-        let charge = ledger
-            .charge(self.peer, charge, limits.peer_bytes)
-            .ok_or(Refusal::PeerBytes(limits.peer_bytes as u64))?;
-        let refuse = |error: &dyn std::fmt::Display| {
-            tracing::warn!(%error, size, "memory that the peer requested could not be lent");
-            Refusal::Memory
-        };
-        let region = self
-            .device
-            .alloc_local_mr(layout)
-            .map_err(|error| refuse(&error))?;
-        let lent = self
-            .leases
-            .lend(region, Some(charge), None, &self.device)
-            .map_err(|(_, error)| refuse(&error))?;
-        if let Some(end) = limits
-            .time
-            .and_then(|limit| Instant::now().checked_add(limit))
-            && self.leases.set_end(lent.0, end)
-        {
-            // The control task waits for the end.
-            self.has_news.notify_one();
-        }
-        Ok(lent)
     }
 
     pub(super) fn violation(&self, what: &str) {

@@ -9,7 +9,7 @@ mod operation;
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::Metrics;
 #[cfg(any(feature = "metrics", feature = "trace"))]
-pub(crate) use self::operation::{Kind, Observed};
+pub(crate) use self::operation::{Kind, Observed, ObservedPolls};
 
 /// Performs and observes an operation of a connection:
 /// `observed!(connection, Kind, bytes, { operation })`. The operation is an asynchronous block that
@@ -53,6 +53,30 @@ macro_rules! observed_arrival {
 }
 
 pub(crate) use {observed, observed_arrival};
+
+/// Substitute for the observation of polled operations, without any effect.
+#[cfg(not(any(feature = "metrics", feature = "trace")))]
+#[derive(Debug)]
+pub(crate) struct ObservedPolls;
+
+#[cfg(not(any(feature = "metrics", feature = "trace")))]
+impl ObservedPolls {
+    pub(crate) const fn of_stream_writes() -> Self {
+        Self
+    }
+
+    pub(crate) fn poll(&mut self, _: &crate::connection::Connection) {}
+
+    pub(crate) fn end(
+        &mut self,
+        _: &crate::connection::Connection,
+        result: crate::Result<usize>,
+    ) -> crate::Result<usize> {
+        result
+    }
+
+    pub(crate) fn give_up(&mut self, _: &crate::connection::Connection) {}
+}
 
 /// Guard that counts an open connection in the metrics until it is dropped.
 #[derive(Debug)]

@@ -16,11 +16,13 @@ pub(crate) enum Kind {
     Send,
     Receive,
     RequestMemory,
+    StreamWrite,
+    StreamRead,
 }
 
 impl Kind {
     #[cfg(feature = "metrics")]
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Write,
         Self::WriteWithImmediate,
         Self::Read,
@@ -29,6 +31,8 @@ impl Kind {
         Self::Send,
         Self::Receive,
         Self::RequestMemory,
+        Self::StreamWrite,
+        Self::StreamRead,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -41,6 +45,8 @@ impl Kind {
             Self::Send => "send",
             Self::Receive => "receive",
             Self::RequestMemory => "request_memory",
+            Self::StreamWrite => "stream_write",
+            Self::StreamRead => "stream_read",
         }
     }
 }
@@ -76,6 +82,12 @@ impl<'c> Observed<'c> {
             begun: Instant::now(),
             has_ended: false,
         }
+    }
+
+    /// Returns the time of the beginning of an operation whose observation continues elsewhere.
+    fn into_begun(mut self) -> Instant {
+        self.has_ended = true;
+        self.begun
     }
 
     /// Ends the observation with the result of the operation, and returns the result.
@@ -132,5 +144,52 @@ impl Drop for Observed<'_> {
         if !self.has_ended {
             self.record(Outcome::Dropped);
         }
+    }
+}
+
+/// Observation of the operations of one kind that a caller polls, one after the other.
+#[derive(Debug)]
+pub(crate) struct ObservedPolls {
+    kind: Kind,
+    /// Time of the first poll of the operation that has not ended.
+    begun: Option<Instant>,
+}
+
+impl ObservedPolls {
+    pub(crate) const fn of_stream_writes() -> Self {
+        Self {
+            kind: Kind::StreamWrite,
+            begun: None,
+        }
+    }
+
+    /// Observes a poll, with which an operation begins unless one has begun.
+    pub(crate) fn poll(&mut self, connection: &Connection) {
+        let kind = self.kind;
+        self.begun
+            .get_or_insert_with(|| Observed::begin(connection, kind, 0).into_begun());
+    }
+
+    /// Ends the operation with its result, the number of bytes, and returns the result.
+    pub(crate) fn end(&mut self, connection: &Connection, result: Result<usize>) -> Result<usize> {
+        match self.take(connection) {
+            Some(observed) => observed.end_with(result, |&bytes| bytes),
+            None => result,
+        }
+    }
+
+    /// Ends the operation that has begun, if any, because it will not be polled again.
+    pub(crate) fn give_up(&mut self, connection: &Connection) {
+        drop(self.take(connection));
+    }
+
+    fn take<'c>(&mut self, connection: &'c Connection) -> Option<Observed<'c>> {
+        Some(Observed {
+            connection,
+            kind: self.kind,
+            bytes: 0,
+            begun: self.begun.take()?,
+            has_ended: false,
+        })
     }
 }

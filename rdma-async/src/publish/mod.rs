@@ -239,6 +239,23 @@ impl<'c> PublishedReader<'c> {
         self.version
     }
 
+    /// Makes this reader read another value of the same owner and capacity, which has this token.
+    /// One reader, with memory for one value, can thus read many values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the value has another capacity.
+    pub fn switch_to(&mut self, token: RemoteMemory) -> Result<()> {
+        if usize::try_from(token.len) != Ok(self.local.length()) {
+            let reason = "the value has another capacity";
+            return Err(Error::invalid("token of a published value", reason));
+        }
+        self.remote = RemoteMr::from_token(token);
+        self.value = 0..0;
+        self.version = 0;
+        Ok(())
+    }
+
     /// Reads the current value.
     ///
     /// # Errors
@@ -344,19 +361,21 @@ impl<'c> PublishedReader<'c> {
     /// Returns the header with the highest version.
     fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
-        let word =
-            |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let header = |slot: usize| Header {
-            slot,
-            version: word(slot * HEADER_LEN),
-            len: usize::try_from(word(slot * HEADER_LEN + 8)).unwrap_or(usize::MAX),
-            checksum: word(slot * HEADER_LEN + 16),
+        let word = |slot: usize, index: usize| {
+            let at = slot * HEADER_LEN + 8 * index;
+            u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
         };
         // `max_by_key` returns the last maximum. This must be slot 0 while all versions are 0: the
         // initial value is in slot 0, and unfilled slots also have the version 0.
         let slots = (0..SLOTS).rev();
-        let newest = slots.map(header).max_by_key(|header| header.version);
-        newest.expect("SLOTS is not 0")
+        let newest = slots.max_by_key(|&slot| word(slot, 0));
+        let slot = newest.expect("there are several slots");
+        Header {
+            slot,
+            version: word(slot, 0),
+            len: usize::try_from(word(slot, 1)).unwrap_or(usize::MAX),
+            checksum: word(slot, 2),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
+use crate::observe::observed_arrival;
 use crate::rdma::Rdma;
 
 /// The owned reading half of an [`RdmaStream`](crate::RdmaStream).
@@ -107,7 +108,10 @@ impl OwnedReadHalf {
 }
 
 async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
-    rdma.receive().await
+    let connection = rdma.connection();
+    observed_arrival!(connection, StreamRead, LocalMrReadAccess::length, {
+        connection.receive().await.map(|(piece, _)| piece)
+    })
 }
 
 /// Converts an error of the connection to the error that a TCP reader would get.

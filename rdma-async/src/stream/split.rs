@@ -73,6 +73,10 @@ impl OwnedReadHalf {
     /// # Errors
     ///
     /// Both halves if they belong to different streams.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the halves as they were"
+    )]
     pub fn reunite(self, writer: OwnedWriteHalf) -> Result<RdmaStream, NotReunited> {
         if self.is_half_of(writer.rdma_arc()) {
             Ok(RdmaStream {

@@ -12,7 +12,8 @@ use tokio::task::coop::poll_proceed;
 use tokio_util::sync::ReusableBoxFuture;
 
 use crate::error::{Error, Result};
-use crate::memory::LocalMr;
+use crate::memory::{LocalMr, LocalMrReadAccess};
+use crate::observe::ObservedPolls;
 use crate::rdma::Rdma;
 
 /// The owned writing half of an [`RdmaStream`](crate::RdmaStream). Dropping the half ends its
@@ -23,6 +24,7 @@ pub struct OwnedWriteHalf {
     waiting: Option<ReusableBoxFuture<'static, ()>>,
     is_waiting: bool,
     has_ended: bool,
+    observed: ObservedPolls,
     rdma: Arc<Rdma>,
 }
 
@@ -41,6 +43,7 @@ impl OwnedWriteHalf {
             waiting: None,
             is_waiting: false,
             has_ended: false,
+            observed: ObservedPolls::of_stream_writes(),
             rdma,
         }
     }
@@ -61,26 +64,27 @@ impl OwnedWriteHalf {
     ///
     /// The errors of writing.
     pub async fn send_registered(&mut self, region: LocalMr) -> io::Result<()> {
+        let len = region.length();
         let mut region = Some(region);
-        poll_fn(|cx| {
+        let accepted = poll_fn(|cx| {
             self.poll_accepted(cx, |rdma| {
                 let Some(unsent) = region.take() else {
                     unreachable!("an accepted region ends this future");
                 };
                 region = rdma.connection().accept_region(unsent)?;
-                Ok(region.is_none().then_some(()))
+                Ok(region.is_none().then_some(len))
             })
-        })
-        .await
+        });
+        accepted.await.map(drop)
     }
 
-    /// Repeats `attempt` until it returns a value. After `None`, waits until the stream can accept
-    /// more bytes.
-    fn poll_accepted<T>(
+    /// Repeats `attempt` until it returns the number of accepted bytes. After `None`, waits until the
+    /// stream can accept more bytes.
+    fn poll_accepted(
         &mut self,
         cx: &mut Context<'_>,
-        mut attempt: impl FnMut(&Rdma) -> Result<Option<T>>,
-    ) -> Poll<io::Result<T>> {
+        mut attempt: impl FnMut(&Rdma) -> Result<Option<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if self.has_ended {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::BrokenPipe,
@@ -88,6 +92,7 @@ impl OwnedWriteHalf {
             )));
         }
         let turn = ready!(poll_proceed(cx));
+        self.observed.poll(self.rdma.connection());
         loop {
             if self.is_waiting
                 && let Some(waiting) = &mut self.waiting
@@ -95,9 +100,11 @@ impl OwnedWriteHalf {
                 ready!(waiting.poll(cx));
                 self.is_waiting = false;
             }
-            if let Some(value) = attempt(&self.rdma).map_err(write_error)? {
+            if let Some(outcome) = attempt(&self.rdma).transpose() {
+                let outcome = self.observed.end(self.rdma.connection(), outcome);
+                let accepted = outcome.map_err(write_error)?;
                 turn.made_progress();
-                return Poll::Ready(Ok(value));
+                return Poll::Ready(Ok(accepted));
             }
             let wait = wait_for_room(Arc::clone(&self.rdma));
             match &mut self.waiting {
@@ -170,6 +177,7 @@ impl AsyncWrite for OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
+        self.observed.give_up(self.rdma.connection());
         self.end();
     }
 }

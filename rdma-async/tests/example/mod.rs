@@ -41,7 +41,13 @@ impl Example {
     /// Starts the server of the example `name`. Returns the server, its standard output, which must
     /// be kept open, and its address.
     pub(crate) fn serve(name: &str) -> (Self, BufReader<ChildStdout>, String) {
-        let mut server = Self::start(name, &["serve", "--listen", "127.0.0.1:0"]);
+        Self::serve_with(name, &[])
+    }
+
+    /// Starts the server of the example like [`Self::serve`], with more options.
+    pub(crate) fn serve_with(name: &str, more: &[&str]) -> (Self, BufReader<ChildStdout>, String) {
+        let words = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
+        let mut server = Self::start(name, &words);
         let mut output = server.output();
         let line = line(&mut output);
         let address = line.strip_prefix("listening at ").expect("its address");

@@ -263,6 +263,22 @@ pub(crate) fn run_together(flows: &[Flow], name: &str, limit: Duration) -> Resul
     printed
 }
 
+/// Runs several programs at the same time until all have ended, and returns their outputs. No
+/// program is pinned to a processor.
+pub(crate) fn run_group(
+    lines: &[Vec<OsString>],
+    name: &str,
+    limit: Duration,
+) -> Result<Vec<String>> {
+    let deadline = Instant::now() + limit;
+    let started = lines.iter().map(|line| Process::start(line, None, name));
+    let mut started = started.collect::<Result<Vec<_>>>()?;
+    started
+        .iter_mut()
+        .map(|process| process.finish(deadline))
+        .collect()
+}
+
 /// A server and its client, with the messages between the two: the command lines of both programs,
 /// and the port on which the server listens.
 #[derive(Debug)]

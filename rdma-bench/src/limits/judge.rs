@@ -77,8 +77,8 @@ pub struct Programs {
     pub attacker: Option<PathBuf>,
     /// The path of `rdma-bench-peers`, which measures other RPC frameworks, if it was built.
     pub peers: Option<PathBuf>,
-    /// The path of rdma-async's example `rdma_cp`, which copies files, if it was built.
-    pub copier: Option<PathBuf>,
+    /// The directory of rdma-async's examples that comparisons run, if they were built.
+    pub examples: Option<PathBuf>,
     /// The path of the program that measures web servers over streams, if it was built.
     pub web: Option<PathBuf>,
 }
@@ -94,9 +94,9 @@ impl Programs {
         built("rdma-bench-peers", self.peers.as_deref())
     }
 
-    /// Returns the path of `rdma_cp`. Fails if it was not built.
-    pub(super) fn copier(&self) -> Result<&Path> {
-        built("rdma_cp", self.copier.as_deref())
+    /// Returns the path of rdma-async's example `name`. Fails if the examples were not built.
+    pub(super) fn example(&self, name: &str) -> Result<PathBuf> {
+        Ok(built(name, self.examples.as_deref())?.join(name))
     }
 
     /// Returns the path of the program that measures web servers. Fails if it was not built.

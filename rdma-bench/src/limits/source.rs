@@ -11,6 +11,8 @@ use super::copy;
 use super::flows;
 use super::hosts::{Host, Hosts};
 use super::judge::{Networks, Programs};
+use super::key_value;
+use super::ring;
 use super::row::Quantity;
 use super::run::{RUN_TIMEOUT, Reading, Run};
 use super::statistic::Statistic;
@@ -46,6 +48,11 @@ pub enum Source {
     /// The example `rdma_cp` of rdma-async, which copies a cached file of 1 GiB, with these
     /// arguments.
     Copier(&'static [&'static str]),
+    /// The example `key_value` of rdma-async, whose client reads values as long as the measurement
+    /// lasts, with these arguments.
+    KeyValue(&'static [&'static str]),
+    /// The example `ring_all_reduce` of rdma-async, with four processes that add vectors of 64 MiB.
+    AllReduce,
     /// The program `rdma-bench-peers`, which measures another RPC framework over TCP, with these
     /// arguments.
     Peer(&'static [&'static str]),
@@ -90,16 +97,19 @@ impl Source {
             Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
             Self::Ucx { test, .. } if ucx::is_time(test) => Quantity::Time,
             Self::Ucx { .. } => Quantity::Rate,
-            Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
+            Self::Yardstick(["udp-ping" | "eventfd" | "cache-line" | "all-reduce", ..]) => {
+                Quantity::Time
+            }
             Self::Yardstick(args) if args.contains(&"--latency") => Quantity::Time,
             Self::Yardstick(_) => Quantity::Rate,
             Self::Connections(["write" | "connect" | "grant", ..]) => Quantity::Time,
             Self::Connections(_) => Quantity::Rate,
             Self::Streams(["latency", ..]) | Self::Web(["latency", ..]) => Quantity::Time,
-            Self::Streams(_) | Self::Web(_) | Self::Copier(_) => Quantity::Rate,
+            Self::Streams(_) | Self::Web(_) => Quantity::Rate,
+            Self::Copier(_) | Self::KeyValue(_) => Quantity::Rate,
             Self::Peer([_, "latency", ..]) | Self::Hosts(_, ["udp", ..], _) => Quantity::Time,
             Self::Peer(_) | Self::Hosts(..) | Self::Flows { .. } => Quantity::Rate,
-            Self::CacheLine => Quantity::Time,
+            Self::CacheLine | Self::AllReduce => Quantity::Time,
         }
     }
 
@@ -143,6 +153,8 @@ impl Source {
             | Self::Streams(_)
             | Self::Web(_)
             | Self::Copier(_)
+            | Self::KeyValue(_)
+            | Self::AllReduce
             | Self::Peer(_)
             | Self::Hosts(..)
             | Self::Flows { .. }
@@ -207,7 +219,9 @@ impl Source {
                 line.extend(timed_command(programs.web()?, args, time));
                 run_served(line, &format!("web {}", args.join(" ")), statistic)
             }
-            Self::Copier(args) => copy::measure(programs.copier()?, args),
+            Self::Copier(args) => copy::measure(&programs.example("rdma_cp")?, args),
+            Self::KeyValue(args) => key_value::measure(&programs.example("key_value")?, args, time),
+            Self::AllReduce => ring::measure(&programs.example("ring_all_reduce")?),
             Self::Peer(args) => peers(programs.peers()?, args, time, statistic),
             Self::Hosts(tool, args, mtu) => {
                 let program = match tool {
@@ -357,6 +371,8 @@ impl fmt::Display for Source {
             Self::Streams(args) => write!(f, "streams {}", args.join(" ")),
             Self::Web(args) => write!(f, "web {}", args.join(" ")),
             Self::Copier(args) => write!(f, "rdma_cp {}", args.join(" ")),
+            Self::KeyValue(args) => write!(f, "key_value measure {}", args.join(" ")),
+            Self::AllReduce => f.write_str("ring_all_reduce"),
             Self::Peer(args) => write!(f, "rdma-bench-peers {}", args.join(" ")),
             Self::Hosts(tool, args, mtu) => {
                 let (name, args) = (tool.name(), args.join(" "));

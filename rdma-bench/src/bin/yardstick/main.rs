@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod affinity;
+mod all_reduce;
 mod cache_line;
 mod copy;
 mod datagram;
@@ -94,6 +95,16 @@ enum What {
         /// The size of a write in bytes.
         #[arg(short = 's', long)]
         size: usize,
+    },
+    /// The time of the memory copies and additions of a ring all-reduce, in threads that are not
+    /// pinned.
+    AllReduce {
+        /// The size of a vector in bytes.
+        #[arg(short = 's', long)]
+        size: usize,
+        /// The number of vectors.
+        #[arg(long)]
+        ranks: usize,
     },
     /// Writes per second to a TCP connection. Without a host: the server, which ends after one
     /// connection.
@@ -185,6 +196,10 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             affinity::pin(affinity::Side::Answering)?;
             return datagram::serve(port, positive(size)?);
         }
+        What::AllReduce { size, ranks } => {
+            println!("{}", all_reduce::measure(size, ranks, time)?.line());
+            return Ok(());
+        }
         _ => {}
     }
     affinity::pin(affinity::Side::Measuring)?;
@@ -207,7 +222,9 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
             port,
             host: Some(host),
         } => datagram::measure(host, port, positive(size)?, time)?,
-        What::Other { .. } | What::Tcp { .. } | What::Udp { .. } => unreachable!("it was served"),
+        What::Other { .. } | What::AllReduce { .. } | What::Tcp { .. } | What::Udp { .. } => {
+            unreachable!("it was served")
+        }
     };
     println!("{}", measured.line());
     Ok(())

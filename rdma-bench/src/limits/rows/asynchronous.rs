@@ -280,4 +280,20 @@ pub(super) const ROWS: &[Row] = &[
         yardstick: &[Term::of(Source::Copier(&["--tcp"]))],
         goal: Ratio(AtLeast(1.3)),
     },
+    Row {
+        id: "E14",
+        what: "key_value, values of 64 B / raw reads of buckets",
+        unit: Unit::Messages,
+        figure: Term::of(Source::KeyValue(&[])),
+        yardstick: &[Term::of(Source::KeyValue(&["--raw"]))],
+        goal: Ratio(AtLeast(0.8)),
+    },
+    Row {
+        id: "E15",
+        what: "all-reduce of 64 MiB / its copies and additions",
+        unit: Unit::Microseconds,
+        figure: Term::of(Source::AllReduce),
+        yardstick: &[raw(&["all-reduce", "--size", "67108864", "--ranks", "4"])],
+        goal: Ratio(AtMost(2.0)),
+    },
 ];

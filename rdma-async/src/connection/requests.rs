@@ -1,0 +1,187 @@
+//! Requests of the peer for memory, which the control task grants or refuses.
+//!
+//! The poll that finds a request only queues the request. Allocating, zeroing and registering
+//! memory takes time, during which that poll would delay all connections of the shard.
+
+use std::alloc::Layout;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rdma_core::RemoteMemory;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::Connection;
+use super::frame::{Kind, Refusal};
+use crate::memory::Charge;
+
+/// Maximum number of requests that wait. A peer that sends more violates the protocol.
+const MAX_WAITING: usize = 4096;
+
+/// Size, in bytes, from which memory is allocated and zeroed on a thread for blocking tasks,
+/// because that takes more than about 100 µs.
+const LARGE: usize = 1 << 20;
+
+/// A request of the peer for memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) size: u64,
+    pub(super) align: u64,
+}
+
+/// Requests of the peer that were not answered, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    waiting: Mutex<VecDeque<Request>>,
+}
+
+impl Requests {
+    /// Adds a request. Returns `false` if too many are waiting.
+    fn push(&self, request: Request) -> bool {
+        let mut waiting = self.waiting.lock();
+        waiting.push_back(request);
+        waiting.len() <= MAX_WAITING
+    }
+
+    pub(super) fn pop(&self) -> Option<Request> {
+        self.waiting.lock().pop_front()
+    }
+}
+
+impl Connection {
+    /// Queues a request for the control task.
+    pub(super) fn queue_request(&self, request: Request) {
+        if !self.requests.push(request) {
+            return self.violation("more requests than can wait");
+        }
+        self.has_news.notify_one();
+    }
+
+    /// Answers the next request of the peer. If the memory is large, a thread for blocking tasks
+    /// answers the request, and the returned handle waits for that.
+    pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
+        let Request { id, size, align } = request;
+        if self.failure().is_some() {
+            return None;
+        }
+        match self.charge_request(size, align) {
+            Err(reason) => self.send_control(Kind::Refuse { id, reason }),
+            Ok((layout, charge)) if layout.size() >= LARGE => {
+                let connection = Arc::clone(self);
+                return Some(spawn_blocking(move || connection.grant(id, layout, charge)));
+            }
+            Ok((layout, charge)) => self.grant(id, layout, charge),
+        }
+        None
+    }
+
+    /// Checks a request against the limits, and charges the memory to the peer.
+    fn charge_request(&self, size: u64, align: u64) -> Result<(Layout, Charge), Refusal> {
+        let (Ok(size), Ok(align)) = (usize::try_from(size), usize::try_from(align)) else {
+            return Err(Refusal::Layout);
+        };
+        let layout = Layout::from_size_align(size, align).map_err(|_| Refusal::Layout)?;
+        if size == 0 {
+            return Err(Refusal::Layout);
+        }
+        if self.withholds_memory.load(Ordering::Acquire) {
+            return Err(Refusal::Bytes(0));
+        }
+        // An alignment above the size needs as much memory.
+        let charge = size.max(align);
+        let limits = &self.settings.granted;
+        let held = self.leases.granted();
+        // The number of an ended lease is kept until the peer has returned the region.
+        if held.regions + self.leases.unreturned() >= limits.regions {
+            return Err(Refusal::Regions(limits.regions as u64));
+        }
+        let sum = held.bytes.checked_add(charge);
+        if sum.is_none_or(|sum| sum > limits.bytes) {
+            return Err(Refusal::Bytes(limits.bytes as u64));
+        }
+        let ledger = self.device.ledger();
+        let charge = ledger
+            .charge(self.peer, charge, limits.peer_bytes)
+            .ok_or(Refusal::PeerBytes(limits.peer_bytes as u64))?;
+        Ok((layout, charge))
+    }
+
+    /// Allocates and lends memory that the peer requested, and sends the answer.
+    fn grant(&self, id: u64, layout: Layout, charge: Charge) {
+        self.send_control(match self.lend_requested(layout, charge) {
+            Ok((lease, memory)) => Kind::Grant { id, lease, memory },
+            Err(reason) => Kind::Refuse { id, reason },
+        });
+    }
+
+    fn lend_requested(
+        &self,
+        layout: Layout,
+        charge: Charge,
+    ) -> Result<(u64, RemoteMemory), Refusal> {
+        let refuse = |error: &dyn std::fmt::Display| {
+            let size = layout.size();
+            tracing::warn!(parent: &self.span, %error, size, "memory that the peer requested could not be lent");
+            Refusal::Memory
+        };
+        let region = self
+            .device
+            .alloc_local_mr(layout)
+            .map_err(|error| refuse(&error))?;
+        let lent = self
+            .leases
+            .lend(region, Some(charge), None, &self.device)
+            .map_err(|(_, error)| refuse(&error))?;
+        let limit = self.settings.granted.time;
+        if let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit))
+            && self.leases.set_end(lent.0, end)
+        {
+            // The control task waits for the end.
+            self.has_news.notify_one();
+        }
+        Ok(lent)
+    }
+}
+
+#[cfg(all(test, not(loom_models)))]
+mod tests {
+    use std::alloc::Layout;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::RdmaBuilder;
+
+    #[tokio::test]
+    async fn memory_is_granted_by_the_control_task_and_not_by_the_poll_that_finds_the_request() {
+        let builder = || RdmaBuilder::default().device("softroce0");
+        let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (client, server) = tokio::join!(builder().connect(address), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        for size in [64, 4 * LARGE] {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            let mut request = pin!(client.request_remote_mr(layout));
+            let mut unwoken = Context::from_waker(Waker::noop());
+            assert!(request.as_mut().poll(&mut unwoken).is_pending());
+            // No other task of this thread runs meanwhile.
+            let latest = Instant::now() + Duration::from_secs(60);
+            let connection = server.connection();
+            while connection.requests.waiting.lock().is_empty() {
+                assert!(Instant::now() < latest, "the request does not arrive");
+                connection.shard().poll();
+            }
+            assert_eq!(server.device().pool_statistics().in_use, 0);
+            let region = request.await.unwrap();
+            assert_eq!(server.granted_memory().bytes, size);
+            drop(region);
+            while server.granted_memory().regions > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Measures the reductions of rdma-async's example `ring_all_reduce`.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::run::{RUN_TIMEOUT, Reading};
+use super::source::WITHOUT_PRELOAD;
+use crate::compare::ends::{free_port, run_group};
+use crate::error::{Error, Result};
+
+/// Number of processes.
+const RANKS: usize = 4;
+/// Size of the vector of a process in bytes.
+const SIZE: usize = 64 << 20;
+/// Number of reductions: the first, which is not measured, and others.
+const ROUNDS: usize = 6;
+const NAME: &str = "ring_all_reduce";
+
+/// Runs the processes of the example at `program`. Returns the time of one reduction, in
+/// microseconds: that of the slowest process.
+pub(super) fn measure(program: &Path) -> Result<Reading> {
+    let ports = (0..RANKS).map(|_| free_port());
+    let ports = ports.collect::<Result<Vec<_>>>()?;
+    let address = |rank: usize| format!("127.0.0.1:{}", ports[rank % RANKS]);
+    let elements = (SIZE / size_of::<f32>()).to_string();
+    let (ranks, rounds) = (RANKS.to_string(), ROUNDS.to_string());
+    let line = |rank: usize| {
+        let mut line: Vec<OsString> = WITHOUT_PRELOAD.map(OsString::from).to_vec();
+        line.push(program.into());
+        let (listen, next) = (address(rank), address(rank + 1));
+        let number = rank.to_string();
+        let words = [
+            "--rank",
+            &number,
+            "--ranks",
+            &ranks,
+            "--elements",
+            &elements,
+        ];
+        line.extend(words.map(OsString::from));
+        let words = ["--rounds", &rounds, "--listen", &listen, "--next", &next];
+        line.extend(words.map(OsString::from));
+        line
+    };
+    let lines: Vec<_> = (0..RANKS).map(line).collect();
+    let printed = run_group(&lines, NAME, RUN_TIMEOUT)?;
+    let times = printed.iter().map(|text| time_in(text));
+    let times = times.collect::<Option<Vec<f64>>>();
+    let times = times.ok_or_else(|| Error::Program {
+        program: NAME.into(),
+        reason: format!("no time in {printed:?}"),
+    })?;
+    Ok(Reading {
+        figure: times.into_iter().fold(0.0, f64::max),
+        document: printed.into(),
+    })
+}
+
+/// Returns the time that a process has printed, in microseconds.
+fn time_in(printed: &str) -> Option<f64> {
+    let millis = printed.trim().strip_suffix(" ms")?.rsplit(' ').next()?;
+    Some(millis.parse::<f64>().ok()? * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_the_last_number_of_the_output() {
+        let printed = "listening at 127.0.0.1:1\n16 elements are right, after 12.345 ms\n";
+        assert_eq!(time_in(printed), Some(12_345.0));
+        assert_eq!(time_in("listening at 127.0.0.1:1\n"), None);
+    }
+}

@@ -154,8 +154,8 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         end = core.ended() => return end,
     }
     connection.stop(core);
-    // A dropped handler's last response may not be in the outbox yet. If a handler does not end in
-    // time, the announcement is omitted, and the client repeats no call.
+    // A finished handler may not have appended its response yet. If this takes too long, the
+    // announcement is omitted, and the client repeats no call.
     if timeout(LAST_ANSWERS, connection.wait_for_handlers())
         .await
         .is_ok()

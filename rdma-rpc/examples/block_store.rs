@@ -1,10 +1,11 @@
-//! A store of blocks on three servers. It keeps every block that it has acknowledged while one
-//! server is dead.
+//! A block store that is replicated on three servers and keeps every acknowledged block if one
+//! server fails.
 //!
-//! A server that gets a block copies it to its peers, and acknowledges it when two of the three
-//! servers have it. A reader asks two of them, and takes the newer version. A server that starts
-//! anew gets the blocks from its peers before it serves. Blocks are in memory, so two servers must
-//! not be dead at once. All of them name a server by the same address.
+//! A server copies each written block to its peers, and acknowledges the write when two of the
+//! three servers have the block. A reader queries two servers and takes the newer version. A
+//! restarted server copies the blocks of its peers before it serves. Blocks are kept in memory, so
+//! at most one server may be down at a time. Every server must know the others by the same
+//! addresses.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example block_store -- serve rdma://10.77.0.1:7471 PEER PEER
@@ -25,39 +26,41 @@ use tokio::time::sleep;
 /// Length of a block in bytes.
 const BLOCK: usize = 64 << 10;
 
-/// Time within which a peer must answer, or counts as dead.
+/// Time after which a peer that does not answer is considered failed.
 const PEER: Duration = Duration::from_secs(1);
 
-/// Version of a block: a counter, and the number of the server that wrote it, which is the rank of
-/// its address among those of the three servers.
+/// Version of a block: a counter, and the number of the server that wrote the block. The number of
+/// a server is the rank of its address among the three servers.
 type Version = (u64, u64);
 
-/// Block with its version.
+/// Content of a block with its version.
 type Block = (Version, Arc<[u8]>);
 
 #[rdma_rpc::service]
 trait Blocks {
-    /// Writes a block to this server and its peers. Returns its version when two servers have it.
+    /// Writes a block to this server and its peers. Returns the version when two servers have
+    /// stored the block.
     async fn write(&self, number: u64, bytes: Bulk) -> Result<Version, String>;
-    /// Returns the newest version of a block that two servers know.
+    /// Returns the newest version of a block among two servers.
     async fn read(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Stores a copy, unless a newer version is there.
+    /// Stores a copy of a block, unless this server has a newer version.
     async fn copy(&self, number: u64, version: Version, bytes: Bulk) -> Result<(), String>;
-    /// Returns the version of a copy.
+    /// Returns the version of this server's copy.
     async fn version(&self, number: u64) -> Result<Version, String>;
-    /// Returns a copy.
+    /// Returns this server's copy.
     async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Returns the numbers of all copies.
+    /// Returns the numbers of all blocks of this server.
     async fn numbers(&self) -> Result<Vec<u64>, String>;
 }
 
-/// A peer, to which the connection is made when it is needed first.
+/// A peer server, with a connection that is established at its first use.
 struct Peer {
     address: String,
     client: OnceCell<BlocksClient>,
 }
 
 impl Peer {
+    /// Returns the connection, after establishing it if necessary.
     async fn client(&self) -> Result<&BlocksClient, String> {
         let connect = || async {
             let builder = Client::builder()
@@ -70,12 +73,15 @@ impl Peer {
     }
 }
 
+/// State of one server.
 struct Node {
+    /// Rank of the server's address, for versions.
     number: u64,
     blocks: Mutex<HashMap<u64, Block>>,
     peers: Vec<Arc<Peer>>,
 }
 
+/// Implementation of the service by a node that the program also uses.
 struct Shared(Arc<Node>);
 
 fn text(error: impl Error) -> String {
@@ -88,17 +94,18 @@ impl Node {
         blocks.get(&number).cloned()
     }
 
-    /// Stores a block with a version that is newer than the own one and than `theirs`. Returns the
+    /// Stores a block with a version newer than this server's version and `theirs`. Returns the
     /// version.
     fn store_newer(&self, number: u64, theirs: Version, bytes: Arc<[u8]>) -> Version {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let own = blocks.get(&number).map_or((0, 0), |(version, _)| *version);
-        // Under the lock: two writes that run at once get different versions.
+        // The lock ensures that concurrent writes get different versions.
         let version = (own.max(theirs).0 + 1, self.number);
         blocks.insert(number, (version, bytes));
         version
     }
 
+    /// Stores a block, unless this server has a newer version.
     fn store(&self, number: u64, version: Version, bytes: Arc<[u8]>) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let newer = (version, bytes);
@@ -108,17 +115,18 @@ impl Node {
         }
     }
 
-    /// Asks all peers, and returns the first answer. With this server, that is two of three.
-    async fn ask<T, F>(&self, ask: impl Fn(Arc<Peer>) -> F) -> Result<T, String>
+    /// Sends a request to all peers, and returns the first successful answer. Including this
+    /// server, two of three servers have then handled the request.
+    async fn query<T, F>(&self, request: impl Fn(Arc<Peer>) -> F) -> Result<T, String>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, String>> + Send + 'static,
     {
         let (answers, mut answered) = mpsc::channel(self.peers.len().max(1));
         for peer in &self.peers {
-            let (asked, answers) = (ask(Arc::clone(peer)), answers.clone());
-            // A task, so that the other peer gets its copy too.
-            tokio::spawn(async move { answers.send(asked.await).await });
+            let (requested, answers) = (request(Arc::clone(peer)), answers.clone());
+            // A separate task, so that the slower peer also completes its request.
+            tokio::spawn(async move { answers.send(requested.await).await });
         }
         drop(answers);
         let mut refused = "there are no peers".to_owned();
@@ -128,11 +136,11 @@ impl Node {
                 Err(reason) => refused = reason,
             }
         }
-        Err(format!("no peer answers: {refused}"))
+        Err(format!("no peer has answered: {refused}"))
     }
 
-    /// Gets the blocks of all peers that this server does not have. A block that two of the three
-    /// servers have may be at one of the peers alone.
+    /// Copies newer blocks from all peers. A block that two of the three servers have may be
+    /// missing on either of the peers, so both are needed.
     async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
             let client = peer.client().await?;
@@ -147,6 +155,7 @@ impl Node {
     }
 }
 
+/// Returns a bulk with a copy of `bytes`.
 fn lent(cx: &Context, bytes: &[u8]) -> Result<Bulk, String> {
     let mut memory = cx.bulk_memory(bytes.len()).map_err(text)?;
     memory.copy_from_slice(bytes);
@@ -160,17 +169,18 @@ impl Blocks for Shared {
         }
         let node = &self.0;
         let bytes: Arc<[u8]> = bytes.read(..).await.map_err(text)?[..].into();
-        // Newer than what two of three servers know.
-        let theirs = node.ask(move |peer| async move {
+        // The new version must be newer than the versions of two of three servers.
+        let theirs = node.query(move |peer| async move {
             let client = peer.client().await?;
             client.version(number).await.map_err(text)
         });
         let version = node.store_newer(number, theirs.await?, Arc::clone(&bytes));
-        node.ask(move |peer| {
+        node.query(move |peer| {
             let bytes = Arc::clone(&bytes);
             async move {
                 let client = peer.client().await?;
-                // Each peer reads memory of its own.
+                // Each peer reads separate memory, because a bulk can be lent to one call at a
+                // time.
                 let bulk = Bulk::from(bytes.to_vec());
                 client.copy(number, version, bulk).await.map_err(text)
             }
@@ -180,7 +190,7 @@ impl Blocks for Shared {
     }
 
     async fn read(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String> {
-        let theirs = self.0.ask(move |peer| async move {
+        let theirs = self.0.query(move |peer| async move {
             let client = peer.client().await?;
             let Some((version, bulk)) = client.fetch(number).await.map_err(text)? else {
                 return Ok(None);
@@ -219,6 +229,7 @@ impl Blocks for Shared {
     }
 }
 
+/// Runs a server. `is_new` is set for the first start of the store, when no blocks exist.
 async fn serve(address: &str, peers: &[&str], is_new: bool) -> Result<(), Box<dyn Error>> {
     let peer = |address: &&str| {
         Arc::new(Peer {
@@ -231,13 +242,13 @@ async fn serve(address: &str, peers: &[&str], is_new: bool) -> Result<(), Box<dy
         blocks: Mutex::default(),
         peers: peers.iter().map(peer).collect(),
     });
-    // The first servers have nobody to ask.
+    // At the first start, the peers have no blocks.
     while !is_new && node.catch_up().await.is_err() {
         sleep(Duration::from_millis(50)).await;
     }
     let server = Server::new(BlocksServer::new(Shared(Arc::clone(&node))));
     let server = server.listen(address).await?;
-    // Blocks that were written meanwhile.
+    // Copies blocks that were written during the first copy.
     while !is_new && node.catch_up().await.is_err() {
         sleep(Duration::from_millis(50)).await;
     }
@@ -252,8 +263,8 @@ async fn connect(addresses: &[&str]) -> Result<BlocksClient, Box<dyn Error>> {
     Ok(BlocksClient::new(builder.connect_any(addresses).await?))
 }
 
-/// Writes a block. A write whose server dies can be repeated, because the same bytes may be written
-/// twice.
+/// Writes a block. If the server fails, the write is repeated, which is harmless for the same
+/// bytes.
 async fn write(number: u64, text: &str, addresses: &[&str]) -> Result<(), Box<dyn Error>> {
     let client = connect(addresses).await?;
     let bytes = text.as_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! A key-value store whose values are bulk memory: they never pass through a message.
+//! A key-value store whose values are transferred as bulk memory, outside of requests and
+//! responses.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example bulk_store -- serve rdma://0.0.0.0:7471
@@ -16,11 +17,12 @@ use rdma_rpc::{Bulk, Context, Server};
 #[rdma_rpc::service]
 trait Values {
     /// Sets a value, which the server reads from the caller's memory. Returns the length of the
-    /// former one.
+    /// previous value.
     async fn put(&self, key: String, value: Bulk) -> Result<Option<u64>, String>;
     /// Returns a value, which the caller reads from the server's memory.
     async fn get(&self, cx: &Context, key: String) -> Result<Option<Bulk>, String>;
-    /// Returns the part of a value at `offset`, which the server writes into the caller's memory.
+    /// Writes the part of a value from `offset` on into the caller's memory. Returns the number of
+    /// bytes.
     async fn get_into(
         &self,
         cx: &Context,
@@ -32,9 +34,9 @@ trait Values {
 
 /// Values in memory.
 #[derive(Default)]
-struct Shelf(Mutex<HashMap<String, Arc<[u8]>>>);
+struct MemoryStore(Mutex<HashMap<String, Arc<[u8]>>>);
 
-impl Shelf {
+impl MemoryStore {
     fn value(&self, key: &str) -> Option<Arc<[u8]>> {
         let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         values.get(key).cloned()
@@ -45,7 +47,7 @@ fn text(error: impl Error) -> String {
     error.to_string()
 }
 
-impl Values for Shelf {
+impl Values for MemoryStore {
     async fn put(&self, key: String, value: Bulk) -> Result<Option<u64>, String> {
         let bytes = value.read(..).await.map_err(text)?;
         let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +59,7 @@ impl Values for Shelf {
         let Some(value) = self.value(&key) else {
             return Ok(None);
         };
-        // Each caller gets memory of its own, so that a value can be read and replaced at once.
+        // Each caller gets separate memory, so that a value can be read and replaced concurrently.
         let mut memory = cx.bulk_memory(value.len()).map_err(text)?;
         memory.copy_from_slice(&value);
         Ok(Some(memory.into()))
@@ -82,7 +84,7 @@ impl Values for Shelf {
 }
 
 async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
-    let server = Server::new(ValuesServer::new(Shelf::default()));
+    let server = Server::new(ValuesServer::new(MemoryStore::default()));
     let server = server.listen(address).await?;
     println!("serving at {}", server.address());
     tokio::signal::ctrl_c().await?;
@@ -111,13 +113,15 @@ async fn get(address: &str, key: &str, path: &str) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Prints up to 16 bytes of a value, from an offset on.
+/// Prints up to 16 bytes of a value from an offset on.
 async fn peek(address: &str, key: &str, offset: &str) -> Result<(), Box<dyn Error>> {
     let client = ValuesClient::connect(address).await?;
     let room = Bulk::writable(client.client().bulk_memory(16)?);
     let called = client.get_into(key.to_owned(), offset.parse()?, room.clone());
     let len = usize::try_from(called.await?)?;
-    let memory = room.into_memory().map_err(|_| "a call still lends it")?;
+    let memory = room
+        .into_memory()
+        .map_err(|_| "a call is still lending the memory")?;
     println!("{:?}", &memory[..len]);
     Ok(())
 }

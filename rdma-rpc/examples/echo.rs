@@ -5,7 +5,7 @@
 //! cargo run -p rdma-rpc --example echo -- client rdma://10.77.0.1:7471 hello
 //! ```
 //!
-//! Without arguments both run in one process, over RDMA, TCP and memory.
+//! Without arguments, the server and the client run in one process, over RDMA, TCP and memory.
 
 use std::error::Error;
 use std::{env, process};
@@ -14,13 +14,13 @@ use rdma_rpc::{Address, Server, ToAddress};
 
 #[rdma_rpc::service]
 trait Echo {
-    /// Returns a text that is not empty.
+    /// Returns `text`; fails if it is empty.
     async fn echo(&self, text: String) -> Result<String, String>;
 }
 
-struct Plain;
+struct EchoService;
 
-impl Echo for Plain {
+impl Echo for EchoService {
     async fn echo(&self, text: String) -> Result<String, String> {
         match text.as_str() {
             "" => Err("there is nothing to echo".to_owned()),
@@ -30,7 +30,9 @@ impl Echo for Plain {
 }
 
 async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
-    let server = Server::new(EchoServer::new(Plain)).listen(address).await?;
+    let server = Server::new(EchoServer::new(EchoService))
+        .listen(address)
+        .await?;
     println!("serving at {}; end it with ctrl-c", server.address());
     tokio::signal::ctrl_c().await?;
     server.shutdown().await;
@@ -43,9 +45,11 @@ async fn call(address: impl ToAddress, text: &str) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Runs the server and a client at an address of this process, and returns what they say.
+/// Runs the server and a client in this process, and returns the lines that they print.
 pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>> {
-    let server = Server::new(EchoServer::new(Plain)).listen(address).await?;
+    let server = Server::new(EchoServer::new(EchoService))
+        .listen(address)
+        .await?;
     let client = EchoClient::connect(server.address()).await?;
     let refused = client.echo(String::new()).await;
     let lines = vec![

@@ -1,5 +1,5 @@
-//! A log: callers append lines with a stream to the server, and follow the log with a stream from
-//! it.
+//! A log service: callers append lines by a stream to the server, and follow the log by a stream
+//! from the server.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example log_tail
@@ -13,11 +13,10 @@ use tokio::sync::watch;
 
 #[rdma_rpc::service]
 trait Log {
-    /// Appends the lines of the caller, and returns their number.
+    /// Appends the lines from the caller, and returns their number.
     async fn append(&self, lines: Receiver<String>) -> Result<u64, String>;
 
-    /// Sends the lines from the number `first` on, those of the future too, until the caller drops
-    /// the call.
+    /// Sends all present and future lines from number `first` on, until the caller drops the call.
     async fn follow(
         &self,
         cx: &Context,
@@ -25,14 +24,14 @@ trait Log {
         lines: Sender<(u64, String)>,
     ) -> Result<(), String>;
 
-    /// Removes all lines. Nobody waits for it.
+    /// Removes all lines. The caller does not wait for the handler.
     #[rpc(oneway)]
     async fn clear(&self);
 }
 
 struct Lines {
     lines: Mutex<Vec<String>>,
-    /// Number of lines, which followers watch.
+    /// Number of lines; followers wait for its changes.
     count: watch::Sender<u64>,
 }
 
@@ -74,7 +73,7 @@ impl Log for Lines {
     ) -> Result<(), String> {
         let mut count = self.count.subscribe();
         let mut next = first;
-        // The handler is dropped at an `await` when the caller drops the call.
+        // When the caller drops the call, this handler is dropped at an `await`.
         loop {
             while let Some(line) = self.line(next) {
                 let sent = lines.send((next, line)).await;
@@ -95,7 +94,7 @@ impl Log for Lines {
     }
 }
 
-/// Runs the log and a client at an address of this process, and returns what they say.
+/// Runs the server and a client in this process, and returns the lines that they print.
 pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>> {
     let server = Server::new(LogServer::new(Lines::new()))
         .listen(address)
@@ -103,7 +102,7 @@ pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>>
     let client = LogClient::connect(server.address()).await?;
     let mut said = Vec::new();
 
-    // A follower that begins before there are lines.
+    // The follower begins before the first line exists.
     let mut follower = client.follow(2).await?;
     let (mut lines, appended) = client.append().await?;
     for line in ["one", "two", "three", "four", "five"] {

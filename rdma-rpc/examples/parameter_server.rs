@@ -1,8 +1,8 @@
-//! A parameter server with an embedding table, whose rows are spread over several servers.
+//! A parameter server: an embedding table whose rows are distributed over several servers.
 //!
-//! A trainer looks up the rows of its samples, which the servers write into the trainer's memory,
-//! and sends gradients, which the servers read from there. This trainer fits the rows to known
-//! vectors.
+//! A trainer requests the rows of its samples, which the servers write into the trainer's memory.
+//! The trainer then sends gradients, which the servers read from the trainer's memory. This trainer
+//! fits the rows to known vectors.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example parameter_server -- serve rdma://0.0.0.0:7471
@@ -15,48 +15,54 @@ use std::{env, process};
 
 use rdma_rpc::{Bulk, Context, Server};
 
-/// Number of rows of each server, and of numbers of a row.
+/// Number of rows of each server.
 const ROWS: usize = 1000;
+/// Number of values in a row.
 const WIDTH: usize = 64;
 
 /// Length of a row in bytes.
 const ROW: usize = WIDTH * size_of::<f32>();
 
-/// Number of rows of a step, and of steps.
+/// Number of rows in a training step.
 const BATCH: usize = 256;
+/// Number of training steps.
 const STEPS: usize = 60;
 
 #[rdma_rpc::service]
 trait Table {
-    /// Writes rows into the caller's memory, one after the other.
+    /// Writes the requested rows into the caller's memory, in sequence.
     async fn lookup(&self, cx: &Context, rows: Vec<u32>, into: Bulk) -> Result<(), String>;
-    /// Subtracts gradients, one for each row, from the rows.
+    /// Subtracts a gradient, multiplied by `rate`, from each of the rows.
     async fn update(&self, rows: Vec<u32>, gradients: Bulk, rate: f32) -> Result<(), String>;
 }
 
-/// Rows of one server, which begin with zeros.
+/// Rows of one server, initially zero.
 struct Shard(Mutex<Vec<[f32; WIDTH]>>);
 
 fn text(error: impl Error) -> String {
     error.to_string()
 }
 
+/// Decodes little-endian numbers.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     let words = bytes.chunks_exact(size_of::<f32>());
     words.map(|word| word.try_into().map_or(0.0, f32::from_le_bytes))
 }
 
+/// Encodes numbers as little-endian bytes.
 fn put_numbers(bytes: &mut [u8], numbers: impl IntoIterator<Item = f32>) {
     for (word, number) in bytes.chunks_exact_mut(size_of::<f32>()).zip(numbers) {
         word.copy_from_slice(&number.to_le_bytes());
     }
 }
 
-/// Checks the rows of a request.
+/// Checks the row numbers of a request and the length of its memory.
 fn check(rows: &[u32], bulk: &Bulk) -> Result<(), String> {
     match rows.iter().find(|row| **row as usize >= ROWS) {
         Some(row) => Err(format!("there is no row {row}")),
-        None if rows.len() * ROW != bulk.len() => Err("one row of memory for each row".to_owned()),
+        None if rows.len() * ROW != bulk.len() => {
+            Err("the memory must have the length of the rows".to_owned())
+        }
         None => Ok(()),
     }
 }
@@ -95,17 +101,20 @@ async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the number that a place of the table is fitted to.
+/// Returns the target value of an element of the table.
 fn target(shard: usize, row: u32, column: usize) -> f32 {
     ((shard * 31 + row as usize * 7 + column) % 17) as f32 / 8.0 - 1.0
 }
 
-/// Makes one step on one server: looks up rows, and sends their gradients. Returns the loss.
+/// Performs a training step on one server: requests rows and sends their gradients. Returns the
+/// loss.
 async fn step(table: &TableClient, shard: usize, rows: Vec<u32>) -> Result<f64, Box<dyn Error>> {
     let room = Bulk::writable(table.client().bulk_memory(rows.len() * ROW)?);
     table.lookup(rows.clone(), room.clone()).await?;
-    // The memory is back with the answer, and is used for the gradients.
-    let mut memory = room.into_memory().map_err(|_| "a call still lends it")?;
+    // After the answer, the memory is available again and is used for the gradients.
+    let mut memory = room
+        .into_memory()
+        .map_err(|_| "a call is still lending the memory")?;
     let targets = rows
         .iter()
         .flat_map(|row| (0..WIDTH).map(move |column| target(shard, *row, column)));

@@ -1,5 +1,5 @@
-//! A key-value store: calls with errors of their own, byte strings without decoding, a deadline,
-//! and metadata that names the tenant.
+//! A key-value store with typed errors, unencoded byte strings, a deadline, and the name of the
+//! tenant in the metadata.
 //!
 //! ```text
 //! cargo run -p rdma-rpc --example store
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rdma_rpc::{Address, CallError, Context, Metadata, Payload, Server};
 use serde::{Deserialize, Serialize};
 
-/// Error of the store, which reaches the caller as it is.
+/// Error of the service, which reaches the caller with its type.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum StoreError {
     NoTenant,
@@ -34,7 +34,7 @@ impl fmt::Display for StoreError {
 
 #[rdma_rpc::service]
 trait Store {
-    /// Stores a value, and returns the former one.
+    /// Stores a value, and returns the previous value.
     async fn put(
         &self,
         cx: &Context,
@@ -45,19 +45,20 @@ trait Store {
     /// Returns the value of a key.
     async fn get(&self, cx: &Context, key: String) -> Result<Vec<u8>, StoreError>;
 
-    /// Returns the bytes in reverse order. They are neither encoded nor decoded.
+    /// Returns the bytes in reverse order. The bytes are neither encoded nor decoded.
     #[rpc(raw)]
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, StoreError>;
 }
 
-/// Maximum length of a value.
-const LIMIT: usize = 64 << 10;
+/// Maximum length of a value in bytes.
+const MAX_VALUE_LEN: usize = 64 << 10;
 
 #[derive(Default)]
 struct InMemory {
     values: Mutex<HashMap<(String, String), Vec<u8>>>,
 }
 
+/// Returns the tenant in the metadata of a call.
 fn tenant(cx: &Context) -> Result<String, StoreError> {
     let tenant = cx.metadata().get_str("tenant");
     tenant.map(str::to_owned).ok_or(StoreError::NoTenant)
@@ -70,7 +71,7 @@ impl Store for InMemory {
         key: String,
         value: Vec<u8>,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        if value.len() > LIMIT {
+        if value.len() > MAX_VALUE_LEN {
             let bytes = value.len() as u64;
             return Err(StoreError::Full { bytes });
         }
@@ -91,7 +92,7 @@ impl Store for InMemory {
     }
 }
 
-/// Runs the store and its clients at an address of this process, and returns what they say.
+/// Runs the server and its clients in this process, and returns the lines that they print.
 pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>> {
     let server = Server::new(StoreServer::new(InMemory::default()))
         .load_limit(1000)
@@ -109,7 +110,7 @@ pub(crate) async fn run(address: Address) -> Result<Vec<String>, Box<dyn Error>>
 
     let missing = red.get(colour()).await.unwrap_err();
     lines.push(format!("red: {missing}"));
-    let full = blue.put("big".to_owned(), vec![0; LIMIT + 1]).await;
+    let full = blue.put("big".to_owned(), vec![0; MAX_VALUE_LEN + 1]).await;
     lines.push(format!("blue: {}", full.unwrap_err()));
     let nobody = anyone.get(colour()).await.unwrap_err();
     assert_eq!(nobody.service(), Some(StoreError::NoTenant));

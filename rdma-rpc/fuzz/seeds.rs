@@ -1,5 +1,5 @@
-//! Writes the seeds of the corpora: `RUSTFLAGS=--cfg=fuzzing cargo run --bin seeds` in this
-//! directory.
+//! Writes the seed inputs of the fuzz targets to their corpora. Run
+//! `RUSTFLAGS=--cfg=fuzzing cargo run --bin seeds` in this directory.
 
 use std::path::Path;
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! [`Address`]: where a server listens, and by which transport.
+//! [`Address`]: the transport and the location of a server.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::link::MemoryPort;
 
-/// Address of a server: `rdma://host:port`, `tcp://host:port`, or a place in the memory of this
-/// process. A text without a scheme is an address of RDMA.
+/// Address of a server: `rdma://host:port`, `tcp://host:port`, or an address in the memory of this
+/// process. A text without a scheme is an RDMA address.
 ///
 /// ```
 /// use rdma_rpc::Address;
@@ -21,18 +21,18 @@ use crate::link::MemoryPort;
 /// assert!("http://10.77.0.1:80".parse::<Address>().is_err());
 /// ```
 #[derive(Debug, Clone)]
-pub struct Address(pub(crate) Place);
+pub struct Address(pub(crate) AddressKind);
 
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum AddressKind {
     Rdma(String),
     Tcp(String),
     Memory(MemoryPort),
 }
 
 impl Address {
-    /// Creates an address in the memory of this process, for tests of services. Every address that
-    /// this function returns is another one; its clones are the same.
+    /// Creates an address in the memory of this process, for tests of services. Each call of this
+    /// function returns a different address; clones refer to the same address.
     ///
     /// ```
     /// # use rdma_rpc::{Address, CallError, Context, Server};
@@ -58,7 +58,7 @@ impl Address {
     /// # }
     /// ```
     pub fn memory() -> Self {
-        Self(Place::Memory(MemoryPort::new()))
+        Self(AddressKind::Memory(MemoryPort::new()))
     }
 }
 
@@ -77,8 +77,8 @@ impl FromStr for Address {
             return refuse("it has no port");
         }
         match scheme {
-            "rdma" => Ok(Self(Place::Rdma(rest.to_owned()))),
-            "tcp" => Ok(Self(Place::Tcp(rest.to_owned()))),
+            "rdma" => Ok(Self(AddressKind::Rdma(rest.to_owned()))),
+            "tcp" => Ok(Self(AddressKind::Tcp(rest.to_owned()))),
             _ => refuse("it begins with neither rdma:// nor tcp://"),
         }
     }
@@ -87,21 +87,21 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Rdma(address) => write!(f, "rdma://{address}"),
-            Place::Tcp(address) => write!(f, "tcp://{address}"),
-            Place::Memory(_) => f.write_str("memory"),
+            AddressKind::Rdma(address) => write!(f, "rdma://{address}"),
+            AddressKind::Tcp(address) => write!(f, "tcp://{address}"),
+            AddressKind::Memory(_) => f.write_str("memory"),
         }
     }
 }
 
-/// A value that is an address or can be parsed as one: a text such as `tcp://host:port`, a socket
-/// address (of RDMA), or an [`Address`].
+/// Conversion to an [`Address`] from a text such as `tcp://host:port`, an RDMA socket address, or
+/// another [`Address`].
 pub trait ToAddress {
-    /// Returns the address.
+    /// Converts the value to an address.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address.
+    /// [`Error::Address`] if the text is not an address.
     fn to_address(&self) -> Result<Address, Error>;
 }
 
@@ -125,7 +125,7 @@ impl ToAddress for String {
 
 impl ToAddress for SocketAddr {
     fn to_address(&self) -> Result<Address, Error> {
-        Ok(Address(Place::Rdma(self.to_string())))
+        Ok(Address(AddressKind::Rdma(self.to_string())))
     }
 }
 
@@ -135,7 +135,7 @@ impl<T: ToAddress + ?Sized> ToAddress for &T {
     }
 }
 
-/// Other end of a connection, as a handler sees it.
+/// Description of the remote end of a connection: its transport, address and TLS certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     pub(crate) transport: Transport,
@@ -147,11 +147,11 @@ pub struct Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// Messages of RDMA.
+    /// An RDMA connection.
     Rdma,
     /// A TCP connection.
     Tcp,
-    /// Memory of this process.
+    /// A connection within this process.
     Memory,
 }
 
@@ -161,13 +161,13 @@ impl Peer {
         self.transport
     }
 
-    /// Returns the certificate of the peer in DER, which TLS has verified; `None` if the connection
-    /// has no TLS, or if the peer has presented none.
+    /// Returns the DER encoding of the peer's certificate, which TLS has verified; `None` without
+    /// TLS, or if the peer has sent no certificate.
     pub fn certificate(&self) -> Option<&[u8]> {
         self.certificate.as_deref()
     }
 
-    /// Returns the TCP address of the peer; `None` within this process.
+    /// Returns the socket address of the peer; `None` for a connection within this process.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }

@@ -14,49 +14,52 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{self, Link};
 use crate::metadata::Metadata;
-use crate::outbox::{BATCH, Leaves, Outbox, Unplaced};
+use crate::outbox::{AppendError, MAX_BATCH_LEN, Outbox, SendAt};
 use crate::payload::Message;
-use crate::server::Serving;
+use crate::server::ServerConnection;
 use crate::wire::{Header, Settings, Violation};
 
-/// State of a connection.
+/// State of one connection, at the client or the server.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) outbox: Outbox,
     pub(crate) deadlines: Arc<Deadlines>,
     pub(crate) peer: Peer,
-    /// Runtime of the connection's tasks and handlers.
+    /// Runtime on which the connection's tasks and handlers run.
     pub(crate) runtime: Handle,
     pub(crate) side: Side,
-    pub(crate) own: Settings,
-    pub(crate) bulks: bulk::Table,
-    others: OnceLock<Settings>,
-    /// Incarnation of the server, at a client.
-    incarnation: OnceLock<u64>,
+    /// Settings that this end has sent or will send.
+    pub(crate) own_settings: Settings,
+    pub(crate) bulks: bulk::BulkTable,
+    peer_settings: OnceLock<Settings>,
+    /// Instance ID of the server process; set only at a client. See [`crate::once`].
+    instance_id: OnceLock<u64>,
+    /// Error that ended the connection.
     end: OnceLock<Error>,
-    /// Notification of those who wait for the peer's settings, or for the end.
+    /// Notification that the peer's settings have arrived or that the connection has ended.
     changed: Notify,
 }
 
-/// Part of the state that only one of the two ends has.
+/// State that differs between the client's end and the server's end of a connection.
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Calls),
-    Server(Serving),
+    Server(ServerConnection),
 }
 
 impl Core {
-    /// Starts the protocol on a link: sends the settings of this end, and starts the tasks that
-    /// receive, send, and watch the deadlines and the wait for the peer's settings.
+    /// Starts the protocol on a link: sends the settings of this end, and spawns the tasks of the
+    /// connection. The tasks receive messages, send batches, enforce deadlines, and fail the
+    /// connection if the peer's settings do not arrive in time.
     ///
-    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `hello` is the metadata
-    /// of the connection; without it, [`Self::greet`] sends the settings later.
+    /// `bulk_limit` is the maximum length of a bulk of the peer in bytes. `metadata` is sent with
+    /// the settings; if `metadata` is `None`, the caller must call [`Self::send_settings`] later.
     pub(crate) fn start(
         link: Link,
         peer: Peer,
-        own: Settings,
+        own_settings: Settings,
         bulk_limit: usize,
-        hello: Option<&Metadata>,
+        metadata: Option<&Metadata>,
         side: Side,
     ) -> Arc<Self> {
         let core = Arc::new(Self {
@@ -65,15 +68,15 @@ impl Core {
             peer,
             runtime: Handle::current(),
             side,
-            own,
-            bulks: bulk::Table::new(bulk_limit),
-            others: OnceLock::new(),
-            incarnation: OnceLock::new(),
+            own_settings,
+            bulks: bulk::BulkTable::new(bulk_limit),
+            peer_settings: OnceLock::new(),
+            instance_id: OnceLock::new(),
             end: OnceLock::new(),
             changed: Notify::new(),
         });
-        if let Some(hello) = hello {
-            core.greet(hello);
+        if let Some(metadata) = metadata {
+            core.send_settings(metadata);
         }
         link::receive(&core);
         core.spawn(|core| async move {
@@ -81,8 +84,11 @@ impl Core {
             core.fail(end);
         });
         core.spawn(|core| async move {
-            if timeout(limits::CONNECT, core.greeted()).await.is_err() {
-                let limit = limits::CONNECT;
+            if timeout(limits::CONNECT_TIMEOUT, core.wait_for_settings())
+                .await
+                .is_err()
+            {
+                let limit = limits::CONNECT_TIMEOUT;
                 let reason = format!("the peer has not sent its settings within {limit:?}");
                 core.fail(Error::disconnected(reason));
             }
@@ -95,20 +101,23 @@ impl Core {
     }
 
     /// Sends the settings of this end, with the metadata of the connection.
-    pub(crate) fn greet(self: &Arc<Self>, hello: &Metadata) {
-        let header = Header::Settings(self.own);
-        let placed = self
-            .outbox
-            .append(&header, hello.encoded(), BATCH, Leaves::WithFlush);
-        let sent = placed
-            .map_err(Unplaced::into_error)
+    pub(crate) fn send_settings(self: &Arc<Self>, metadata: &Metadata) {
+        let header = Header::Settings(self.own_settings);
+        let appended = self.outbox.append(
+            &header,
+            metadata.encoded(),
+            MAX_BATCH_LEN,
+            SendAt::NextFlush,
+        );
+        let sent = appended
+            .map_err(AppendError::into_error)
             .and_then(|_| self.outbox.flush());
         if let Err(error) = sent {
             self.fail(error);
         }
     }
 
-    /// Starts a task that is dropped at the end of the connection.
+    /// Spawns a task that is dropped when the connection ends.
     fn spawn<F>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -122,7 +131,8 @@ impl Core {
         });
     }
 
-    /// Handles a received message, which may hold any bytes. Runs within the poll that found it.
+    /// Handles a received message, which may contain arbitrary bytes. Runs within the poll that
+    /// received the message.
     pub(crate) fn handle(self: &Arc<Self>, message: Message<'_>) {
         if self.end.get().is_some() {
             return;
@@ -130,7 +140,7 @@ impl Core {
         let outcome = match &self.side {
             _ if message.bytes().len() > self.message_limit() => Err(Violation::TooLong.into()),
             Side::Client(calls) => calls.handle(self, message),
-            Side::Server(serving) => serving
+            Side::Server(connection) => connection
                 .handle(self, message)
                 .and_then(|()| self.outbox.flush()),
         };
@@ -143,73 +153,75 @@ impl Core {
     fn expire(self: &Arc<Self>, now: u64) -> u64 {
         match &self.side {
             Side::Client(calls) => calls.expire(now),
-            Side::Server(serving) => serving.expire(self, now),
+            Side::Server(connection) => connection.expire(self, now),
         }
     }
 
-    /// Takes over the incarnation of the server, which precedes its settings.
-    pub(crate) fn set_incarnation(&self, incarnation: u64) {
-        // A second one comes with settings that come twice.
-        let _ = self.incarnation.set(incarnation);
+    /// Stores the instance ID of the server, which arrives with its settings.
+    pub(crate) fn set_instance_id(&self, instance_id: u64) {
+        // Repeated settings are refused by `set_peer_settings`.
+        let _ = self.instance_id.set(instance_id);
     }
 
-    /// Returns the incarnation of the server, once its settings have arrived.
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.incarnation.get().copied().unwrap_or_default()
+    /// Returns the instance ID of the server, or 0 before its settings have arrived.
+    pub(crate) fn instance_id(&self) -> u64 {
+        self.instance_id.get().copied().unwrap_or_default()
     }
 
-    /// Takes over the peer's settings.
-    pub(crate) fn set_others(&self, settings: Settings) -> Result<(), Violation> {
-        self.others.set(settings).map_err(|_| Violation::Repeated)?;
+    /// Stores the peer's settings. Repeated settings violate the protocol.
+    pub(crate) fn set_peer_settings(&self, settings: Settings) -> Result<(), Violation> {
+        self.peer_settings
+            .set(settings)
+            .map_err(|_| Violation::Repeated)?;
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Returns the peer's settings, once they have arrived.
-    pub(crate) fn others(&self) -> Option<&Settings> {
-        self.others.get()
+    /// Returns the peer's settings; `None` until they have arrived.
+    pub(crate) fn peer_settings(&self) -> Option<&Settings> {
+        self.peer_settings.get()
     }
 
     /// Waits until the peer's settings have arrived.
-    pub(crate) async fn greeted(&self) -> Result<()> {
-        self.wait_until(|| self.others.get().is_some() || self.end.get().is_some())
+    pub(crate) async fn wait_for_settings(&self) -> Result<()> {
+        self.wait_until(|| self.peer_settings.get().is_some() || self.end.get().is_some())
             .await;
         self.end.get().cloned().map_or(Ok(()), Err)
     }
 
     /// Returns the maximum length of a received message in bytes.
     pub(crate) fn message_limit(&self) -> usize {
-        self.own.message_limit as usize
+        self.own_settings.message_limit as usize
     }
 
-    /// Returns the maximum length of a message that the peer accepts in bytes.
+    /// Returns the maximum length in bytes of a message to the peer.
     pub(crate) fn send_limit(&self) -> usize {
-        let others = self
-            .others
+        let peer_limit = self
+            .peer_settings
             .get()
-            .map_or(u32::MAX, |others| others.message_limit);
-        (self.own.message_limit.min(others) as usize).max(BATCH)
+            .map_or(u32::MAX, |settings| settings.message_limit);
+        (self.own_settings.message_limit.min(peer_limit) as usize).max(MAX_BATCH_LEN)
     }
 
-    /// Returns whether messages of the peer are handled now. A server handles none while its
-    /// answers wait for the peer.
+    /// Returns whether messages of the peer may be handled now. A server handles no message while
+    /// too many of its own messages wait to be sent.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.side, Side::Client(_)) || self.outbox.has_room()
     }
 
-    /// Waits until messages of the peer are handled.
-    pub(crate) async fn room(&self) {
+    /// Waits until messages of the peer may be handled.
+    pub(crate) async fn wait_for_room(&self) {
         if let Side::Server(_) = self.side {
-            self.outbox.room().await;
+            self.outbox.wait_for_room().await;
         }
     }
 
-    /// Ends the connection: fails every call with this error, and drops the transport. Only the
-    /// first call has an effect.
+    /// Ends the connection: fails every call with `error`, and drops the transport. Only the first
+    /// call of this function has an effect.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let error = match (&self.side, error) {
             (_, error @ (Error::Protocol { .. } | Error::Denied { .. })) => error,
-            // The server said goodbye before.
+            // The server has announced its shutdown before the end.
             (Side::Client(calls), _) if calls.is_closing() => Error::ShuttingDown,
             (_, error) => error,
         };
@@ -231,18 +243,19 @@ impl Core {
         self.bulks.fail();
         match &self.side {
             Side::Client(calls) => calls.fail(&error),
-            Side::Server(serving) => serving.fail(&error),
+            Side::Server(connection) => connection.fail(&error),
         }
         self.changed.notify_waiters();
     }
 
+    /// Sends the reason for which this end closes the connection.
     fn say_goodbye(&self, status: u16, reason: &str) {
         let (goodbye, reason) = (Header::Goodbye { status }, reason.as_bytes());
         let reason = reason.get(..512).unwrap_or(reason);
-        let placed = self
+        let appended = self
             .outbox
-            .append(&goodbye, reason, BATCH, Leaves::WithFlush);
-        drop(placed.map(|_| self.outbox.flush()));
+            .append(&goodbye, reason, MAX_BATCH_LEN, SendAt::NextFlush);
+        drop(appended.map(|_| self.outbox.flush()));
     }
 
     /// Returns the error that ended the connection.
@@ -253,12 +266,13 @@ impl Core {
     /// Waits until the connection has ended, and returns the error that ended it.
     pub(crate) async fn ended(&self) -> Error {
         self.wait_until(|| self.end.get().is_some()).await;
-        self.ended_now()
+        self.end_error()
     }
 
-    /// Returns the error of a connection that has ended, or is about to.
-    pub(crate) fn ended_now(&self) -> Error {
-        let unknown = || Error::disconnected("it was closed");
+    /// Returns the error that ended the connection, or a general error if the end is not recorded
+    /// yet.
+    pub(crate) fn end_error(&self) -> Error {
+        let unknown = || Error::disconnected("the reason was not recorded");
         self.end.get().cloned().unwrap_or_else(unknown)
     }
 

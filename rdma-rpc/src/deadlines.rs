@@ -1,4 +1,4 @@
-//! [`Deadlines`]: the deadlines of a connection's calls, on which one task sleeps.
+//! [`Deadlines`]: the timer for the deadlines of a connection's calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,16 +7,18 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Deadline of a call without one.
-pub(crate) const NEVER: u64 = u64::MAX;
+/// Deadline value of a call without a deadline: later than any time.
+pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
-/// Earliest deadline of the calls of a connection. Each call keeps its own deadline in its slot,
-/// and one task passes over the slots when the earliest deadline has come.
+/// Timer for the calls of a connection. Each call stores its deadline in its slot. One task sleeps
+/// until the earliest deadline, and then checks all slots.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
+    /// Time at which the connection was created.
     epoch: Instant,
     /// Earliest deadline in microseconds since `epoch`.
     next: AtomicU64,
+    /// Notification that `next` is now earlier.
     changed: Notify,
 }
 
@@ -24,25 +26,25 @@ impl Deadlines {
     pub(crate) fn new() -> Self {
         Self {
             epoch: Instant::now(),
-            next: AtomicU64::new(NEVER),
+            next: AtomicU64::new(NO_DEADLINE),
             changed: Notify::new(),
         }
     }
 
-    /// Returns the deadline that is `limit` after `now`, in microseconds since the epoch.
+    /// Returns the deadline `limit` after `now`, in microseconds since the epoch.
     pub(crate) fn after(&self, now: Instant, limit: Option<Duration>) -> u64 {
         let end = |limit| now.saturating_duration_since(self.epoch).checked_add(limit);
         let micros = |end: Duration| u64::try_from(end.as_micros()).ok();
-        limit.and_then(end).and_then(micros).unwrap_or(NEVER)
+        limit.and_then(end).and_then(micros).unwrap_or(NO_DEADLINE)
     }
 
-    /// Returns a deadline as a time; `None` without a deadline.
+    /// Converts a deadline to an [`Instant`]; `None` for [`NO_DEADLINE`].
     pub(crate) fn time(&self, deadline: u64) -> Option<Instant> {
         let since = Duration::from_micros(deadline);
-        (deadline != NEVER).then(|| self.epoch.checked_add(since))?
+        (deadline != NO_DEADLINE).then(|| self.epoch.checked_add(since))?
     }
 
-    /// Adds a deadline, after it was stored in the slot of its call.
+    /// Adds a deadline to the timer. The caller must have stored the deadline in a slot.
     pub(crate) fn add(&self, deadline: u64) {
         if deadline < self.next.load(Ordering::Relaxed)
             && deadline < self.next.fetch_min(deadline, Ordering::AcqRel)
@@ -51,17 +53,18 @@ impl Deadlines {
         }
     }
 
-    /// Calls `expire` with the current time whenever the earliest deadline has come. `expire` ends
-    /// the calls whose deadlines have passed, and returns the earliest deadline of the others.
+    /// Calls `expire` with the current time whenever the earliest deadline has passed. `expire`
+    /// must end the calls whose deadlines have passed, and return the earliest remaining deadline.
+    /// Never returns.
     pub(crate) async fn run(self: &Arc<Self>, mut expire: impl FnMut(u64) -> u64) {
         loop {
             let next = self.next.load(Ordering::Acquire);
             match self.time(next) {
                 Some(time) => tokio::select! {
                     () = sleep_until(time) => {
-                        // A deadline that is added from here on is seen by the next turn, if
-                        // `expire` does not see it.
-                        self.next.store(NEVER, Ordering::Release);
+                        // If `expire` misses a deadline that is added from here on, the next
+                        // iteration handles it.
+                        self.next.store(NO_DEADLINE, Ordering::Release);
                         let now = self.after(Instant::now(), Some(Duration::ZERO));
                         let left = expire(now);
                         self.next.fetch_min(left, Ordering::AcqRel);
@@ -86,9 +89,9 @@ mod tests {
         let deadline = deadlines.after(now, Some(limit));
         let time = deadlines.time(deadline).unwrap();
         assert!(now + limit - time < Duration::from_millis(1));
-        assert_eq!(deadlines.after(now, None), NEVER);
-        assert_eq!(deadlines.after(now, Some(Duration::MAX)), NEVER);
-        assert_eq!(deadlines.time(NEVER), None);
+        assert_eq!(deadlines.after(now, None), NO_DEADLINE);
+        assert_eq!(deadlines.after(now, Some(Duration::MAX)), NO_DEADLINE);
+        assert_eq!(deadlines.time(NO_DEADLINE), None);
     }
 
     #[tokio::test]
@@ -109,7 +112,7 @@ mod tests {
                 if slots.len() == 1 {
                     expired.take().map(|expired| expired.send(()));
                 }
-                slots.iter().copied().min().unwrap_or(NEVER)
+                slots.iter().copied().min().unwrap_or(NO_DEADLINE)
             })
             .await;
         });

@@ -12,21 +12,21 @@ use crate::wire::Violation;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of the framework: of a call that has no response, or of a connection. Clones share
-/// their cause.
+/// An error of the framework: the reason for which a call has no response, or for which a
+/// connection has ended. Clones share their cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
 /// [`Disconnected`](Self::Disconnected) the connection cannot be used any more; after
 /// [`ShuttingDown`](Self::ShuttingDown) it accepts no new calls. After any other error the next
 /// call may succeed.
 ///
-/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
-/// message and what to do.
+/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints a
+/// readable message.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Connecting failed, or the connection has ended. The server may or may not have executed a
-    /// call that was in progress.
+    /// An RDMA operation failed: connecting failed, or the connection has ended. The server may or
+    /// may not have executed a call that was in progress.
     #[error(transparent)]
     Transport(#[from] rdma_async::Error),
 
@@ -40,19 +40,19 @@ pub enum Error {
         cause: Arc<io::Error>,
     },
 
-    /// The text is not an address of this crate.
-    #[error("{text:?} is no address: {reason}")]
+    /// A text is not an address of a server.
+    #[error("{text:?} is not an address: {reason}")]
     Address {
-        /// The text.
+        /// The invalid text.
         text: String,
-        /// Reason why it is no address.
+        /// Reason for which the text is not an address.
         reason: &'static str,
     },
 
     /// The peer violated the protocol.
     #[error("{reason}")]
     Protocol {
-        /// The violation.
+        /// Description of the violation.
         reason: String,
     },
 
@@ -64,7 +64,8 @@ pub enum Error {
         reason: Arc<str>,
     },
 
-    /// The response did not arrive in time. The server may or may not have executed the call.
+    /// The response did not arrive before the deadline. The server may or may not have executed the
+    /// call.
     #[error("no response to {method} within {limit:?}")]
     DeadlineExceeded {
         /// The called method.
@@ -77,41 +78,42 @@ pub enum Error {
     #[error("the call was cancelled")]
     Cancelled,
 
-    /// The server has no such method.
+    /// The server does not offer the called method.
     #[error("the server has no method {method}")]
     UnknownMethod {
         /// The called method.
         method: Cow<'static, str>,
     },
 
-    /// The request or a stream item could not be encoded.
+    /// A request or a stream item could not be encoded.
     #[error("the value cannot be encoded: {0}")]
     Encode(CodecError),
 
-    /// The response or a stream item could not be decoded: the two ends disagree about its type.
+    /// A response or a stream item could not be decoded: the two ends use different types for the
+    /// value.
     #[error("the received value cannot be decoded: {0}")]
     Decode(CodecError),
 
-    /// The server could not decode the request: the two ends disagree about its type.
+    /// The server could not decode the request: the two ends use different types for the arguments.
     #[error("the server could not decode the request: {reason}")]
     BadRequest {
-        /// The cause, as the server describes it.
+        /// Cause that the server reported.
         reason: String,
     },
 
     /// The server could not encode or send the response.
     #[error("the server could not send its response: {reason}")]
     BadResponse {
-        /// The cause, as the server describes it.
+        /// Cause that the server reported.
         reason: String,
     },
 
-    /// A message is longer than one of the two ends accepts.
+    /// A message is longer than the sender or the receiver allows.
     #[error("a message of {len} bytes is too large: the limit is {limit}")]
     TooLarge {
-        /// The length of the message with its header.
+        /// Length of the message with its header, in bytes.
         len: usize,
-        /// The largest length.
+        /// Maximum length in bytes.
         limit: usize,
     },
 
@@ -122,39 +124,39 @@ pub enum Error {
     /// The server has reached its limit of concurrent calls. The call was not started.
     #[error("the server is overloaded: {reason}")]
     Overloaded {
-        /// The limit that was reached.
+        /// Name of the limit that was reached.
         reason: String,
     },
 
-    /// A method that is executed at most once may or may not have been executed, and is not
-    /// executed again: the server has restarted meanwhile, or has dropped the answer.
+    /// A call of a method with `#[rpc(once)]` may or may not have been executed. The call is not
+    /// executed again, because the server was restarted or has dropped the answer.
     #[error("{method} may or may not have been executed")]
     ExecutionUnknown {
         /// The called method.
         method: Cow<'static, str>,
     },
 
-    /// The server has denied the call, which was not started, or the connection.
+    /// The server refused the connection or the call, which was not started.
     #[error("access denied: {reason}")]
     Denied {
-        /// Reason that the server gave.
+        /// Reason that the server reported.
         reason: String,
     },
 
-    /// No server of a client of several servers is connected. The call was not started.
+    /// A client of several servers is not connected to any of them. The call was not started.
     #[error("no server is available: {reason}")]
     Unavailable {
-        /// Error of one of the servers.
+        /// Error of an attempt to connect.
         reason: String,
     },
 
-    /// Bulk memory cannot be lent, read or written.
+    /// An operation on bulk memory failed.
     #[error("bulk memory: {0}")]
     Bulk(BulkError),
 
-    /// The server accepts no new calls. The call was not started, unless the connection ended
-    /// before its response: a call that is still running at the end of the grace period is
-    /// [cancelled](Self::Cancelled).
+    /// The server is shutting down. The call was not started, unless the connection ended before
+    /// its response. A call that still runs at the end of the grace period fails with
+    /// [`Cancelled`](Self::Cancelled) instead.
     #[error("the server is shutting down")]
     ShuttingDown,
 }
@@ -166,18 +168,20 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns whether the peer has refused to receive a message over RDMA, which it does only
-    /// because of the length.
+    /// Returns whether the peer refused to receive a message over RDMA. The only reason for a
+    /// refusal is the length of the message.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Transport(rdma_async::Error::Refused { .. }))
     }
 
+    /// Creates an [`Error::Disconnected`].
     pub(crate) fn disconnected(reason: impl Into<Arc<str>>) -> Self {
         Self::Disconnected {
             reason: reason.into(),
         }
     }
 
+    /// Creates an [`Error::Tcp`].
     pub(crate) fn tcp(action: &'static str, cause: io::Error) -> Self {
         Self::Tcp {
             action,
@@ -194,37 +198,37 @@ impl From<Violation> for Error {
     }
 }
 
-/// Reason why a [`Bulk`](crate::Bulk) cannot be lent, read or written.
+/// Reason for which an operation on a [`Bulk`](crate::Bulk) failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
-    /// A call is lending the memory, or the memory was taken.
-    #[error("another call is lending it, or its memory was taken")]
+    /// Another call is lending the memory, or the memory was taken from the bulk.
+    #[error("another call is lending the memory, or the memory was taken")]
     InUse,
-    /// The call that lent the memory has ended, or the owner has ended its lease.
-    #[error("its lease has ended")]
+    /// The call that lent the memory has ended, or the owner has ended the lease.
+    #[error("the lease has ended")]
     Ended,
-    /// A part exceeds the bulk.
-    #[error("{len} bytes at {at} exceed its {whole} bytes")]
+    /// A requested range exceeds the bulk.
+    #[error("{len} bytes at offset {at} of the bulk exceed its {whole} bytes")]
     OutOfRange {
-        /// Offset of the first byte.
+        /// Offset of the range in bytes.
         at: usize,
-        /// Number of bytes.
+        /// Length of the range in bytes.
         len: usize,
-        /// Length of the bulk.
+        /// Length of the bulk in bytes.
         whole: usize,
     },
-    /// The owner does not let the peer write the bulk.
-    #[error("its owner has not made it writable")]
+    /// The owner does not allow the peer to write the bulk.
+    #[error("the owner of the bulk has not made it writable")]
     ReadOnly,
-    /// A bulk of the peer cannot be passed on.
-    #[error("it is memory of the peer: read it, and send a bulk of the bytes")]
+    /// A bulk that was received from the peer cannot be sent.
+    #[error("the memory belongs to the peer: read the bulk, and send a new bulk with the bytes")]
     Foreign,
-    /// A value has more than 1024 bulks, or the peer keeps too many bulks of earlier results.
-    #[error("the value has too many bulks, or the caller keeps too many bulks of results")]
+    /// A value has more than 1024 bulks, or the caller holds too many bulks of earlier results.
+    #[error("the value has too many bulks, or the caller holds too many bulks of earlier results")]
     TooMany,
-    /// The two ends disagree about the memory of the bulk.
-    #[error("its memory is other than its owner said")]
+    /// The memory differs from the description that its owner sent.
+    #[error("the memory differs from the description that its owner sent")]
     Lost,
 }
 
@@ -246,12 +250,12 @@ pub enum BulkError {
 pub enum CallError<E> {
     /// The handler returned this error.
     Service(E),
-    /// The call has no response.
+    /// The call has no response, for this reason.
     Rpc(Error),
 }
 
 impl<E> CallError<E> {
-    /// Returns the service's error, if it is one.
+    /// Returns the service's error; `None` for an error of the framework.
     pub fn service(self) -> Option<E> {
         match self {
             Self::Service(error) => Some(error),
@@ -259,7 +263,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Returns the framework's error, if it is one.
+    /// Returns the framework's error; `None` for an error of the service.
     pub fn rpc(self) -> Option<Error> {
         match self {
             Self::Service(_) => None,
@@ -278,7 +282,7 @@ impl<E: fmt::Debug> fmt::Debug for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(error) => f.debug_tuple("Service").field(error).finish(),
-            // The message and what to do, for a `main` that returns this error.
+            // A `main` that returns this error prints a readable message.
             Self::Rpc(error) => fmt::Display::fmt(error, f),
         }
     }

@@ -1,4 +1,4 @@
-//! The health service: whether a server can take calls.
+//! The health service: reports whether a server accepts calls.
 
 use std::collections::HashMap;
 
@@ -7,33 +7,34 @@ use tokio::sync::watch;
 
 use crate::stream::Sender;
 
-/// State of a server or of one of its services.
+/// Health of a server or of a single service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum HealthState {
-    /// The service takes calls.
+    /// The service accepts calls.
     #[default]
     Serving,
-    /// The service takes no calls now, for example because it is starting or because a component
-    /// that it needs is down.
+    /// The service does not accept calls now, for example because the service is starting or
+    /// because a component that the service needs is unavailable.
     NotServing,
-    /// The server has no state of this service.
+    /// The server has no state for this service.
     Unknown,
 }
 
-/// The health service, which a server offers besides its own:
+/// Health service that a server can offer in addition to its own services:
 /// `HealthServer::new(HealthStates::default())`. [Clients of several
-/// servers](crate::ClientBuilder::connect_any) call it in the interval that
+/// servers](crate::ClientBuilder::connect_any) call this service in the interval that
 /// [`ClientBuilder::health_check`](crate::ClientBuilder::health_check) sets.
 #[rdma_rpc_macros::service]
 pub trait Health {
     /// Returns the state of a service, or of the whole server for an empty name.
     async fn check(&self, service: String) -> Result<HealthState, ()>;
-    /// Sends the state of a service, and then each change of it, until the caller drops the stream.
+    /// Sends the current state of a service, and then each new state, until the caller drops the
+    /// stream.
     async fn watch(&self, service: String, states: Sender<HealthState>) -> Result<(), ()>;
 }
 
-/// States of a server and of its services, which the program sets.
+/// Health of a server and of its services, set by the program.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -58,7 +59,7 @@ pub struct HealthStates {
 }
 
 impl Default for HealthStates {
-    /// Creates the states of a server that serves.
+    /// Creates states in which the server is [`Serving`](HealthState::Serving).
     fn default() -> Self {
         let server = (String::new(), HealthState::Serving);
         Self {
@@ -97,7 +98,7 @@ impl Health for HealthStates {
         loop {
             let now = state(&changes.borrow_and_update(), &service);
             if last != Some(now) {
-                // The caller needs no more.
+                // An error means that the caller has dropped the stream.
                 states.send(now).await.map_err(|_| ())?;
                 last = Some(now);
             }

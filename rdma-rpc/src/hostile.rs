@@ -1,5 +1,5 @@
-//! Peers over memory that keep no rule, or none of time: the clock of these tests stands still
-//! while a task can run.
+//! Tests with peers that violate the protocol or that stop responding. The connections are in
+//! memory, and the clock is paused: time advances only while every task waits.
 
 #[path = "../tests/common/frames.rs"]
 mod frames;
@@ -13,21 +13,23 @@ use tokio::time::{Instant, sleep, timeout};
 use self::frames::{frame, message, method, request, settings, violations};
 use crate::address::Address;
 use crate::client::Client;
-use crate::codec::{Postcard, Typed};
+use crate::codec::{Postcard, ServiceCodec};
 use crate::error::{CallError, Error};
 use crate::fuzz::RawPeer;
 use crate::limits;
 use crate::method::MethodInfo;
 use crate::server::{Call, Methods, Server, ServerHandle, Service};
 
-/// Methods of every kind, by the names that [`violations`] uses.
+/// Test service with methods of every kind, under the names that the messages of [`violations`]
+/// use.
 #[derive(Clone, Default)]
-struct Hostile {
-    /// Number of long answers that were made.
+struct TestService {
+    /// Number of long responses that were created.
     long: Arc<AtomicUsize>,
 }
 
-const LONG: usize = 1 << 20;
+/// Length of a long response in bytes.
+const LONG_RESPONSE_LEN: usize = 1 << 20;
 
 fn info(name: &'static str, has_input: bool, has_output: bool) -> &'static MethodInfo {
     Box::leak(Box::new(MethodInfo {
@@ -40,45 +42,45 @@ fn info(name: &'static str, has_input: bool, has_output: bool) -> &'static Metho
     }))
 }
 
-impl Service for Hostile {
+impl Service for TestService {
     fn register(self, methods: &mut Methods) {
-        type Format = Typed<Postcard>;
+        type Codecs = ServiceCodec<Postcard>;
         type Outcome<T> = Result<T, String>;
         let echo = info("Held.echo", false, false);
-        methods.add::<Format, _, _, _, _, _>(echo, |call: Call<String>| async move {
+        methods.add::<Codecs, _, _, _, _, _>(echo, |call: Call<String>| async move {
             Outcome::Ok(call.request)
         });
         let wait = info("Held.wait", false, false);
-        methods.add::<Format, _, _, _, _, _>(wait, |_: Call<String>| {
+        methods.add::<Codecs, _, _, _, _, _>(wait, |_: Call<String>| {
             std::future::pending::<Outcome<String>>()
         });
         let feed = info("Fed.feed", true, false);
-        methods.add::<Format, _, _, _, _, _>(feed, |call: Call<()>| async move {
+        methods.add::<Codecs, _, _, _, _, _>(feed, |call: Call<()>| async move {
             let mut numbers = call.receiver::<Postcard, u64>();
             while numbers.next().await.is_some() {}
             Outcome::Ok(())
         });
         let pour = info("Fed.pour", false, true);
-        methods.add::<Format, _, _, _, _, _>(pour, |call: Call<()>| async move {
+        methods.add::<Codecs, _, _, _, _, _>(pour, |call: Call<()>| async move {
             let mut numbers = call.sender::<Postcard, u64>();
             while numbers.send(7).await.is_ok() {}
             Outcome::Ok(())
         });
         let long = info("Fed.long", false, false);
-        methods.add::<Format, _, _, _, _, _>(long, move |_: Call<()>| {
+        methods.add::<Codecs, _, _, _, _, _>(long, move |_: Call<()>| {
             self.long.fetch_add(1, Ordering::Relaxed);
-            async { Outcome::Ok("x".repeat(LONG)) }
+            async { Outcome::Ok("x".repeat(LONG_RESPONSE_LEN)) }
         });
     }
 }
 
-async fn serve() -> (ServerHandle, Hostile) {
-    let service = Hostile::default();
+async fn serve() -> (ServerHandle, TestService) {
+    let service = TestService::default();
     let server = Server::new(service.clone());
     (server.listen(Address::memory()).await.unwrap(), service)
 }
 
-/// Connects to a server, and takes its settings.
+/// Connects to a server and receives its settings.
 async fn connect(server: &ServerHandle) -> RawPeer {
     let mut peer = RawPeer::connect(server.address()).await;
     let greeting = peer.receive().await.unwrap();
@@ -89,15 +91,15 @@ async fn connect(server: &ServerHandle) -> RawPeer {
 async fn echo(client: &Client, text: &str) -> Result<String, CallError<String>> {
     let echo = info("Held.echo", false, false);
     client
-        .unary::<Typed<Postcard>, _, _, _>(echo, text.to_owned())
+        .unary::<ServiceCodec<Postcard>, _, _, _>(echo, text.to_owned())
         .await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_violation_ends_its_connection_and_no_other() {
+async fn a_violation_ends_only_the_connection_of_its_sender() {
     let (server, _) = serve().await;
     let client = Client::connect(server.address()).await.unwrap();
-    let too_long = message(&[request("Held.echo", (0, 0), &vec![0; limits::MESSAGE])]);
+    let too_long = message(&[request("Held.echo", (0, 0), &vec![0; limits::MESSAGE_LEN])]);
     let too_long = (too_long, "longer than the limit");
     for (bytes, reason) in violations().into_iter().chain([too_long]) {
         let mut peer = connect(&server).await;
@@ -113,22 +115,22 @@ async fn a_violation_ends_its_connection_and_no_other() {
 }
 
 /// Time within which an end must send its settings.
-const SETTINGS: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_no_settings_is_disconnected() {
     let (server, _) = serve().await;
     let begun = Instant::now();
     let mut peer = connect(&server).await;
-    // Calls are no settings.
+    // A call does not replace the settings.
     assert!(peer.send(message(&[request("Held.wait", (0, 0), b"\x00")])));
     assert_eq!(peer.receive().await, None);
     let waited = begun.elapsed();
-    assert!((SETTINGS..2 * SETTINGS).contains(&waited), "{waited:?}");
+    assert!((TIMEOUT..2 * TIMEOUT).contains(&waited), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_has_sent_its_settings_may_be_silent() {
+async fn a_client_that_has_sent_its_settings_may_be_idle() {
     let (server, _) = serve().await;
     let mut peer = connect(&server).await;
     assert!(peer.send(message(&[settings()])));
@@ -136,31 +138,31 @@ async fn a_client_that_has_sent_its_settings_may_be_silent() {
     assert!(timeout(day, peer.receive()).await.is_err());
 }
 
-/// Time without taking any message after which a peer is disconnected.
-const STALLED: Duration = Duration::from_secs(30);
+/// Time after which a peer is disconnected if it receives no message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_no_message_is_disconnected() {
+async fn a_client_that_receives_no_message_is_disconnected() {
     let (server, _) = serve().await;
     let peer = connect(&server).await;
     assert!(peer.send(message(&[settings()])));
-    // More answers than the transport holds.
+    // The answers exceed the capacity of the transport.
     for generation in 0..200 {
         let bytes = message(&[request("Held.echo", (0, generation), b"\x01x")]);
         while !peer.send(bytes.clone()) {
             sleep(Duration::from_millis(1)).await;
         }
-        // Each answer is a message of its own.
+        // The pause makes each answer a separate message.
         sleep(Duration::from_millis(1)).await;
     }
-    sleep(STALLED - Duration::from_secs(1)).await;
-    assert!(!peer.is_alone());
+    sleep(SEND_TIMEOUT - Duration::from_secs(1)).await;
+    assert!(!peer.is_disconnected());
     sleep(Duration::from_secs(2)).await;
-    assert!(peer.is_alone());
+    assert!(peer.is_disconnected());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_sends_no_settings_is_given_up() {
+async fn connecting_to_a_server_that_sends_no_settings_fails() {
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
     let begun = Instant::now();
@@ -168,11 +170,11 @@ async fn a_server_that_sends_no_settings_is_given_up() {
     let error = connected.unwrap_err();
     assert!(matches!(error, Error::Disconnected { .. }), "{error:?}");
     let waited = begun.elapsed();
-    assert!((SETTINGS..2 * SETTINGS).contains(&waited), "{waited:?}");
+    assert!((TIMEOUT..2 * TIMEOUT).contains(&waited), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_no_message_is_given_up() {
+async fn calls_to_a_server_that_receives_no_message_fail() {
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
     let connecting = tokio::spawn(Client::connect(address));
@@ -181,7 +183,7 @@ async fn a_server_that_takes_no_message_is_given_up() {
     assert!(peer.send(message(&[frame(8, 0, 0, (0, 0), &slots)])));
     let client = connecting.await.unwrap().unwrap();
     let client = client.with_deadline(Duration::from_secs(600));
-    // Each request is a message of its own, and together they are more than the transport holds.
+    // Each request is a separate message, and together they exceed the capacity of the transport.
     let calls: Vec<_> = (0..100)
         .map(|_| {
             let client = client.clone();
@@ -197,7 +199,7 @@ async fn a_server_that_takes_no_message_is_given_up() {
         );
     }
     let waited = begun.elapsed();
-    assert_eq!(waited, STALLED);
+    assert_eq!(waited, SEND_TIMEOUT);
     assert!(client.failure().is_some());
 }
 
@@ -209,7 +211,7 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
     let wait = info("Held.wait", false, false);
     let begun = Instant::now();
     let client = client.with_deadline(day);
-    let called = client.unary::<Typed<Postcard>, _, String, String>(wait, String::new());
+    let called = client.unary::<ServiceCodec<Postcard>, _, String, String>(wait, String::new());
     let error = called.await.unwrap_err().rpc();
     assert!(
         matches!(error, Some(Error::DeadlineExceeded { .. })),
@@ -219,27 +221,27 @@ async fn a_deadline_passes_with_the_clock_of_the_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_its_answers_slowly_gets_no_more_than_it_takes() {
-    /// Calls of one message.
-    const TOGETHER: u32 = 20;
-    /// Answers above which no message is handled, of the memory for them; and what the transport
-    /// holds.
-    const WAITING: usize = 16 + 64;
+async fn the_number_of_unreceived_answers_is_limited() {
+    /// Number of calls in one message.
+    const CALLS_PER_MESSAGE: u32 = 20;
+    /// Number of responses that the server creates before it stops handling messages: 16 in its
+    /// queue and 64 in the transport.
+    const MAX_UNRECEIVED: usize = 16 + 64;
     let (server, service) = serve().await;
     let mut peer = connect(&server).await;
     assert!(peer.send(message(&[settings()])));
     for round in 0..20 {
-        let requests: Vec<_> = (0..TOGETHER)
+        let requests: Vec<_> = (0..CALLS_PER_MESSAGE)
             .map(|index| request("Fed.long", (index, round), b""))
             .collect();
         assert!(peer.send(message(&requests)));
     }
     for taken in 1..=100 {
         let answer = peer.receive().await.unwrap();
-        assert!(answer.len() > LONG);
+        assert!(answer.len() > LONG_RESPONSE_LEN);
         sleep(Duration::from_millis(1)).await;
         let made = service.long.load(Ordering::Relaxed);
-        let most = taken + WAITING + TOGETHER as usize;
+        let most = taken + MAX_UNRECEIVED + CALLS_PER_MESSAGE as usize;
         assert!(made <= most, "{made} answers were made, and {taken} taken");
     }
 }

@@ -1,6 +1,6 @@
 //! Remote procedure calls over RDMA, on tokio.
 //!
-//! The attribute [`service`](macro@service) on a trait makes the client and the server of a
+//! The attribute [`service`](macro@service) on a trait generates the client and the server of a
 //! service.
 //!
 //! ```
@@ -39,41 +39,44 @@
 //! # }
 //! ```
 //!
-//! # What it does
+//! # Features
 //!
 //! - **Calls of every kind**: one request and one response, streams of items in either direction or
 //!   in both ([`Sender`], [`Receiver`], [`Streaming`]), and one-way calls.
-//! - **Errors are typed.** The service's error reaches the caller with its type
-//!   ([`CallError::Service`]), apart from the errors of the framework ([`Error`]). A panic of a
-//!   handler fails only the call that it handles.
-//! - **Deadlines reach the server**, which drops a handler at the deadline of its call. The clocks
-//!   of the two ends need not agree. Dropping the future of a call cancels its handler.
-//! - **No call hangs.** The end of a connection fails every call on it at once, with the cause.
-//! - **Load is bounded.** Each end limits calls, messages, streams and connections. Calls beyond
-//!   the limits wait or are refused, see [`Server`].
-//! - **Servers shut down gracefully.** Running calls are finished, new calls are refused
+//! - **Typed errors.** The service's error reaches the caller with its type
+//!   ([`CallError::Service`]), separate from the errors of the framework ([`Error`]). A panic of a
+//!   handler fails only its call.
+//! - **Deadlines are enforced on both sides.** The server drops a handler at the deadline of its
+//!   call. The clocks of the two ends need not be synchronized. Dropping the future of a call
+//!   cancels its handler.
+//! - **Every call ends.** When a connection ends, each call on it fails immediately, with the
+//!   cause.
+//! - **Bounded load.** Each end limits calls, messages, streams and connections. Calls beyond the
+//!   limits wait or are refused, see [`Server`].
+//! - **Graceful shutdown.** Running calls may finish, and new calls are refused
 //!   ([`ServerHandle::shutdown`]).
-//! - **Few copies and no allocations.** Values are encoded into the memory that they are sent from.
-//!   Requests are decoded from the memory that they were received in, within the poll that finds
-//!   them, and their handler is polled there. Requests and responses of one turn of the scheduler
-//!   leave in one message. Byte strings need no decoding at all (`#[rpc(raw)]`, [`Payload`]).
-//! - **Long data is not copied**: an argument or result of the type [`Bulk`] is read or written
+//! - **Few copies and no allocations.** A value is encoded directly into the send buffer. A request
+//!   is decoded from the receive buffer and its handler is polled for the first time within the
+//!   poll that receives the request. Requests and responses of one turn of the scheduler share a
+//!   message. Byte strings are not encoded (`#[rpc(raw)]`, [`Payload`]).
+//! - **Long data is not copied**: the peer reads or writes an argument or result of type [`Bulk`]
 //!   one-sided, under a lease that ends with the call.
-//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls, connects again, and
-//!   sends a call that its server has not started to another one.
-//! - **Access is controlled**: servers authenticate connections and intercept calls; TCP can be
-//!   encrypted by TLS.
-//! - **Transports**: RDMA, TCP, and memory of the process for tests: [`Address`].
+//! - **Several servers**: [`ClientBuilder::connect_any`] distributes calls and reconnects. A call
+//!   that its server has not started is sent to another server.
+//! - **Access control**: servers authenticate connections and intercept calls. TCP connections can
+//!   be encrypted by TLS.
+//! - **Transports**: RDMA, TCP, and memory of the process for tests, see [`Address`].
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! This crate does not repeat calls that may have been executed, except those of methods with
-//! `#[rpc(once)]`: only the application knows whether a call may run twice. It does not encrypt
-//! RDMA. Without [`Server::authenticate`], any peer that can reach the server may call its methods.
+//! This crate does not repeat a call that may have been executed, unless its method has
+//! `#[rpc(once)]`: only the application can decide whether a call may run twice. RDMA connections
+//! are not encrypted. Without [`Server::authenticate`], any peer that can reach the server may call
+//! its methods.
 
 #![forbid(unsafe_code)]
 
-// The services of this crate use the attribute, whose code names the crate.
+// The attribute `service` generates paths that begin with `::rdma_rpc`, also within this crate.
 extern crate self as rdma_rpc;
 
 mod address;
@@ -104,39 +107,41 @@ mod status;
 mod stream;
 mod wire;
 
-/// Makes a service of a trait: the client `…Client` and the server `…Server`.
+/// Generates a client type `…Client` and a server type `…Server` from a trait.
 ///
-/// A method is an `async fn` with `&self`, an optional `&Context`, owned arguments, and the result
-/// `Result<T, E>`. The arguments, `T` and `E` are types of the service's codec, which is
-/// [`Postcard`] unless the attribute names another one:
-/// `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. A method may have a stream from the caller, an
-/// argument [`Receiver<T>`](Receiver), and a stream to the caller, an argument
-/// [`Sender<T>`](Sender).
+/// A method is an `async fn` that takes `&self`, optionally `&Context`, and owned arguments, and
+/// that returns `Result<T, E>`. The service's codec must encode and decode the arguments, `T` and
+/// `E`. The codec is [`Postcard`] unless the attribute names another one:
+/// `#[rdma_rpc::service(codec = rdma_rpc::Json)]`. An argument [`Receiver<T>`](Receiver) is a
+/// stream from the caller to the handler, and an argument [`Sender<T>`](Sender) is a stream from
+/// the handler to the caller.
 ///
-/// | attribute of a method | meaning |
+/// | attribute of a method | effect |
 /// |---|---|
-/// | `#[rpc(oneway)]` | The method has no result, and its caller does not wait for it. |
-/// | `#[rpc(raw)]` | The argument is a [`Payload`] and the result any bytes, which are not encoded. |
-/// | `#[rpc(once)]` | The method is executed at most once, see below. |
-/// | `#[rpc(id = 7)]` | The number of the method, which is otherwise a hash of its name. |
+/// | `#[rpc(oneway)]` | The method has no result, and its caller does not wait for the handler. |
+/// | `#[rpc(raw)]` | The argument is a [`Payload`] and the result is a byte string; neither is encoded. |
+/// | `#[rpc(once)]` | The server executes a call at most once, see below. |
+/// | `#[rpc(id = 7)]` | Sets the number of the method; the default is a hash of its name. |
 ///
 /// # At most once
 ///
-/// A call of a method with `#[rpc(once)]` is sent again if its connection ends before the answer,
-/// by a [client that connects again](ClientBuilder::connect_any), to the same server, until its
-/// deadline. The server executes it at most once: a repeated call gets the answer of the first one,
-/// whose handler goes on without the connection. A server that was started anew, or that has
-/// dropped the answer, executes nothing, and the call fails with [`Error::ExecutionUnknown`]. The
-/// result and the error of such a method are `Clone`, `Send` and `Sync`. A server keeps the last
-/// 256 answers of a client that the client has not yet, for 1024 clients, and at most about 256 MiB
-/// of them.
+/// If the connection ends before the response to a call of a method with `#[rpc(once)]`, a [client
+/// that reconnects](ClientBuilder::connect_any) sends the call again to the same server, until the
+/// deadline of the call. The server executes the call at most once: its handler continues without
+/// the connection, and the repeated call gets its answer. If the server process was restarted or
+/// has dropped the answer, the call is not executed again and fails with
+/// [`Error::ExecutionUnknown`]. The result and the error of such a method must be `Clone`, `Send`
+/// and `Sync`.
 ///
-/// A handler counts for the limits of the server until it ends, even if its call was cancelled. A
-/// client can have as many running handlers as the [concurrency](Server::concurrency) of the
-/// server, but at least 256; a further call fails with [`Error::Overloaded`]. So does the first
-/// call of a further client while each of the 1024 clients has a running handler.
-/// [`ServerHandle::shutdown`] does not wait for handlers whose call was cancelled or whose
-/// connection has ended.
+/// A server keeps at most 256 unacknowledged answers of a client, for at most 1024 clients, and in
+/// total about 256 MiB.
+///
+/// A handler counts against the limits of the server until the handler ends, even if its call was
+/// cancelled. The number of running handlers of a client is limited to the
+/// [concurrency](Server::concurrency) of the server, but at least 256; further calls fail with
+/// [`Error::Overloaded`]. If each of the 1024 clients has a running handler, the first call of
+/// another client fails with the same error. [`ServerHandle::shutdown`] does not wait for handlers
+/// whose call was cancelled or whose connection has ended.
 ///
 /// ```
 /// use rdma_rpc::{Address, Receiver, Sender, Server};
@@ -199,7 +204,7 @@ pub use health::{Health, HealthClient, HealthServer, HealthState, HealthStates};
 pub use metadata::Metadata;
 #[cfg(feature = "trace")]
 pub use observe::TraceContext;
-pub use outbox::Sent;
+pub use outbox::SendCounts;
 pub use payload::Payload;
 #[cfg(feature = "reflection")]
 pub use reflection::{
@@ -209,16 +214,17 @@ pub use reflection::{
 pub use server::{CallInfo, Context, Server, ServerHandle, Service};
 pub use stream::{Receiver, Sender};
 
-/// Items that generated code uses. They are no part of the crate's interface.
+/// Items for generated code; not part of the public interface.
 #[doc(hidden)]
 pub mod generated {
-    pub use crate::codec::{Typed, Unencoded};
+    pub use crate::codec::{RawCodec, ServiceCodec};
     pub use crate::method::MethodInfo;
-    pub use crate::once::once;
+    pub use crate::once::execute_once;
     pub use crate::server::{Call, Methods, Role};
 
-    /// Checks, where a type stands in a service, that its codec can encode and decode it, and
-    /// describes the type for reflection: its name in the trait, and its text.
+    /// Registers the description of a type for reflection: its name in the trait and its source
+    /// text. The bounds make the compiler report a type that the codec does not support at its
+    /// position in the trait.
     pub fn check<C: crate::Encode<T> + crate::Decode<T>, T>(
         methods: &mut Methods,
         method: &'static MethodInfo,

@@ -4,28 +4,29 @@ use std::time::Duration;
 
 use rdma_async::RdmaBuilder;
 
-/// The default maximum length of a message in bytes.
-pub(crate) const MESSAGE: usize = 16 << 20;
+/// Default maximum length of a message in bytes.
+pub(crate) const MESSAGE_LEN: usize = 16 << 20;
 
-/// The lowest message limit that can be set, in bytes: a batch of frames must always fit.
-const LEAST_MESSAGE: usize = 8 << 10;
+/// Lowest message limit that can be set, in bytes. A batch of frames must always fit.
+const MIN_MESSAGE_LEN: usize = 8 << 10;
 
-/// The highest message limit that can be set, in bytes: lengths have 32 bits.
-const MOST_MESSAGE: usize = 1 << 30;
+/// Highest message limit that can be set, in bytes. The wire format has lengths of 32 bits.
+const MAX_MESSAGE_LEN: usize = 1 << 30;
 
-/// The default maximum length of a bulk of the peer in bytes.
-pub(crate) const BULK: usize = 1 << 30;
+/// Default maximum length of a bulk of the peer in bytes.
+pub(crate) const BULK_LEN: usize = 1 << 30;
 
-/// Time within which a server must accept a connection, and either end must send its settings.
-pub(crate) const CONNECT: Duration = Duration::from_secs(20);
+/// Timeout for connecting, and for the arrival of the peer's settings. Long enough for a slow
+/// network, and short enough that a silent peer does not occupy resources for long.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the nearest message limit that can be set.
-pub(crate) fn message(bytes: usize) -> usize {
-    bytes.clamp(LEAST_MESSAGE, MOST_MESSAGE)
+/// Returns the message limit closest to `bytes` that can be set.
+pub(crate) fn clamp_message_len(bytes: usize) -> usize {
+    bytes.clamp(MIN_MESSAGE_LEN, MAX_MESSAGE_LEN)
 }
 
-/// Returns the transport settings with this message limit. By default the peer can request no
-/// memory, because calls need no remote memory.
+/// Returns the RDMA settings with this message limit. If the program has not set any, the peer
+/// cannot request memory of this end, because calls do not need remote memory.
 pub(crate) fn transport(chosen: Option<RdmaBuilder>, message_limit: usize) -> RdmaBuilder {
     chosen
         .unwrap_or_else(|| RdmaBuilder::default().remote_memory_limit(0))

@@ -1,14 +1,16 @@
-//! [`Metadata`]: named byte strings that travel with a request.
+//! [`Metadata`]: named byte strings that are sent with a request.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum length of encoded metadata in bytes.
-pub(crate) const LIMIT: usize = 2048;
+/// Maximum length of encoded metadata in bytes: half of a batch
+/// ([`MAX_BATCH_LEN`](crate::wire::MAX_BATCH_LEN)), so that requests with metadata can still share
+/// messages.
+pub(crate) const MAX_LEN: usize = 2048;
 
-/// Named values that a caller sends with its requests, such as a trace ID or a tenant.
+/// Named values that a caller sends with its requests, such as a trace ID or the name of a tenant.
 ///
-/// A name has at most 255 bytes, and all names and values together at most about 2 KiB.
+/// A name has at most 255 bytes. All names and values together have at most about 2 KiB.
 ///
 /// ```
 /// use rdma_rpc::Metadata;
@@ -20,12 +22,13 @@ pub(crate) const LIMIT: usize = 2048;
 /// ```
 #[derive(Clone, Default)]
 pub struct Metadata {
-    /// Pairs, each of the length of the name, the name, the length of the value, and the value;
-    /// `None` without pairs.
+    /// Encoded pairs: length of the name, name, length of the value, value. `None` if there are no
+    /// pairs.
     encoded: Option<Arc<[u8]>>,
 }
 
 impl Metadata {
+    /// Metadata without values.
     pub(crate) const EMPTY: Self = Self { encoded: None };
 
     /// Adds a value. A later value of the same name does not replace an earlier one.
@@ -40,29 +43,32 @@ impl Metadata {
         let mut bytes = self.encoded().to_vec();
         bytes.push(name_len);
         bytes.extend_from_slice(name.as_bytes());
-        // The limit is below the maximum of the length's type.
+        // The assertion below refuses longer values.
         let value_len = value.len().min(usize::from(u16::MAX)) as u16;
         bytes.extend_from_slice(&value_len.to_be_bytes());
         bytes.extend_from_slice(value);
-        assert!(bytes.len() <= LIMIT, "metadata has at most {LIMIT} bytes");
+        assert!(
+            bytes.len() <= MAX_LEN,
+            "metadata has at most {MAX_LEN} bytes"
+        );
         Self {
             encoded: Some(bytes.into()),
         }
     }
 
-    /// Adds a value like [`Self::with`]; `None` if the metadata would be too long.
-    pub(crate) fn checked_with(&self, name: &str, value: &[u8]) -> Option<Self> {
+    /// Adds a value like [`Self::with`]; returns `None` if the metadata would exceed [`MAX_LEN`].
+    pub(crate) fn try_with(&self, name: &str, value: &[u8]) -> Option<Self> {
         let len = self.encoded().len() + 3 + name.len() + value.len();
-        (len <= LIMIT).then(|| self.clone().with(name, value))
+        (len <= MAX_LEN).then(|| self.clone().with(name, value))
     }
 
-    /// Returns the first value of this name.
+    /// Returns the first value with this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// Returns the first value of this name, if it is UTF-8.
+    /// Returns the first value with this name; `None` if the value is not UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.get(name)?).ok()
     }
@@ -71,33 +77,36 @@ impl Metadata {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let mut rest = self.encoded();
         std::iter::from_fn(move || {
-            let (name, value, after) = pair(rest)?;
+            let (name, value, after) = split_pair(rest)?;
             rest = after;
             Some((name, value))
         })
     }
 
+    /// Returns the encoded pairs.
     pub(crate) fn encoded(&self) -> &[u8] {
         self.encoded.as_deref().unwrap_or_default()
     }
 
-    /// Takes over received metadata, which may hold any bytes; `None` if it is malformed.
+    /// Decodes received metadata, which may contain arbitrary bytes; `None` if the bytes are
+    /// malformed.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            (_, _, rest) = pair(rest)?;
+            (_, _, rest) = split_pair(rest)?;
         }
-        (bytes.len() <= LIMIT).then(|| Self {
+        (bytes.len() <= MAX_LEN).then(|| Self {
             encoded: Some(bytes.into()),
         })
     }
 }
 
-/// Splits a name and a value off the front of `bytes`; `None` if they are malformed.
-fn pair(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
+/// Splits the first pair off `bytes`: returns its name, its value and the remaining bytes; `None`
+/// if the pair is malformed.
+fn split_pair(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(len.into())?;
     let (&len, rest) = rest.split_first_chunk::<2>()?;
@@ -119,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_is_read_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_are_decoded_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Some(metadata) = Metadata::decode(&bytes) {
                 metadata.iter().for_each(drop);
             }

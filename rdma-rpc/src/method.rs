@@ -1,25 +1,24 @@
-//! [`MethodInfo`]: the number and the name of a method, which generated code defines.
+//! [`MethodInfo`]: the constant that generated code defines for each method.
 
-/// Number, name and kind of a method.
+/// Number, name and properties of a method.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodInfo {
-    /// Number in requests: a hash of the name, unless the service sets it.
+    /// Number of the method in requests: a hash of its name, unless the service sets a number.
     pub id: u32,
-    /// Name of the service and of the method: `"Store.get"`.
+    /// Name of the service and of the method, for example `"Store.get"`.
     pub name: &'static str,
-    /// Set if the caller sends a stream.
+    /// Set if the caller sends a stream to the handler.
     pub has_input: bool,
-    /// Set if the handler sends a stream.
+    /// Set if the handler sends a stream to the caller.
     pub has_output: bool,
     /// Set if the method has no response.
     pub is_one_way: bool,
-    /// Set if the method is executed at most once.
+    /// Set if the server executes each call at most once.
     pub is_once: bool,
 }
 
-/// Returns the number of a method whose service does not set it: the 32-bit FNV-1a hash of its
-/// name.
+/// Returns the default number of a method: the 32-bit FNV-1a hash of its name.
 pub(crate) fn number_of(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

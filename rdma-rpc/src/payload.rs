@@ -1,4 +1,4 @@
-//! [`Payload`]: received bytes, in the memory that they were received in.
+//! [`Payload`]: received bytes that stay in their receive buffer.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -7,7 +7,7 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Memory of one message: registered memory of RDMA, or memory of the heap.
+/// Memory of one message: registered memory for RDMA, or heap memory.
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Region(LocalMr),
@@ -15,6 +15,7 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
+    /// Returns the bytes for reading.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Region(region) => region.as_slice(),
@@ -22,7 +23,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the bytes for writing; `None` while the device is still sending them.
+    /// Returns the bytes for writing; `None` while the device is still sending the memory.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Region(region) => region.try_as_mut_slice().ok(),
@@ -31,34 +32,37 @@ impl Buffer {
     }
 }
 
-/// Unencoded bytes: the argument and the result of methods with `#[rpc(raw)]`.
+/// Unencoded bytes: the argument and the result of a method with `#[rpc(raw)]`.
 ///
-/// The bytes of a long message stay in the memory that they were received in. They were not copied,
-/// and this memory receives no other message until the payload is dropped. A payload of at most 256
-/// bytes allocates nothing.
-pub struct Payload(Memory);
+/// The bytes of a long message are not copied: the payload owns the receive buffer, which is used
+/// again after the payload was dropped. A payload of at most 256 bytes does not allocate.
+pub struct Payload(PayloadMemory);
 
-/// Number of bytes up to which a payload holds its bytes itself.
-const INLINE: usize = 256;
+/// Maximum number of bytes that a payload stores inline: enough for typical small messages, and
+/// small enough to be moved.
+const MAX_INLINE_LEN: usize = 256;
 
-/// Memory of a payload.
+/// Storage of a payload's bytes.
 #[expect(
     clippy::large_enum_variant,
     reason = "a small payload must not allocate"
 )]
-enum Memory {
-    Inline { bytes: [u8; INLINE], len: usize },
-    Kept(Kept),
+enum PayloadMemory {
+    Inline {
+        bytes: [u8; MAX_INLINE_LEN],
+        len: usize,
+    },
+    Retained(RetainedBytes),
 }
 
-/// Bytes of a message in the memory that they were received in.
+/// Body of a message, together with the receive buffer that contains the body.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedBytes {
     buffer: Buffer,
     range: Range<usize>,
 }
 
-impl Kept {
+impl RetainedBytes {
     fn new(buffer: Buffer, range: Range<usize>) -> Self {
         debug_assert!(range.end <= buffer.bytes().len());
         Self { buffer, range }
@@ -70,10 +74,10 @@ impl Kept {
 }
 
 impl Payload {
-    /// Returns the bytes as a vector, which is a copy unless they are one already.
+    /// Converts the payload to a vector, without a copy if the payload is a whole heap buffer.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
-            Memory::Kept(Kept {
+            PayloadMemory::Retained(RetainedBytes {
                 buffer: Buffer::Heap(bytes),
                 range,
             }) if range == (0..bytes.len()) => bytes,
@@ -82,17 +86,17 @@ impl Payload {
     }
 }
 
-impl From<Kept> for Payload {
-    fn from(kept: Kept) -> Self {
-        Self(Memory::Kept(kept))
+impl From<RetainedBytes> for Payload {
+    fn from(retained: RetainedBytes) -> Self {
+        Self(PayloadMemory::Retained(retained))
     }
 }
 
-impl Memory {
+impl PayloadMemory {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Inline { bytes, len } => &bytes[..*len],
-            Self::Kept(kept) => kept.bytes(),
+            Self::Retained(retained) => retained.bytes(),
         }
     }
 }
@@ -100,18 +104,18 @@ impl Memory {
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
-        Kept::new(Buffer::Heap(bytes), range).into()
+        RetainedBytes::new(Buffer::Heap(bytes), range).into()
     }
 }
 
 impl From<&[u8]> for Payload {
     fn from(bytes: &[u8]) -> Self {
-        let mut inline = [0; INLINE];
+        let mut inline = [0; MAX_INLINE_LEN];
         let Some(room) = inline.get_mut(..bytes.len()) else {
             return bytes.to_vec().into();
         };
         room.copy_from_slice(bytes);
-        Self(Memory::Inline {
+        Self(PayloadMemory::Inline {
             bytes: inline,
             len: bytes.len(),
         })
@@ -148,8 +152,8 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Encodes the bytes as such, and not one by one as serde encodes a vector: for structs, and for
-/// items of streams.
+/// Encodes the payload as one byte string, for structs and stream items that contain a payload.
+/// Serde would encode a vector byte by byte.
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self)
@@ -162,7 +166,7 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
-/// Visitor that collects bytes.
+/// Visitor that decodes a byte string.
 struct BytesVisitor;
 
 impl<'de> Visitor<'de> for BytesVisitor {
@@ -180,7 +184,7 @@ impl<'de> Visitor<'de> for BytesVisitor {
         Ok(bytes.into())
     }
 
-    /// Collects the numbers to which a format for text converts bytes.
+    /// Decodes a sequence of numbers, by which text formats represent bytes.
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Payload, A::Error> {
         let mut bytes = Vec::new();
         while let Some(byte) = numbers.next_element()? {
@@ -193,8 +197,9 @@ impl<'de> Visitor<'de> for BytesVisitor {
 /// A received message.
 #[derive(Debug)]
 pub(crate) enum Message<'m> {
-    /// Memory of the transport, which the message leaves after it was handled.
+    /// Memory of the transport, which the transport uses again after the message was handled.
     Borrowed(&'m [u8]),
+    /// Buffer that the message owns.
     Owned(Buffer),
 }
 
@@ -207,28 +212,29 @@ impl Message<'_> {
     }
 }
 
-/// Number of bytes from which a body stays in the memory that it was received in.
-const KEPT: usize = 1024;
+/// Length in bytes from which a body keeps its receive buffer. Shorter bodies are copied, which
+/// costs less than a new buffer.
+const MIN_RETAINED_LEN: usize = 1024;
 
 /// Body of a received frame.
 #[derive(Debug)]
 pub(crate) enum Body<'m> {
     Short(&'m [u8]),
-    /// A long body that is the last of its message, with the message's memory.
-    Long(Kept),
+    /// A long body that is the last of its message, with the message's buffer.
+    Long(RetainedBytes),
 }
 
 impl<'m> Body<'m> {
-    /// Returns the body `range` of a message. Takes the memory of the message if the body is long
-    /// and the last one.
+    /// Returns the body at `range` of a message. Takes the buffer of the message if the body is
+    /// long and the last of the message.
     pub(crate) fn take(message: &'m mut Message<'_>, range: Range<usize>, is_last: bool) -> Self {
         if is_last
-            && range.len() >= KEPT
+            && range.len() >= MIN_RETAINED_LEN
             && range.len() >= message.bytes().len() / 2
             && matches!(message, Message::Owned(_))
             && let Message::Owned(buffer) = std::mem::replace(message, Message::Borrowed(&[]))
         {
-            return Self::Long(Kept::new(buffer, range));
+            return Self::Long(RetainedBytes::new(buffer, range));
         }
         Self::Short(message.bytes().get(range).unwrap_or_default())
     }
@@ -236,48 +242,49 @@ impl<'m> Body<'m> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Short(bytes) => bytes,
-            Self::Long(kept) => kept.bytes(),
+            Self::Long(retained) => retained.bytes(),
         }
     }
 }
 
-/// Received bytes in reused memory, until their reader decodes them.
+/// Reusable storage for a received body until its reader decodes the body.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct BodyBuffer {
     bytes: Vec<u8>,
-    kept: Option<Kept>,
+    retained: Option<RetainedBytes>,
 }
 
-/// Capacity in bytes above which reused memory is freed.
-const REUSED: usize = 16 << 10;
+/// Capacity in bytes above which memory is freed instead of reused. Otherwise one long body would
+/// occupy memory for the whole connection.
+const MAX_REUSED_LEN: usize = 16 << 10;
 
-impl Stored {
-    /// Stores a body: a copy of a short one, or the memory of a long one.
+impl BodyBuffer {
+    /// Stores a body: copies a short body, and takes the buffer of a long body.
     pub(crate) fn set(&mut self, body: Body<'_>) {
         self.bytes.clear();
-        self.kept = None;
+        self.retained = None;
         match body {
             Body::Short(bytes) => self.bytes.extend_from_slice(bytes),
-            Body::Long(kept) => self.kept = Some(kept),
+            Body::Long(retained) => self.retained = Some(retained),
         }
     }
 
-    /// Returns the memory of a long body.
-    pub(crate) fn take_kept(&mut self) -> Option<Kept> {
-        self.kept.take()
+    /// Takes the long body, if one is stored.
+    pub(crate) fn take_retained(&mut self) -> Option<RetainedBytes> {
+        self.retained.take()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.kept {
-            Some(kept) => kept.bytes(),
+        match &self.retained {
+            Some(retained) => retained.bytes(),
             None => &self.bytes,
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.kept = None;
+        self.retained = None;
         self.bytes.clear();
-        if self.bytes.capacity() > REUSED {
+        if self.bytes.capacity() > MAX_REUSED_LEN {
             self.bytes = Vec::new();
         }
     }

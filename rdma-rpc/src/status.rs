@@ -1,11 +1,12 @@
-//! [`Status`]: the reason that a server sends in place of a response.
+//! [`Status`]: the reason that a server sends instead of a response.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// Reason for a call without a response, as it travels: a number, and a text or two numbers.
+/// Reason for which a call has no response. On the wire, a status is a number followed by a text or
+/// two numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
     UnknownMethod,
@@ -21,14 +22,15 @@ pub(crate) enum Status {
     ExecutionUnknown,
 }
 
-/// Maximum length in bytes of the text of a status.
-const TEXT: usize = 512;
+/// Maximum length of the text of a status in bytes. A longer text, such as a long error, is
+/// truncated.
+const MAX_TEXT_LEN: usize = 512;
 
 impl Status {
-    /// Returns the number of the status, and the body that follows the header.
+    /// Encodes the status: returns its number and the body of its frame.
     pub(crate) fn to_parts(&self) -> (u16, Cow<'_, [u8]>) {
         let text = |number, text: &'_ str| {
-            let ends = (0..=TEXT.min(text.len())).rev();
+            let ends = (0..=MAX_TEXT_LEN.min(text.len())).rev();
             let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
             let text = &text[..end.unwrap_or(0)];
             (number, Cow::Owned(text.as_bytes().to_vec()))
@@ -52,10 +54,11 @@ impl Status {
         }
     }
 
-    /// Decodes a received status, which may hold anything; `None` if it is no valid one.
+    /// Decodes a received status, which may contain arbitrary bytes; `None` if the status is
+    /// invalid.
     pub(crate) fn from_parts(number: u16, body: &[u8]) -> Option<Self> {
         let text = || {
-            let body = body.get(..TEXT).unwrap_or(body);
+            let body = body.get(..MAX_TEXT_LEN).unwrap_or(body);
             Cow::Owned(String::from_utf8_lossy(body).into_owned())
         };
         Some(match number {
@@ -80,7 +83,7 @@ impl Status {
         })
     }
 
-    /// Returns the caller's error for a call of `method` with this time limit.
+    /// Converts the status to the caller's error for a call of `method` with this time limit.
     pub(crate) fn into_error(self, method: Cow<'static, str>, limit: Duration) -> Error {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match self {
@@ -118,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_is_parsed_without_panicking(
+        fn arbitrary_bytes_are_decoded_without_panicking(
             number in 0_u16..12,
             body in prop::collection::vec(any::<u8>(), 0..600),
         ) {
@@ -148,17 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_cut_statuses_are_refused() {
+    fn unknown_and_truncated_statuses_are_refused() {
         assert_eq!(Status::from_parts(0, b""), None);
         assert_eq!(Status::from_parts(99, b""), None);
         assert_eq!(Status::from_parts(6, b"123456789012345"), None);
     }
 
     #[test]
-    fn a_long_reason_is_cut_at_a_character() {
-        let reason = "ü".repeat(TEXT);
+    fn a_long_reason_is_truncated_at_a_character_boundary() {
+        let reason = "ü".repeat(MAX_TEXT_LEN);
         let status = Status::BadRequest(reason.into());
         let (_, body) = status.to_parts();
-        assert!(body.len() <= TEXT && std::str::from_utf8(&body).is_ok());
+        assert!(body.len() <= MAX_TEXT_LEN && std::str::from_utf8(&body).is_ok());
     }
 }

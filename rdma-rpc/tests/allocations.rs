@@ -1,5 +1,6 @@
-//! Allocations of calls with requests and responses of a fixed size, and with short ones of bytes:
-//! none, on either side. This test has its own program, because others also allocate.
+//! Checks that calls with small fixed-size requests and responses, and with short byte strings, do
+//! not allocate at the client or the server. This test is a separate program, because other tests
+//! also allocate.
 
 mod common;
 
@@ -9,16 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{client, listen};
 use rdma_rpc::{Address, Context, Payload, Server};
 
-/// Allocator that counts.
+/// Allocator that counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator.
+// SAFETY: every call is forwarded to the system allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the rules of this function, which are those of the system's.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system
+        // allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -56,7 +58,7 @@ impl Fixed for Same {
     }
 }
 
-/// Number of rounds of three calls that are counted.
+/// Number of counted rounds of three calls.
 const CALLS: usize = 800;
 
 async fn calls(client: &FixedClient, count: usize) {
@@ -69,12 +71,12 @@ async fn calls(client: &FixedClient, count: usize) {
     }
 }
 
-/// Counts the allocations of one call at a time, and of 16 at a time.
+/// Returns the numbers of allocations of sequential calls, and of 16 concurrent calls.
 async fn count(address: Address) -> (usize, usize) {
     let server = listen(Server::new(FixedServer::new(Same)), address).await;
     let connecting = client().connect(server.address());
     let client = FixedClient::new(common::within("connecting", connecting).await.unwrap());
-    // Buffers are allocated by the first calls.
+    // The first calls allocate the buffers.
     calls(&client, 400).await;
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     calls(&client, CALLS).await;
@@ -90,8 +92,8 @@ async fn count(address: Address) -> (usize, usize) {
     (alone, together)
 }
 
-/// Number of allocations that are not those of calls: the list of the callers, and buffers that
-/// grow when a slow machine lets messages pile up.
+/// Maximum number of allocations that calls do not cause: the list of concurrent calls, and buffers
+/// that grow when messages accumulate on a slow machine.
 const OTHERS: usize = 8;
 
 #[test]

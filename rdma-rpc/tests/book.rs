@@ -1,5 +1,5 @@
-//! The page "Remote procedure calls" of the book: its service compiles as it is shown, and the
-//! client has the functions of the table.
+//! Checks that the service on the book's page "Remote procedure calls" compiles, and that its
+//! client has the functions in the table.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn the_book_shows_this_service() {
     assert!(book.contains(service), "the book does not show\n{service}");
 }
 
-/// Makes every call of the table, whose column "returns" these types are.
+/// Makes every call in the table. The types of the results are those of the column "returns".
 async fn table(client: StoreClient) -> Result<(), Error> {
     let got: Result<Vec<u8>, CallError<StoreError>> = client.get("key".to_owned()).await;
     assert!(matches!(got, Err(CallError::Service(StoreError::Absent))));

@@ -1,4 +1,4 @@
-//! Bulk memory: arguments and results that never pass through a message.
+//! Tests of bulk memory in arguments and results.
 
 mod common;
 
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 over_every_transport! {
-    bytes_of_every_length_come_back;
+    bytes_of_every_length_are_echoed;
     the_handler_writes_into_the_memory_of_the_caller;
     parts_are_scattered_and_gathered;
     bulks_may_be_anywhere_in_a_value;
     memory_is_lent_by_one_call_at_a_time;
-    a_call_that_is_late_gives_its_memory_back;
-    a_call_that_is_dropped_gives_its_memory_back;
-    a_call_that_is_late_within_a_transfer_harms_no_other;
-    a_bulk_ends_with_its_call;
-    a_task_of_the_handler_stops_before_the_answer;
-    parts_outside_and_writes_without_permission_are_refused;
+    the_memory_of_an_expired_call_is_available_again;
+    the_memory_of_a_dropped_call_is_available_again;
+    a_deadline_during_a_transfer_affects_no_other_call;
+    a_bulk_cannot_be_accessed_after_its_call;
+    accesses_by_tasks_of_the_handler_end_before_the_answer;
+    parts_outside_the_bulk_and_writes_without_permission_are_refused;
     a_bulk_above_the_limit_is_refused;
     the_memory_of_a_result_is_freed_when_the_caller_drops_it;
     the_lease_of_a_result_has_a_time_limit;
-    calls_find_their_place_beside_a_long_transfer;
-    a_transfer_tells_its_progress;
-    bulks_of_the_peer_are_not_passed_on;
+    calls_proceed_during_a_long_transfer;
+    a_transfer_reports_its_progress;
+    bulks_of_the_peer_cannot_be_sent;
     the_end_of_the_connection_ends_transfers;
 }
 
@@ -44,25 +44,25 @@ struct Page {
 #[rdma_rpc::service]
 trait Pages {
     async fn echo(&self, cx: &Context, bulk: Bulk) -> Result<Bulk, String>;
-    /// Fills the memory of the caller with its offsets plus `first`.
+    /// Writes `first` plus the offset to each byte of the caller's memory.
     async fn fill(&self, cx: &Context, first: u8, into: Bulk) -> Result<u64, String>;
-    /// Reads `parts` in one transfer, and returns the bytes one after the other.
+    /// Reads `parts` in one transfer, and returns their concatenated bytes.
     async fn pick(&self, bulk: Bulk, parts: Vec<(u64, u64)>) -> Result<Vec<u8>, String>;
-    /// Writes the even bytes and the odd ones in reverse order of their parts.
+    /// Writes the bytes with even and with odd offsets as parts in reverse order.
     async fn weave(&self, into: Bulk) -> Result<(), String>;
     /// Returns the sums of all images.
     async fn sums(&self, page: Page) -> Result<Vec<u64>, String>;
     /// Returns a page with `count` images of `len` bytes.
     async fn page(&self, count: u32, len: u64) -> Result<Page, String>;
-    /// Waits for the test, then reads.
+    /// Waits for the test, and then reads.
     async fn wait(&self, bulk: Bulk) -> Result<(), String>;
-    /// Reads and writes the whole, again and again.
+    /// Reads and writes the whole bulk repeatedly.
     async fn churn(&self, cx: &Context, bulk: Bulk) -> Result<(), String>;
-    /// Keeps the bulk for the test.
+    /// Passes the bulk to the test.
     async fn keep(&self, bulk: Bulk) -> Result<(), String>;
-    /// Leaves a task behind that writes again and again.
+    /// Spawns a task that writes repeatedly, and returns.
     async fn leave(&self, cx: &Context, bulk: Bulk) -> Result<(), String>;
-    /// Returns memory that the test sees.
+    /// Returns memory that the test also refers to.
     async fn give(&self, cx: &Context, len: u64) -> Result<Bulk, String>;
     async fn add(&self, left: u64, right: u64) -> Result<u64, String>;
     #[rpc(oneway)]
@@ -206,7 +206,7 @@ async fn serve(
     (server, client, state)
 }
 
-/// Returns memory of the connection with the test's pattern.
+/// Returns memory of the connection that contains the test pattern.
 fn filled(client: &PagesClient, len: usize) -> BulkMemory {
     let mut memory = client.client().bulk_memory(len).unwrap();
     assert!(memory.iter().all(|&byte| byte == 0));
@@ -218,7 +218,7 @@ fn mine(bulk: Bulk) -> BulkMemory {
     bulk.into_memory().expect("the memory is back")
 }
 
-/// Waits until the memory of a bulk is back.
+/// Waits until the memory of a bulk is available again.
 async fn back(bulk: Bulk) -> BulkMemory {
     let mut bulk = Some(bulk);
     within("the end of the lease", async {
@@ -245,7 +245,7 @@ fn bulk_error<T: std::fmt::Debug>(outcome: Result<T, CallError<String>>) -> Bulk
     }
 }
 
-async fn bytes_of_every_length_come_back(address: Address) {
+async fn bytes_of_every_length_are_echoed(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     for len in [0, 1, 100, 4096, 65_535, 65_536, 65_537, 1 << 20] {
         for is_registered in [true, false] {
@@ -306,7 +306,7 @@ async fn bulks_may_be_anywhere_in_a_value(address: Address) {
     let page = Page {
         title: "t".repeat(5000),
         images: images.chain([(20, same.clone())]).collect(),
-        // The same bulk twice in one request.
+        // One request contains the same bulk twice.
         cover: Some(same),
     };
     let sums = within("adding up", client.sums(page)).await.unwrap();
@@ -347,21 +347,21 @@ async fn memory_is_lent_by_one_call_at_a_time(address: Address) {
     assert_adds(&client).await;
 }
 
-async fn a_call_that_is_late_gives_its_memory_back(address: Address) {
+async fn the_memory_of_an_expired_call_is_available_again(address: Address) {
     let (_server, client, state) = serve(address, |server| server).await;
     let bulk = Bulk::writable(filled(&client, 100_000));
     let late = client.with_deadline(Duration::from_millis(50));
     let outcome = within("the late call", late.wait(bulk.clone())).await;
     let is_late = matches!(outcome, Err(CallError::Rpc(Error::DeadlineExceeded { .. })));
     assert!(is_late, "{outcome:?}");
-    // The lease has ended before the call has returned.
+    // The lease ends before the call returns.
     assert_eq!(*mine(bulk), pattern(100_000));
     within("the handler", state.begun.notified()).await;
     state.go.notify_one();
     assert_adds(&client).await;
 }
 
-async fn a_call_that_is_dropped_gives_its_memory_back(address: Address) {
+async fn the_memory_of_a_dropped_call_is_available_again(address: Address) {
     let (_server, client, state) = serve(address, |server| server).await;
     let bulk = Bulk::writable(filled(&client, 100_000));
     let call = {
@@ -375,7 +375,7 @@ async fn a_call_that_is_dropped_gives_its_memory_back(address: Address) {
     assert_adds(&client).await;
 }
 
-async fn a_call_that_is_late_within_a_transfer_harms_no_other(address: Address) {
+async fn a_deadline_during_a_transfer_affects_no_other_call(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     for millis in [5, 20, 60] {
         let bulk = Bulk::writable(filled(&client, 1 << 20));
@@ -388,7 +388,7 @@ async fn a_call_that_is_late_within_a_transfer_harms_no_other(address: Address) 
     }
 }
 
-async fn a_bulk_ends_with_its_call(address: Address) {
+async fn a_bulk_cannot_be_accessed_after_its_call(address: Address) {
     let (_server, client, state) = serve(address, |server| server).await;
     let bulk = Bulk::writable(filled(&client, 1000));
     within("keeping", client.keep(bulk.clone())).await.unwrap();
@@ -403,12 +403,12 @@ async fn a_bulk_ends_with_its_call(address: Address) {
     assert_adds(&client).await;
 }
 
-async fn a_task_of_the_handler_stops_before_the_answer(address: Address) {
+async fn accesses_by_tasks_of_the_handler_end_before_the_answer(address: Address) {
     let (_server, client, state) = serve(address, |server| server).await;
     let bulk = Bulk::writable(filled(&client, 500_000));
     within("leaving", client.leave(bulk.clone())).await.unwrap();
     let mut memory = mine(bulk);
-    // Nobody writes to the memory from here on.
+    // From here on, no task writes to the memory.
     memory.fill(1);
     let task = state.task.lock().take().unwrap();
     let error = within("the task", task).await.unwrap();
@@ -417,7 +417,7 @@ async fn a_task_of_the_handler_stops_before_the_answer(address: Address) {
     assert_adds(&client).await;
 }
 
-async fn parts_outside_and_writes_without_permission_are_refused(address: Address) {
+async fn parts_outside_the_bulk_and_writes_without_permission_are_refused(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     let bulk = Bulk::from(filled(&client, 10));
     for part in [(0, 11), (10, 1), (11, 0), (u64::MAX, 1)] {
@@ -458,7 +458,7 @@ async fn the_memory_of_a_result_is_freed_when_the_caller_drops_it(address: Addre
     let own = own.into_memory().expect_err("the caller has it");
     let copy = given.clone();
     drop(given);
-    // Parts, also in the middle, as long as a clone exists.
+    // Parts can be read as long as a clone exists.
     let part = within("reading", copy.read(50_000..50_010)).await.unwrap();
     assert_eq!(*part, pattern(100_000)[50_000..50_010]);
     drop(copy);
@@ -477,10 +477,10 @@ async fn the_lease_of_a_result_has_a_time_limit(address: Address) {
     assert_adds(&client).await;
 }
 
-async fn calls_find_their_place_beside_a_long_transfer(address: Address) {
+async fn calls_proceed_during_a_long_transfer(address: Address) {
     const WHOLE: usize = 8 << 20;
     let (_server, client, _) = serve(address, |server| server).await;
-    // How many calls a transfer leaves time for depends on the machine.
+    // The number of calls during a transfer depends on the machine.
     within("calls beside transfers", async {
         let mut beside = 0;
         while beside < 5 {
@@ -500,7 +500,7 @@ async fn calls_find_their_place_beside_a_long_transfer(address: Address) {
     .await;
 }
 
-async fn a_transfer_tells_its_progress(address: Address) {
+async fn a_transfer_reports_its_progress(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     let given = within("the result", client.give(300_000)).await.unwrap();
     assert_eq!(given.transferred(), 0);
@@ -510,7 +510,7 @@ async fn a_transfer_tells_its_progress(address: Address) {
     assert_eq!(given.transferred(), 300_000);
 }
 
-async fn bulks_of_the_peer_are_not_passed_on(address: Address) {
+async fn bulks_of_the_peer_cannot_be_sent(address: Address) {
     let (_server, client, _) = serve(address, |server| server).await;
     let given = within("the result", client.give(1000)).await.unwrap();
     let passed = within("passing it on", client.keep(given)).await;
@@ -534,7 +534,7 @@ async fn the_end_of_the_connection_ends_transfers(address: Address) {
     within("the end", client.client().ended()).await;
     let read = within("reading", given.read(..)).await;
     read.expect_err("the connection has ended");
-    // The server's own memory is back, too.
+    // The memory of the server is available again, too.
     let own = state.kept.lock().take().unwrap();
     back(own).await;
 }

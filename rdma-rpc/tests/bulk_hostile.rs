@@ -1,5 +1,6 @@
-//! Peers that access bulk memory otherwise than they may: late, beyond its end, without permission,
-//! or with invented keys. The memory never changes, and other clients are served.
+//! Tests with peers that access bulk memory without permission: after the end of the lease, beyond
+//! its length, without write permission, or with invented keys. The memory must not change, and
+//! other clients must be served.
 
 mod common;
 
@@ -18,11 +19,11 @@ over_every_transport! {
     a_peer_that_writes_after_its_answer_changes_nothing;
     a_peer_that_writes_after_the_deadline_changes_nothing;
     a_peer_that_writes_after_the_call_was_dropped_changes_nothing;
-    frames_of_unknown_leases_are_nobodys;
-    a_peer_that_never_drops_its_results_loses_them;
-    memory_that_does_not_exist_ends_its_connection_alone;
+    frames_of_unknown_leases_are_ignored;
+    the_leases_of_results_that_are_never_dropped_end;
+    an_access_to_invented_memory_ends_only_its_connection;
     a_request_with_too_many_bulks_is_refused;
-    a_bulk_that_a_result_has_twice_is_leased_until_both_are_dropped;
+    a_bulk_that_occurs_twice_in_a_result_is_leased_until_both_are_dropped;
     a_result_that_cannot_be_decoded_is_released;
 }
 
@@ -77,7 +78,7 @@ async fn serve(address: Address) -> (ServerHandle, StoreClient) {
     (server, client)
 }
 
-/// A server without the protocol, to which a client has connected.
+/// Returns a server that does not implement the protocol, and its client.
 async fn raw_server(address: Address) -> (Raw, StoreClient) {
     let is_rdma = address.to_string().starts_with("rdma");
     let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();
@@ -114,7 +115,7 @@ async fn hear_request(raw: &mut Raw) -> ((u32, u32), [u8; 20]) {
     ((word(12), word(16)), token)
 }
 
-/// Checks that the memory of a call that has ended cannot be changed any more.
+/// Checks that the peer can no longer change the memory of a call that has ended.
 async fn assert_refused(mut raw: Raw, token: [u8; 20]) {
     match &mut raw {
         Raw::Rdma(rdma) => {
@@ -127,11 +128,11 @@ async fn assert_refused(mut raw: Raw, token: [u8; 20]) {
             assert!(error.to_string().contains("remote access"), "{error}");
         }
         Raw::Tcp(_) => {
-            // The first lease of the client is number 1.
+            // The first lease of the client has the ID 1.
             let piece = [&[0, 0, 0, 9][..], &[0; 8], &[0xee; 64]].concat();
             let write = message(&[frame(11, 0, 0, (0, 1), &piece)]);
             assert!(within("a write", raw.say(&write)).await);
-            // Requests to end the access may come before the answer.
+            // Revocations may arrive before the answer.
             loop {
                 let answer = within("the answer", raw.hear()).await.unwrap();
                 if answer[4] == 12 {
@@ -200,7 +201,7 @@ async fn a_peer_that_writes_after_the_call_was_dropped_changes_nothing(address: 
     assert!(memory.iter().all(|&byte| byte == 3));
 }
 
-async fn frames_of_unknown_leases_are_nobodys(address: Address) {
+async fn frames_of_unknown_leases_are_ignored(address: Address) {
     let (server, client) = serve(address).await;
     let mut raw = Raw::connect(&server).await;
     let frames = [
@@ -211,14 +212,14 @@ async fn frames_of_unknown_leases_are_nobodys(address: Address) {
         frame(14, 0, 0, (7, 7), &[]),
     ];
     within("the frames", raw.say(&message(&frames))).await;
-    // The end of a read and of a write, and of the access to memory that the server does not know.
+    // Answers to a read and a write, and a revocation of memory that the server does not know.
     let answers = within("the answers", raw.hear()).await.unwrap();
     assert_eq!(answers[2..4], [0, 3], "three frames: {answers:x?}");
     assert_eq!((answers[4], &answers[6..8]), (12, &[0, 1][..]));
     within("a call", client.give()).await.unwrap();
 }
 
-async fn a_peer_that_never_drops_its_results_loses_them(address: Address) {
+async fn the_leases_of_results_that_are_never_dropped_end(address: Address) {
     let (server, client) = serve(address).await;
     let mut raw = Raw::connect(&server).await;
     let call = message(&[request("Store.give", (0, 0), b"")]);
@@ -226,7 +227,7 @@ async fn a_peer_that_never_drops_its_results_loses_them(address: Address) {
     let answer = within("the answer", raw.hear()).await.unwrap();
     assert_eq!(answer[4], 2, "{answer:x?}");
     let token = *answer.last_chunk().unwrap();
-    // The request to end the access, to which this peer gives no answer.
+    // The peer does not answer the revocation.
     let revocation = within("the end of the lease", raw.hear()).await.unwrap();
     assert_eq!(revocation[4], 13, "{revocation:x?}");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -234,11 +235,11 @@ async fn a_peer_that_never_drops_its_results_loses_them(address: Address) {
     within("a call", client.give()).await.unwrap();
 }
 
-async fn memory_that_does_not_exist_ends_its_connection_alone(address: Address) {
+async fn an_access_to_invented_memory_ends_only_its_connection(address: Address) {
     let is_rdma = address.to_string().starts_with("rdma");
     let (server, client) = serve(address).await;
     let mut raw = Raw::connect(&server).await;
-    // A lease number, a length of 100, not writable, and, over RDMA, invented memory.
+    // A token: the lease ID, a length of 100, not writable, and over RDMA an invented key.
     let mut token = vec![1, 100, 0, 0];
     if is_rdma {
         token[3] = 1;
@@ -251,7 +252,7 @@ async fn memory_that_does_not_exist_ends_its_connection_alone(address: Address) 
     if is_rdma {
         raw.farewell().await;
     } else {
-        // The server requests the bytes, and gets others.
+        // The server requests the bytes, and receives another number of bytes.
         let read = within("the read", raw.hear()).await.unwrap();
         assert_eq!(read[4], 10, "{read:x?}");
         let answer = [&read[20..24], &[1; 99]].concat();
@@ -267,7 +268,7 @@ async fn a_request_with_too_many_bulks_is_refused(address: Address) {
     let (server, client) = serve(address).await;
     let mut raw = Raw::connect(&server).await;
     for (count, expected) in [(0x0400_u16, 2), (0x0401, 3)] {
-        // The number of bulks, and a token of no memory for each.
+        // The number of bulks, and a token without memory for each.
         let mut body = vec![count as u8 | 0x80, (count >> 7) as u8];
         body.extend([1, 0, 0, 0].repeat(count.into()));
         let call = message(&[request("Store.count", (0, u32::from(count)), &body)]);
@@ -276,7 +277,7 @@ async fn a_request_with_too_many_bulks_is_refused(address: Address) {
         assert_eq!(answer[4], expected, "{count} bulks: {answer:x?}");
     }
     let bulks = |count: u32| (0..count).map(|_| Bulk::from(vec![0; 8])).collect();
-    // So many that the first attempt to encode them ends early.
+    // With this number of bulks, the first attempt to encode them ends early.
     let counted = within("a call", client.count(bulks(1024))).await;
     assert_eq!(counted.unwrap(), 1024);
     let error = within("a call", client.count(bulks(1025)))
@@ -286,9 +287,9 @@ async fn a_request_with_too_many_bulks_is_refused(address: Address) {
     assert!(refused, "{error:?}");
 }
 
-async fn a_bulk_that_a_result_has_twice_is_leased_until_both_are_dropped(address: Address) {
+async fn a_bulk_that_occurs_twice_in_a_result_is_leased_until_both_are_dropped(address: Address) {
     let (mut raw, client) = raw_server(address).await;
-    // Number 9, and no memory.
+    // The lease ID 9, without memory.
     let token = [9, 0, 0, 0];
     let answering = async {
         let request = within("the request", raw.hear()).await.unwrap();
@@ -299,7 +300,7 @@ async fn a_bulk_that_a_result_has_twice_is_leased_until_both_are_dropped(address
     let (pair, ()) = tokio::join!(client.pair(), answering);
     let (first, second) = pair.unwrap();
     drop(first);
-    // The next frame is the request, and no release.
+    // The next frame is the request; no release precedes it.
     let next = client.clone();
     let call = tokio::spawn(async move { next.give().await });
     let request = within("the request", raw.hear()).await.unwrap();
@@ -315,7 +316,7 @@ async fn a_result_that_cannot_be_decoded_is_released(address: Address) {
     let answering = async {
         let request = within("the request", raw.hear()).await.unwrap();
         let word = |at: usize| u32::from_be_bytes(*request[at..].first_chunk().unwrap());
-        // A token of lease 9, and no bool.
+        // A token of lease 9 that is truncated before the bool.
         let response = frame(2, 1, 0, (word(12), word(16)), &[9, 0, 0, 0, 77]);
         assert!(raw.say(&message(&[response])).await);
         let release = within("the release", raw.hear()).await.unwrap();
@@ -335,12 +336,12 @@ async fn a_result_whose_call_was_cancelled_is_released() {
     assert!(within("the call", raw.say(&call)).await);
     let answer = within("the answer", raw.hear()).await.unwrap();
     assert_eq!(answer[4], 2, "{answer:x?}");
-    // The cancellation has crossed the answer.
+    // The cancellation and the answer are in flight at the same time.
     let cancel = message(&[frame(7, 0, 0, (0, 0), b"")]);
     assert!(within("the cancellation", raw.say(&cancel)).await);
     within("the end of the lease", async {
         loop {
-            // One byte of the first lease of the connection.
+            // A read of one byte of the connection's first lease.
             let read = [&[0, 0, 0, 9][..], &[0; 8], &[0, 0, 0, 1]].concat();
             assert!(raw.say(&message(&[frame(10, 0, 0, (0, 1), &read)])).await);
             let answer = raw.hear().await.unwrap();
@@ -354,9 +355,9 @@ async fn a_result_whose_call_was_cancelled_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_no_answers_of_its_client_is_disconnected() {
+async fn a_server_that_receives_no_answers_of_its_client_is_disconnected() {
     let (mut raw, client) = raw_server(common::tcp()).await;
-    // Each frame requests the end of a lease, to which the client gives an answer.
+    // Each frame revokes a lease, which the client must answer.
     let revocations = message(&vec![frame(13, 0, 0, (7, 7), &[]); 200]);
     let mut said = 0;
     let flooding = async {
@@ -393,7 +394,7 @@ async fn accesses_beyond_a_lease_end_the_connection() {
         assert_eq!(answer[4], 2, "{answer:x?}");
         within("the frames", raw.say(&message(&frames))).await;
         let reason = raw.farewell().await.unwrap();
-        assert!(reason.contains("otherwise than it may"), "{reason}");
+        assert!(reason.contains("without permission"), "{reason}");
     }
     within("a call", client.give()).await.unwrap();
 }

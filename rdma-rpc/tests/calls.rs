@@ -1,4 +1,4 @@
-//! Calls and their results, over every transport.
+//! Tests of calls and their results over every transport.
 
 mod common;
 
@@ -10,11 +10,11 @@ use rdma_rpc::{Address, CallError, Error, Server};
 use tokio::sync::mpsc;
 
 over_every_transport! {
-    values_go_there_and_come_back;
-    a_services_error_reaches_its_caller;
+    values_are_echoed;
+    the_error_of_a_service_reaches_its_caller;
     concurrent_calls_get_their_own_answers;
-    bytes_need_no_codec;
-    long_values_go_there_and_come_back;
+    byte_strings_are_not_encoded;
+    long_values_are_echoed;
     one_way_calls_have_no_answer;
     one_way_calls_before_the_end_of_the_client_arrive;
     clients_of_different_services_share_a_connection;
@@ -22,7 +22,7 @@ over_every_transport! {
     a_server_has_many_clients;
 }
 
-async fn values_go_there_and_come_back(address: Address) {
+async fn values_are_echoed(address: Address) {
     let (_server, client) = pair(address).await;
     assert_echoes(&client).await;
     assert_eq!(within("a sum", client.add(2, 3)).await.unwrap(), 5);
@@ -30,7 +30,7 @@ async fn values_go_there_and_come_back(address: Address) {
     assert!(client.client().failure().is_none());
 }
 
-async fn a_services_error_reaches_its_caller(address: Address) {
+async fn the_error_of_a_service_reaches_its_caller(address: Address) {
     let (_server, client) = pair(address).await;
     let error = within("the answer", client.find("colour".to_owned()))
         .await
@@ -61,7 +61,7 @@ async fn concurrent_calls_get_their_own_answers(address: Address) {
     }
 }
 
-async fn bytes_need_no_codec(address: Address) {
+async fn byte_strings_are_not_encoded(address: Address) {
     let (_server, client) = pair(address).await;
     for len in [0, 1, 3000, 5000, 70_000, 1_000_000] {
         let bytes: Vec<u8> = (0..len).map(|at: u32| at as u8).collect();
@@ -72,7 +72,7 @@ async fn bytes_need_no_codec(address: Address) {
     }
 }
 
-async fn long_values_go_there_and_come_back(address: Address) {
+async fn long_values_are_echoed(address: Address) {
     let (_server, client) = pair(address).await;
     let calls: Vec<_> = [10, 4000, 4096, 4100, 9000, 70_000, 300_000]
         .map(|len| {
@@ -180,7 +180,7 @@ async fn a_server_has_many_clients(address: Address) {
 }
 
 #[tokio::test]
-async fn one_thread_is_enough() {
+async fn a_runtime_with_one_thread_is_enough() {
     for address in [common::rdma(), common::tcp(), common::memory()] {
         let (_server, client) = pair(address).await;
         for _ in 0..20 {
@@ -204,7 +204,7 @@ async fn requests_of_one_turn_share_messages_of_at_most_32() {
     }
     let after = client.client().sent();
     assert_eq!(after.frames - before.frames, 64);
-    // The first request leaves at once, 32 once they are together, and the rest at the end of the
-    // turn.
+    // The first request is sent immediately, the next 32 as soon as they are complete, and the rest
+    // at the end of the turn.
     assert_eq!(after.messages - before.messages, 3);
 }

@@ -1,4 +1,5 @@
-//! Services of the codecs JSON and Protocol Buffers, and clients of another codec or type.
+//! Tests of services with the codecs JSON and Protocol Buffers, and of clients that use another
+//! codec or another type.
 
 mod common;
 
@@ -7,9 +8,9 @@ use rdma_rpc::{Address, CallError, Error, Json, Postcard, Prost, Server};
 use serde::{Deserialize, Serialize};
 
 over_every_transport! {
-    json_values_go_there_and_come_back;
-    messages_of_protocol_buffers_go_there_and_come_back;
-    ends_that_disagree_about_the_codec_or_the_type_are_told;
+    json_values_are_echoed;
+    messages_of_protocol_buffers_are_echoed;
+    a_mismatch_of_codecs_or_types_is_an_error;
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ fn order() -> Order {
     }
 }
 
-async fn json_values_go_there_and_come_back(address: Address) {
+async fn json_values_are_echoed(address: Address) {
     let server = listen(Server::new(newer::ShopServer::new(Counting)), address).await;
     let connection = connect(&server).await;
     let older = ShopClient::new(connection.clone());
@@ -84,7 +85,7 @@ async fn json_values_go_there_and_come_back(address: Address) {
     assert_eq!(both, ("text".to_owned(), 7));
 }
 
-// Strings and numbers are messages of Protocol Buffers: `StringValue`, `UInt64Value`.
+// prost implements `Message` for strings and numbers, as `StringValue` and `UInt64Value`.
 #[rdma_rpc::service(codec = Prost)]
 trait Protocol {
     async fn length(&self, text: String) -> Result<u64, String>;
@@ -106,7 +107,7 @@ impl Protocol for Lengths {
     }
 }
 
-async fn messages_of_protocol_buffers_go_there_and_come_back(address: Address) {
+async fn messages_of_protocol_buffers_are_echoed(address: Address) {
     let server = listen(Server::new(ProtocolServer::new(Lengths)), address).await;
     let client = ProtocolClient::new(connect(&server).await);
     let length = client.length("four".to_owned());
@@ -122,7 +123,7 @@ async fn messages_of_protocol_buffers_go_there_and_come_back(address: Address) {
 mod disagreeing {
     use super::Postcard;
 
-    // The methods of the service above, with another codec and other types.
+    // A client with the methods of the service above, but another codec and other types.
     #[rdma_rpc::service(codec = Postcard)]
     pub(super) trait Protocol {
         async fn length(&self, text: String) -> Result<u64, String>;
@@ -135,7 +136,7 @@ mod disagreeing {
     }
 }
 
-async fn ends_that_disagree_about_the_codec_or_the_type_are_told(address: Address) {
+async fn a_mismatch_of_codecs_or_types_is_an_error(address: Address) {
     let server = Server::new(ProtocolServer::new(Lengths));
     let server = server.service(newer::ShopServer::new(Counting));
     let server = listen(server, address).await;

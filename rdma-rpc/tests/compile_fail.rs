@@ -1,7 +1,7 @@
-//! Mistakes in a service's trait, each of which is reported at its place.
+//! Tests that the compiler reports errors in a service's trait at their positions.
 
 #[test]
-fn mistakes_are_reported_where_they_stand() {
+fn errors_are_reported_at_their_positions() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/compile_fail/*.rs");
 }

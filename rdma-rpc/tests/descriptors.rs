@@ -1,5 +1,5 @@
-//! Descriptors that connections leave behind, on a device. This test has its own program, because
-//! others also open files.
+//! Checks that connections do not leak file descriptors. This test is a separate program, because
+//! other tests also open files.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn open_files() -> usize {
 async fn connections_leave_no_files_open() {
     let server = Server::new(EverythingServer::new(Computing::default()));
     let server = listen(server, rdma()).await;
-    // Files that are opened once and kept are opened here.
+    // The first connection opens files that the process keeps open.
     assert_echoes(&echoing(&server).await).await;
     let with_one = echoing(&server).await;
     assert_echoes(&with_one).await;
@@ -45,7 +45,7 @@ async fn connections_leave_no_files_open() {
     within("the end of the server", server.shutdown()).await;
 }
 
-/// Waits until the number of open files does not change for a while, and returns it.
+/// Waits until the number of open files is stable, and returns the number.
 async fn settled() -> usize {
     let mut last = open_files();
     let mut unchanged = 0;

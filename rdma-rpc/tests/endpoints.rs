@@ -1,4 +1,4 @@
-//! Clients of several servers: distribution, reconnection, failover and health checks.
+//! Tests of clients of several servers: distribution, reconnection, failover and health checks.
 
 mod common;
 
@@ -13,18 +13,18 @@ use rdma_rpc::{
 };
 
 over_every_transport! {
-    calls_go_to_one_server_after_the_other;
-    calls_go_to_the_server_with_the_fewest_in_flight;
-    a_call_that_was_not_started_goes_to_another_server;
-    an_overloaded_server_passes_its_calls_on;
+    calls_are_sent_to_the_servers_in_turn;
+    calls_are_sent_to_the_server_with_the_fewest_in_flight;
+    a_call_that_was_not_started_is_sent_to_another_server;
+    calls_refused_by_an_overloaded_server_are_sent_to_another_server;
     calls_wait_for_a_server_and_then_fail;
-    streams_and_bulks_go_to_any_server;
+    streams_and_bulks_work_with_several_servers;
     a_server_that_does_not_serve_gets_no_calls;
     a_busy_connection_is_not_checked;
-    nothing_listens_at_first;
+    connecting_fails_if_no_server_listens_at_first;
 }
 
-/// Starts a server that tells its name, and whose calls wait for the test.
+/// Starts a server that returns its name, and whose calls wait until the test releases them.
 async fn named(name: &str, address: Address) -> (ServerHandle, Arc<Holding>, Arc<HealthStates>) {
     named_with(name, address, |server| server).await
 }
@@ -70,7 +70,7 @@ async fn named_with(
     (listen(settings(server), address).await, state, health)
 }
 
-/// Returns another address of the same transport.
+/// Returns another address with the same transport.
 fn another(address: &Address) -> Address {
     match address.to_string().as_str() {
         "memory" => Address::memory(),
@@ -88,14 +88,14 @@ async fn connect_any(
     within("connecting", connecting).await.unwrap()
 }
 
-/// Calls until each of `names` has answered.
+/// Makes calls until each server in `names` has answered.
 async fn reached(client: &NamedClient, names: &[&str]) {
     within("each server", async {
         let mut missing = names.to_vec();
         while !missing.is_empty() {
             match client.name().await {
                 Ok(name) => missing.retain(|missing| **missing != name),
-                // The others are not connected yet.
+                // The other servers may not be connected yet.
                 Err(CallError::Rpc(Error::Overloaded { .. })) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -105,7 +105,7 @@ async fn reached(client: &NamedClient, names: &[&str]) {
     .await;
 }
 
-async fn calls_go_to_one_server_after_the_other(address: Address) {
+async fn calls_are_sent_to_the_servers_in_turn(address: Address) {
     let (first, ..) = named("first", another(&address)).await;
     let (second, ..) = named("second", address).await;
     let client = NamedClient::new(connect_any(&[&first, &second], |builder| builder).await);
@@ -121,7 +121,7 @@ async fn calls_go_to_one_server_after_the_other(address: Address) {
     assert!(client.client().sent().frames > 6);
 }
 
-async fn calls_go_to_the_server_with_the_fewest_in_flight(address: Address) {
+async fn calls_are_sent_to_the_server_with_the_fewest_in_flight(address: Address) {
     let (first, holding, _) = named("first", another(&address)).await;
     let (second, other, _) = named("second", address).await;
     let least = |builder: rdma_rpc::ClientBuilder| builder.balance(Balance::LeastInFlight);
@@ -151,14 +151,14 @@ async fn calls_go_to_the_server_with_the_fewest_in_flight(address: Address) {
     reached(&names, &["first", "second"]).await;
 }
 
-async fn a_call_that_was_not_started_goes_to_another_server(address: Address) {
+async fn a_call_that_was_not_started_is_sent_to_another_server(address: Address) {
     let (first, holding, _) = named("first", another(&address)).await;
     let short = |server: Server| server.grace(Duration::from_millis(50));
     let (second, other, _) = named_with("second", address, short).await;
     let client = connect_any(&[&first, &second], |builder| builder).await;
     let names = NamedClient::new(client.clone());
     reached(&names, &["first", "second"]).await;
-    // A call keeps the first server from ending, which refuses others.
+    // The running call delays the end of the first server, which refuses new calls.
     let waiting = tokio::spawn({
         let client = HeldClient::connect(first.address()).await.unwrap();
         async move { client.wait("done".to_owned()).await }
@@ -182,7 +182,7 @@ async fn a_call_that_was_not_started_goes_to_another_server(address: Address) {
     for _ in 0..10 {
         assert_eq!(within("a call", names.name()).await.unwrap(), "second");
     }
-    // A call whose server ends meanwhile is not repeated.
+    // A running call whose server ends is not repeated.
     let waiting = tokio::spawn({
         let client = HeldClient::new(client);
         async move { client.watched().await }
@@ -193,7 +193,7 @@ async fn a_call_that_was_not_started_goes_to_another_server(address: Address) {
     assert!(matches!(outcome, Err(CallError::Rpc(_))), "{outcome:?}");
 }
 
-async fn an_overloaded_server_passes_its_calls_on(address: Address) {
+async fn calls_refused_by_an_overloaded_server_are_sent_to_another_server(address: Address) {
     let full = |server: Server| server.load_limit(0);
     let (first, ..) = named_with("first", another(&address), full).await;
     let (second, ..) = named("second", address).await;
@@ -226,7 +226,7 @@ async fn calls_wait_for_a_server_and_then_fail(address: Address) {
     assert!(matches!(late, Some(Error::Unavailable { .. })), "{late:?}");
     assert!(client.client().failure().is_some());
     if place.to_string() == "memory" {
-        // Nobody listens twice at an address in memory.
+        // Each address in memory can be used by one server only.
         return;
     }
     let waiting = tokio::spawn({
@@ -238,7 +238,7 @@ async fn calls_wait_for_a_server_and_then_fail(address: Address) {
     assert_eq!(name, "again");
 }
 
-async fn streams_and_bulks_go_to_any_server(address: Address) {
+async fn streams_and_bulks_work_with_several_servers(address: Address) {
     let (first, ..) = named("first", another(&address)).await;
     let (second, ..) = named("second", address).await;
     let client = NamedClient::new(connect_any(&[&first, &second], |builder| builder).await);
@@ -254,7 +254,7 @@ async fn streams_and_bulks_go_to_any_server(address: Address) {
     let mut memory = client.client().bulk_memory(1000).unwrap();
     memory.fill(2);
     let bulk = rdma_rpc::Bulk::from(memory);
-    // Memory of one connection suits the other one.
+    // Memory of one connection can be used with the other connection.
     for _ in 0..4 {
         let sum = within("a bulk", client.measure(bulk.clone())).await;
         assert_eq!(sum.unwrap(), 2000);
@@ -299,7 +299,7 @@ async fn a_busy_connection_is_not_checked(address: Address) {
     assert_eq!(outcome.unwrap(), "done");
 }
 
-async fn nothing_listens_at_first(address: Address) {
+async fn connecting_fails_if_no_server_listens_at_first(address: Address) {
     let (server, ..) = named("first", address).await;
     let gone = server.address().clone();
     within("the end of the server", server.shutdown()).await;
@@ -318,7 +318,7 @@ async fn nothing_listens_at_first(address: Address) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_without_rdma_is_reached_by_tcp() {
     let (server, ..) = named("tcp", common::tcp()).await;
-    // No such device exists, as on a host without any.
+    // The device does not exist, as on a host without an RDMA device.
     let builder = Client::builder().transport(transport().device("no_such_device"));
     let endpoint = Endpoint::new("rdma://127.0.0.1:9")
         .and_then(|endpoint| endpoint.or(server.address()))
@@ -331,14 +331,14 @@ async fn a_host_without_rdma_is_reached_by_tcp() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_does_not_answer_its_health_check_is_connected_to_again() {
+async fn a_client_reconnects_to_a_server_that_does_not_answer_its_health_check() {
     use common::frames::{frame, message};
     use common::raw::Raw;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("tcp://{}", listener.local_addr().unwrap());
     let silent = tokio::spawn(async move {
         let mut connections = Vec::new();
-        // It greets every client, and answers nothing.
+        // The server sends its settings to every client, and answers no call.
         for _ in 0..2 {
             let mut raw = Raw::Tcp(listener.accept().await.unwrap().0);
             let settings = [1 << 16, 8, 0, 0_u32].map(u32::to_be_bytes).concat();

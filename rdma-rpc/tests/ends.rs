@@ -1,4 +1,4 @@
-//! Ends of servers, clients and connections, over every transport.
+//! Tests of the end of servers, clients and connections over every transport.
 
 mod common;
 
@@ -9,12 +9,12 @@ use common::{client, connect, over_every_transport, transport, within};
 use rdma_rpc::{Address, CallError, Error, Server};
 
 over_every_transport! {
-    shutdown_finishes_what_runs_and_refuses_what_is_new;
+    a_shutdown_completes_running_calls_and_refuses_new_calls;
     a_call_that_does_not_finish_is_dropped_after_the_grace_period;
     dropping_the_handle_ends_the_server;
-    a_client_that_goes_in_mid_call_disturbs_nobody;
+    a_client_that_disconnects_during_a_call_affects_no_other_client;
     calls_do_not_outlive_the_runtime_of_their_client;
-    a_flood_of_calls_does_not_keep_a_server_from_ending;
+    a_server_shuts_down_under_a_flood_of_calls;
 }
 
 fn is_end(error: &CallError<String>) -> bool {
@@ -30,7 +30,7 @@ fn is_end(error: &CallError<String>) -> bool {
     )
 }
 
-async fn shutdown_finishes_what_runs_and_refuses_what_is_new(address: Address) {
+async fn a_shutdown_completes_running_calls_and_refuses_new_calls(address: Address) {
     let (server, client, holding) = held_pair(address).await;
     let address = server.address().clone();
     let running = tokio::spawn({
@@ -39,7 +39,7 @@ async fn shutdown_finishes_what_runs_and_refuses_what_is_new(address: Address) {
     });
     holding.arrived.reached("the call's arrival", 1).await;
     let shutdown = tokio::spawn(server.shutdown());
-    // Calls are answered until the server has begun to shut down.
+    // Calls are answered until the shutdown begins.
     let refusal = async {
         loop {
             match client.echo("still there?".to_owned()).await {
@@ -85,7 +85,7 @@ async fn dropping_the_handle_ends_the_server(address: Address) {
     assert!(matches!(error, Some(Error::ShuttingDown)), "{error:?}");
 }
 
-async fn a_client_that_goes_in_mid_call_disturbs_nobody(address: Address) {
+async fn a_client_that_disconnects_during_a_call_affects_no_other_client(address: Address) {
     let (server, holding) = held(address, |server| server).await;
     let other = HeldClient::new(connect(&server).await);
     for round in 1..=3 {
@@ -118,7 +118,7 @@ async fn calls_do_not_outlive_the_runtime_of_their_client(address: Address) {
     assert!(is_end(&error.unwrap_err()));
 }
 
-async fn a_flood_of_calls_does_not_keep_a_server_from_ending(address: Address) {
+async fn a_server_shuts_down_under_a_flood_of_calls(address: Address) {
     let (server, client, _) = held_pair(address).await;
     let callers: Vec<_> = (0..16)
         .map(|_| {
@@ -138,8 +138,8 @@ async fn a_flood_of_calls_does_not_keep_a_server_from_ending(address: Address) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_server_fails_every_call() {
     const CALLS: usize = 16;
-    // The future that serves this connection can be dropped during a call, as if the server had
-    // crashed.
+    // Dropping the future that serves the connection ends it during a call, like a crash of the
+    // server.
     let mut listener = within("listening", transport().bind("127.0.0.1:0"))
         .await
         .expect("these tests need an RDMA device");
@@ -177,8 +177,8 @@ async fn the_end_of_the_server_fails_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_an_error() {
-    // A socket that is bound and does not listen reserves the port.
+async fn connecting_without_a_server_is_an_error() {
+    // The socket reserves the port but does not listen.
     let unused = tokio::net::TcpSocket::new_v4().unwrap();
     unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = unused.local_addr().unwrap();

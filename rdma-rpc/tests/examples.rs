@@ -1,4 +1,4 @@
-//! The examples, each of which runs over every transport.
+//! Tests that run the examples over every transport.
 
 #[allow(dead_code, reason = "the tests call `run`")]
 #[path = "../examples/echo.rs"]
@@ -16,12 +16,12 @@ use common::{over_every_transport, within};
 use rdma_rpc::Address;
 
 over_every_transport! {
-    echo_echoes;
+    the_echo_example_echoes;
     the_store_keeps_values_and_tenants_apart;
     the_log_is_followed;
 }
 
-async fn echo_echoes(address: Address) {
+async fn the_echo_example_echoes(address: Address) {
     let lines = within("the example", echo::run(address)).await.unwrap();
     assert_eq!(
         lines,

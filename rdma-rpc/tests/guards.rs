@@ -1,4 +1,5 @@
-//! Authentication of connections, and interceptors of calls on both sides.
+//! Tests of the authentication of connections, and of interceptors of calls at the client and the
+//! server.
 
 mod common;
 
@@ -13,11 +14,11 @@ use rdma_rpc::{
 };
 
 over_every_transport! {
-    a_client_is_known_by_its_credentials;
+    the_credentials_determine_the_identity_of_a_client;
     a_client_without_credentials_is_denied;
     an_interceptor_denies_calls;
     an_interceptor_of_the_client_renews_metadata;
-    guards_that_panic_deny;
+    functions_that_panic_deny_access;
 }
 
 #[rdma_rpc::service]
@@ -61,7 +62,7 @@ async fn serve(
     (listen(server, address).await, safe)
 }
 
-/// Admits clients that tell the token of their name.
+/// Sets an authentication function that accepts clients with the token of their name.
 fn authenticated(server: Server) -> Server {
     server.authenticate(|_, credentials| {
         match (credentials.get_str("name"), credentials.get_str("token")) {
@@ -84,7 +85,7 @@ fn denied<T: std::fmt::Debug>(outcome: Result<T, CallError<String>>) -> String {
     }
 }
 
-async fn a_client_is_known_by_its_credentials(address: Address) {
+async fn the_credentials_determine_the_identity_of_a_client(address: Address) {
     let (server, _) = serve(address, authenticated).await;
     for name in ["alice", "bob"] {
         let connecting = credentials(name, &format!("token of {name}")).connect(server.address());
@@ -104,7 +105,7 @@ async fn a_client_without_credentials_is_denied(address: Address) {
         assert!(matches!(error, Error::Denied { .. }), "{error}");
     }
     if server.address().to_string() != "memory" {
-        // A peer that does not wait for the settings of the server.
+        // This peer does not wait for the settings of the server.
         let (scheme, place) = {
             let address = server.address().to_string();
             let (scheme, place) = address.split_once("://").unwrap();
@@ -122,7 +123,8 @@ async fn a_client_without_credentials_is_denied(address: Address) {
         within("calls", raw.say(&calls)).await;
         let answers = within("the answers", raw.hear()).await.unwrap();
         assert_eq!(answers[2..4], [0, 2], "two frames: {answers:x?}");
-        // Nobody learns which methods there are, either.
+        // An unknown method is refused with the same error, so that the client does not learn which
+        // methods exist.
         let len = u32::from_be_bytes(*answers[8..].first_chunk().unwrap()) as usize;
         for answer in [&answers[4..], &answers[20 + len..]] {
             assert_eq!((answer[0], answer[3]), (3, 10), "{answers:x?}");
@@ -185,7 +187,7 @@ async fn an_interceptor_of_the_client_renews_metadata(address: Address) {
     assert_eq!(safe.0.load(Ordering::SeqCst), 6);
 }
 
-async fn guards_that_panic_deny(address: Address) {
+async fn functions_that_panic_deny_access(address: Address) {
     let panicking = |server: Server| server.intercept(|_| panic!("asked to"));
     let (server, safe) = serve(address, panicking).await;
     let client = VaultClient::new(connect(&server).await);

@@ -1,5 +1,5 @@
-//! Peers that violate the protocol, byte by byte. Each is disconnected with a reason, and the
-//! server serves its other clients. The crate's own tests do the same over memory.
+//! Tests with peers that violate the protocol. Each peer is disconnected with a reason, and the
+//! server continues to serve other clients. The library's own tests do the same over memory.
 
 mod common;
 
@@ -18,12 +18,12 @@ use rdma_rpc::{Address, Error, Receiver, Sender, Server, ServerHandle};
 
 over_every_transport! {
     @rdma_and_tcp
-    a_violation_ends_its_connection_and_no_other;
+    a_violation_ends_only_the_connection_of_its_sender;
     a_message_above_the_limit_is_not_received;
-    a_peer_that_takes_no_answers_is_not_read_from;
-    a_peer_that_takes_its_answers_slowly_gets_no_more_than_it_takes;
+    the_server_stops_reading_from_a_peer_that_receives_no_answers;
+    the_number_of_unreceived_answers_is_limited;
     items_beyond_the_bytes_of_the_window_end_the_connection;
-    late_and_invented_frames_are_nobodys;
+    late_and_invented_frames_are_ignored;
     one_way_calls_end_with_their_connection;
     an_end_that_overtakes_its_request_ends_the_stream;
 }
@@ -31,7 +31,7 @@ over_every_transport! {
 #[rdma_rpc::service]
 trait Fed {
     async fn feed(&self, numbers: Receiver<u64>) -> Result<u64, ()>;
-    /// Takes nothing.
+    /// Receives no items.
     async fn starve(&self, numbers: Receiver<Vec<u8>>) -> Result<u64, ()>;
     async fn pour(&self, numbers: Sender<u64>) -> Result<u64, ()>;
     /// Returns a text of a mebibyte.
@@ -40,7 +40,7 @@ trait Fed {
     async fn linger(&self);
 }
 
-/// Counters of handlers that have begun and that were dropped.
+/// Numbers of handlers that have begun and that were dropped.
 #[derive(Debug, Default)]
 struct Lives {
     fed: Counter,
@@ -96,7 +96,7 @@ impl Fed for Feeding {
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// Starts a server of both services, and connects a client that keeps the rules.
+/// Starts a server with both services, and connects a correct client.
 async fn serve(
     address: Address,
     settings: impl FnOnce(Server) -> Server,
@@ -109,7 +109,7 @@ async fn serve(
     (server, client, lives)
 }
 
-async fn a_violation_ends_its_connection_and_no_other(address: Address) {
+async fn a_violation_ends_only_the_connection_of_its_sender(address: Address) {
     let (server, client, _) = serve(address, |server| server).await;
     for (bytes, reason) in violations() {
         let mut raw = Raw::connect(&server).await;
@@ -129,7 +129,7 @@ async fn a_message_above_the_limit_is_not_received(address: Address) {
     if let Raw::Tcp(_) = raw {
         let reason = raw.farewell().await.unwrap();
         assert!(reason.contains("longer than the limit"), "{reason}");
-        // A length of which nothing follows is enough.
+        // The length alone is enough; no bytes need to follow.
         raw = Raw::connect(&server).await;
         if let Raw::Tcp(stream) = &mut raw {
             let sending = tokio::io::AsyncWriteExt::write_all(stream, &[0xff; 4]);
@@ -138,7 +138,7 @@ async fn a_message_above_the_limit_is_not_received(address: Address) {
         let reason = raw.farewell().await.unwrap();
         assert!(reason.contains("longer than the limit"), "{reason}");
     } else {
-        // The message was not read from the sender's memory, and the connection is usable.
+        // The message was not read from the sender's memory, so the connection remains usable.
         assert!(!is_received);
         let wrong = message(&[frame(77, 0, 0, (0, 0), b"")]);
         within("saying it", raw.say(&wrong)).await;
@@ -149,7 +149,7 @@ async fn a_message_above_the_limit_is_not_received(address: Address) {
 }
 
 #[test]
-fn anything_is_survived() {
+fn arbitrary_bytes_do_not_stop_the_server() {
     for (address, cases) in [(common::tcp(), 200), (rdma(), 50)] {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (server, client, _) = runtime.block_on(serve(address, |server| server));
@@ -181,8 +181,8 @@ fn anything_is_survived() {
     }
 }
 
-/// Checks that a peer which makes calls, and takes no answers, is not read from without limit.
-async fn a_peer_that_takes_no_answers_is_not_read_from(address: Address) {
+/// Checks that the server stops reading from a peer that makes calls and receives no answers.
+async fn the_server_stops_reading_from_a_peer_that_receives_no_answers(address: Address) {
     let (server, client, _) = serve(address, |server| server).await;
     let mut raw = Raw::connect(&server).await;
     let text = [&[0xe8, 0x07][..], &[b'x'; 1000]].concat();
@@ -194,7 +194,7 @@ async fn a_peer_that_takes_no_answers_is_not_read_from(address: Address) {
             sent += bytes.len();
         }
     };
-    // Not a timed assertion: the longer this takes, the more a server without a limit would read.
+    // Not a timed assertion: on a slower machine, a server without a limit would read even more.
     tokio::time::timeout(Duration::from_secs(3), flood)
         .await
         .expect_err("the server stops reading");
@@ -202,12 +202,13 @@ async fn a_peer_that_takes_no_answers_is_not_read_from(address: Address) {
     assert_answers(&client).await;
 }
 
-/// Checks that answers do not pile up while a peer takes them more slowly than it makes calls.
-async fn a_peer_that_takes_its_answers_slowly_gets_no_more_than_it_takes(address: Address) {
-    /// Calls of one message.
+/// Checks that the number of answers in memory is limited when a peer receives them more slowly
+/// than it makes calls.
+async fn the_number_of_unreceived_answers_is_limited(address: Address) {
+    /// Number of calls in one message.
     const TOGETHER: u32 = 20;
-    /// Answers above which no message is handled, of the memory for them; and what the sockets
-    /// hold.
+    /// Maximum number of answers that the server creates before it stops handling messages, and
+    /// that the sockets can buffer.
     const WAITING: usize = 16 + 16;
     let (server, client, lives) = serve(address, |server| server).await;
     let mut raw = Raw::connect(&server).await;
@@ -243,7 +244,7 @@ async fn items_beyond_the_bytes_of_the_window_end_the_connection(address: Addres
     let call = message(&[request("Fed.starve", (0, 0), b"")]);
     within("the call", raw.say(&call)).await;
     lives.fed.reached("the call's arrival", 1).await;
-    // The window has 256 KiB, and the last item may exceed it. A third item is too much.
+    // The window has 256 KiB, and the last item may exceed it. A third item violates the protocol.
     for sequence in 0_u32..3 {
         let body = [&sequence.to_be_bytes()[..], &[1; ITEM]].concat();
         let item = message(&[frame(4, 1, 0, (0, 0), &body)]);
@@ -260,12 +261,12 @@ async fn say(rdma: &Rdma, bytes: &[u8]) {
     let layout = Layout::from_size_align(bytes.len(), 1).unwrap();
     let mut region = rdma.alloc_local_mr(layout).unwrap();
     region.as_mut_slice().copy_from_slice(bytes);
-    // The client may end before it confirms the arrival.
+    // The client may close the connection before it confirms the arrival.
     drop(rdma.send(&region).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_answers_garbage_fails_every_call() {
+async fn an_invalid_message_of_the_server_fails_every_call() {
     let mut listener = within("listening", transport().bind("127.0.0.1:0"))
         .await
         .unwrap();
@@ -288,7 +289,7 @@ async fn a_server_that_answers_garbage_fails_every_call() {
         for garbage in garbage {
             let rdma = listener.accept().await.unwrap();
             say(&rdma, &settings).await;
-            // The client's settings, and its request.
+            // Receives the client's settings and its request.
             drop(rdma.receive().await.unwrap());
             drop(rdma.receive().await.unwrap());
             say(&rdma, &garbage).await;
@@ -309,10 +310,10 @@ async fn a_server_that_answers_garbage_fails_every_call() {
     within("the end of the server", server).await.unwrap();
 }
 
-async fn late_and_invented_frames_are_nobodys(address: Address) {
+async fn late_and_invented_frames_are_ignored(address: Address) {
     let (server, client, _) = serve(address, |server| server).await;
     let mut raw = Raw::connect(&server).await;
-    // A peer cancels calls that it never made, and sends them items and windows: nothing happens.
+    // Cancellations, items and windows of calls that were never made are ignored.
     let numbers = [(7, &b""[..]), (4, &[0; 4]), (6, &[0xff; 8])];
     for (kind, rest) in numbers {
         let codec = u8::from(kind == 4);
@@ -321,7 +322,7 @@ async fn late_and_invented_frames_are_nobodys(address: Address) {
             .collect();
         within("frames", raw.say(&message(&frames))).await;
     }
-    // A call that was cancelled before its request arrived does not run; the next one does.
+    // A call that was cancelled before its request arrived is not executed; the next call is.
     let requests = [5, 6].map(|generation| request("Held.echo", (7, generation), b"\x01x"));
     within("calls", raw.say(&message(&requests))).await;
     let answer = within("an answer", raw.hear()).await.unwrap();
@@ -340,13 +341,13 @@ async fn one_way_calls_end_with_their_connection(address: Address) {
         within("the calls", raw.say(&message(&frames))).await;
         let lingering = &lives.lingering;
         lingering.reached("the one-way call", round).await;
-        // A method that has a response cannot be called one-way.
+        // A method with a response cannot be called one-way.
         assert_eq!(lives.fed.count(), 0);
         drop(raw);
         let dropped = &lives.dropped;
         dropped.reached("the end of the handler", round).await;
     }
-    // The end of the server ends them too.
+    // The end of the server also ends one-way calls.
     let mut raw = Raw::connect(&server).await;
     let call = message(&[request("Fed.linger", one_way, b"")]);
     within("the call", raw.say(&call)).await;

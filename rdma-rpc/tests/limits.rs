@@ -1,4 +1,4 @@
-//! Deadlines, cancellation, panics, sizes and load, over every transport.
+//! Tests of deadlines, cancellation, panics, size limits and load limits over every transport.
 
 mod common;
 
@@ -12,22 +12,22 @@ use common::{LIMIT, assert_echoes, client, connect, over_every_transport, pair, 
 use rdma_rpc::{Address, CallError, Context, Error, Metadata, Server};
 
 over_every_transport! {
-    a_deadline_ends_the_wait_and_the_work;
-    a_deadline_can_be_as_far_as_it_gets_and_as_near;
+    a_deadline_ends_the_call_and_its_handler;
+    the_longest_and_the_shortest_deadline_are_accepted;
     dropping_a_call_drops_its_handler;
-    a_late_answer_is_nobodys;
-    calls_given_up_at_any_moment_leave_the_connection_usable;
-    a_storm_of_cancellations_leaves_nothing_behind;
-    a_panic_fails_its_own_call_only;
-    a_panic_of_a_codec_fails_its_own_call_only;
-    a_handler_knows_the_deadline_the_peer_and_the_metadata;
-    a_task_can_watch_the_end_of_a_call;
-    a_task_that_watches_no_longer_is_forgotten;
+    a_late_answer_is_ignored;
+    calls_dropped_at_any_time_leave_the_connection_usable;
+    many_cancellations_leave_no_handler_running;
+    a_panic_fails_only_its_call;
+    a_panic_of_a_codec_fails_only_its_call;
+    a_handler_gets_the_deadline_the_peer_and_the_metadata;
+    a_task_can_wait_for_the_end_of_a_call;
+    the_waker_of_a_dropped_wait_is_released;
     requests_and_responses_above_the_limit_are_refused;
     calls_above_the_concurrency_wait;
     load_above_the_limit_is_refused;
-    a_method_has_a_limit_of_its_own;
-    a_handler_that_blocks_delays_but_loses_nothing;
+    a_method_can_have_a_separate_limit;
+    a_handler_that_blocks_delays_calls_but_loses_none;
 }
 
 fn rpc<T, E: std::fmt::Debug>(outcome: Result<T, CallError<E>>) -> Error {
@@ -38,10 +38,10 @@ fn rpc<T, E: std::fmt::Debug>(outcome: Result<T, CallError<E>>) -> Error {
     }
 }
 
-async fn a_deadline_ends_the_wait_and_the_work(address: Address) {
+async fn a_deadline_ends_the_call_and_its_handler(address: Address) {
     let (_server, client, holding) = held_pair(address).await;
     let short = client.with_deadline(Duration::from_millis(100));
-    // On a machine with other work a deadline may pass before the call reaches the server.
+    // On a loaded machine, a deadline may pass before the call reaches the server.
     let begun = Instant::now();
     while holding.arrived.count() < 3 {
         assert!(begun.elapsed() < LIMIT, "the calls do not arrive");
@@ -56,7 +56,7 @@ async fn a_deadline_ends_the_wait_and_the_work(address: Address) {
     assert!(client.client().failure().is_none());
 }
 
-async fn a_deadline_can_be_as_far_as_it_gets_and_as_near(address: Address) {
+async fn the_longest_and_the_shortest_deadline_are_accepted(address: Address) {
     let (_server, client, _) = held_pair(address).await;
     for far in [Duration::MAX, Duration::from_micros(u64::MAX)] {
         assert_answers(&client.with_deadline(far)).await;
@@ -84,9 +84,9 @@ async fn dropping_a_call_drops_its_handler(address: Address) {
     assert_answers(&client).await;
 }
 
-async fn a_late_answer_is_nobodys(address: Address) {
+async fn a_late_answer_is_ignored(address: Address) {
     let (server, holding) = held(address, |server| server).await;
-    // With one slot for all calls, a late answer finds another call in its slot.
+    // With a single slot, a late answer arrives when another call uses the slot.
     let connecting = client().concurrency(1).connect(server.address());
     let client = HeldClient::new(within("connecting", connecting).await.unwrap());
     for round in 1..=5 {
@@ -97,7 +97,7 @@ async fn a_late_answer_is_nobodys(address: Address) {
                 () = holding.arrived.reached("the call's arrival", round) => {}
             }
         }
-        // The handler may return before it is cancelled.
+        // The handler may return before its cancellation.
         holding.release.add_permits(1);
         assert_answers(&client).await;
         holding.release.forget_permits(1);
@@ -110,7 +110,7 @@ async fn yields(times: u64) {
     }
 }
 
-async fn calls_given_up_at_any_moment_leave_the_connection_usable(address: Address) {
+async fn calls_dropped_at_any_time_leave_the_connection_usable(address: Address) {
     let (_server, client) = pair(address).await;
     let text = "x".repeat(20_000);
     for round in 0..200_u64 {
@@ -125,8 +125,9 @@ async fn calls_given_up_at_any_moment_leave_the_connection_usable(address: Addre
     assert_echoes(&client).await;
 }
 
-/// Cancels as many calls as a test can make in a few seconds; `STORM` sets another number.
-async fn a_storm_of_cancellations_leaves_nothing_behind(address: Address) {
+/// Cancels as many calls as possible in a few seconds; the environment variable `STORM` sets
+/// another number.
+async fn many_cancellations_leave_no_handler_running(address: Address) {
     let calls = std::env::var("STORM")
         .ok()
         .and_then(|calls| calls.parse().ok());
@@ -151,7 +152,7 @@ async fn a_storm_of_cancellations_leaves_nothing_behind(address: Address) {
         within("a caller's calls", caller).await.unwrap();
     }
     assert_answers(&client).await;
-    // Calls that were cancelled before they arrived have not begun.
+    // Calls that were cancelled before they arrived were not started.
     holding
         .dropped
         .reached("the end of the handlers", holding.arrived.count())
@@ -159,7 +160,7 @@ async fn a_storm_of_cancellations_leaves_nothing_behind(address: Address) {
     assert_eq!(holding.dropped.count(), holding.arrived.count());
 }
 
-async fn a_panic_fails_its_own_call_only(address: Address) {
+async fn a_panic_fails_only_its_call(address: Address) {
     let (_server, client, holding) = held_pair(address).await;
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -221,7 +222,7 @@ impl Explosives for Store {
     }
 }
 
-async fn a_panic_of_a_codec_fails_its_own_call_only(address: Address) {
+async fn a_panic_of_a_codec_fails_only_its_call(address: Address) {
     let server = common::listen(Server::new(ExplosivesServer::new(Store)), address).await;
     let client = ExplosivesClient::new(connect(&server).await);
     for late in [false, true, false] {
@@ -235,7 +236,7 @@ async fn a_panic_of_a_codec_fails_its_own_call_only(address: Address) {
     }
 }
 
-async fn a_handler_knows_the_deadline_the_peer_and_the_metadata(address: Address) {
+async fn a_handler_gets_the_deadline_the_peer_and_the_metadata(address: Address) {
     let (_server, client, _) = held_pair(address).await;
     let tenant = Metadata::default()
         .with("other", [0xff])
@@ -251,7 +252,7 @@ async fn a_handler_knows_the_deadline_the_peer_and_the_metadata(address: Address
     assert_eq!(left, None);
 }
 
-async fn a_task_can_watch_the_end_of_a_call(address: Address) {
+async fn a_task_can_wait_for_the_end_of_a_call(address: Address) {
     let (_server, client, holding) = held_pair(address).await;
     for round in 1..=3 {
         {
@@ -267,8 +268,8 @@ async fn a_task_can_watch_the_end_of_a_call(address: Address) {
 
 #[rdma_rpc::service]
 trait Watching {
-    /// Waits for the end of the call for a moment. Returns how often its waker is in use
-    /// afterwards.
+    /// Waits briefly for the end of the call, and then drops the future. Returns the number of
+    /// remaining references to its waker.
     async fn briefly(&self, cx: &Context) -> Result<u64, ()>;
 }
 
@@ -296,14 +297,15 @@ impl Watching for Watcher {
     }
 }
 
-async fn a_task_that_watches_no_longer_is_forgotten(address: Address) {
+async fn the_waker_of_a_dropped_wait_is_released(address: Address) {
     let server = common::listen(Server::new(WatchingServer::new(Watcher)), address).await;
     let client = WatchingClient::new(connect(&server).await);
     let count = within("the answer", client.briefly()).await.unwrap();
     assert_eq!(count, 1);
 }
 
-/// Checks requests that the settings allow and the transport of the server does not.
+/// Checks requests that are within the limit of the settings but exceed the limit of the server's
+/// transport.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_the_server_refuses_to_receive_are_too_large() {
     let listener = common::transport().message_limit(8 << 10);
@@ -347,7 +349,7 @@ async fn requests_and_responses_above_the_limit_are_refused(address: Address) {
 async fn calls_above_the_concurrency_wait(address: Address) {
     let (server, holding) = held(address, |server| server.concurrency(3)).await;
     let client = HeldClient::new(connect(&server).await);
-    // The calls are also more than the receive queue holds.
+    // The number of calls also exceeds the receive queue.
     let calls: Vec<_> = (0..200_u64)
         .map(|number| {
             let client = client.clone();
@@ -358,7 +360,7 @@ async fn calls_above_the_concurrency_wait(address: Address) {
         within("an answer", call).await.unwrap();
     }
     assert!(holding.most.load(Ordering::SeqCst) <= 3);
-    // The deadline of a call counts while it waits.
+    // The deadline also applies while a call waits.
     for _ in 0..3 {
         let client = client.clone();
         tokio::spawn(async move { client.wait("never".to_owned()).await });
@@ -380,7 +382,7 @@ async fn load_above_the_limit_is_refused(address: Address) {
     assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
     holding.release.add_permits(1);
     within("the other call", waiting).await.unwrap().unwrap();
-    // The limit is released shortly after the response is sent.
+    // The permit is released shortly after the response was sent.
     let admitted = async {
         while second.echo("?".to_owned()).await.is_err() {
             tokio::task::yield_now().await;
@@ -389,7 +391,7 @@ async fn load_above_the_limit_is_refused(address: Address) {
     within("a call after the others", admitted).await;
 }
 
-async fn a_method_has_a_limit_of_its_own(address: Address) {
+async fn a_method_can_have_a_separate_limit(address: Address) {
     let (server, holding) = held(address, |server| server.method_limit("Held.wait", 2)).await;
     let client = Arc::new(HeldClient::new(connect(&server).await));
     let waiting = [(); 2].map(|()| {
@@ -406,7 +408,7 @@ async fn a_method_has_a_limit_of_its_own(address: Address) {
     }
 }
 
-async fn a_handler_that_blocks_delays_but_loses_nothing(address: Address) {
+async fn a_handler_that_blocks_delays_calls_but_loses_none(address: Address) {
     let (_server, client, holding) = held_pair(address).await;
     for _ in 0..3 {
         within("sending", client.block()).await.unwrap();

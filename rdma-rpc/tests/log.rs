@@ -1,4 +1,5 @@
-//! Reports in the log. This test has its own program, because the log is one of the whole process.
+//! Tests of log messages. This test is a separate program, because the log is global to the
+//! process.
 
 mod common;
 
@@ -39,7 +40,7 @@ trait Blocking {
 
 struct Computing;
 
-/// Computes for long without an `await`.
+/// Blocks the thread without an `await`.
 fn block() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(20) {
@@ -61,7 +62,7 @@ impl Blocking for Computing {
     }
 }
 
-/// Returns the number of reports about a method.
+/// Returns the number of warnings about a method.
 fn reports(method: &str) -> usize {
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = log.lines().filter(|line| {
@@ -73,7 +74,7 @@ fn reports(method: &str) -> usize {
 }
 
 async fn a_handler_that_blocks_its_thread_is_reported(address: Address) {
-    // One test at a time: the reports do not tell the connection.
+    // The lock serializes the tests, because the warnings do not name the connection.
     static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     static SET: Once = Once::new();
     SET.call_once(|| {

@@ -1,5 +1,5 @@
-//! Memory that peers make a server hold: no more than the limits in the book say. This test has its
-//! own program, because it counts every byte.
+//! Checks that the memory that a peer can occupy at a server is within the limits in the book. This
+//! test is a separate program, because it counts all allocated bytes.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::raw::Raw;
 use common::{listen, tcp, within};
 use rdma_rpc::{Receiver, Server, ServerHandle};
 
-/// Allocator that counts the bytes in use, and the most at any time.
+/// Allocator that counts the bytes in use and their maximum.
 struct Counting;
 
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -22,11 +22,12 @@ fn count(size: usize) {
     MOST.fetch_max(used, Ordering::SeqCst);
 }
 
-// SAFETY: every call is passed on to the system's allocator.
+// SAFETY: every call is forwarded to the system allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps the rules of this function, which are those of the system's.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system
+        // allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -50,10 +51,10 @@ static ALLOCATOR: Counting = Counting;
 #[rdma_rpc::service]
 trait Greedy {
     async fn echo(&self, text: String) -> Result<String, ()>;
-    /// Takes nothing.
+    /// Receives no items.
     async fn starve(&self, numbers: Receiver<u64>) -> Result<u64, ()>;
     async fn wait(&self, text: String) -> Result<String, ()>;
-    /// Returns as long a text as it may.
+    /// Returns a text of the maximum length.
     async fn long(&self) -> Result<String, ()>;
     #[rpc(oneway)]
     async fn note(&self, text: String);
@@ -83,22 +84,22 @@ impl Greedy for Still {
     }
 }
 
-/// Limit of a message.
+/// Message limit in bytes.
 const MESSAGE: usize = 1 << 20;
 
-/// Length of a long argument or result.
+/// Length of a long argument or result in bytes.
 const LONG: usize = MESSAGE - 100;
 
-/// Limit of the calls of a connection.
+/// Maximum number of running calls of a connection.
 const CALLS: u16 = 16;
 
-/// Memory of the connections themselves, and of the peer that this program also is: the peer makes
-/// a message in up to five steps, and the server has one more, in memory that grows by doubling,
-/// before it is decoded.
+/// Memory in bytes of the connections themselves, and of the peer, which runs in the same process.
+/// The peer builds a message in up to five steps, and the server holds another copy before
+/// decoding. These buffers grow by doubling.
 const OTHERS: usize = 10 * MESSAGE;
 
-/// Runs a peer, and checks that the memory that was in use at any time is at most `most` bytes
-/// above that before, and that all of it is free after the peer has gone.
+/// Runs a peer. Checks that the memory in use never exceeds the initial value by more than `most`
+/// bytes, and that all memory is free after the end of the peer.
 async fn check(name: &str, most: usize, server: &ServerHandle, attack: impl AsyncFn(&mut Raw)) {
     let before = USED.load(Ordering::SeqCst);
     MOST.store(before, Ordering::SeqCst);
@@ -117,7 +118,7 @@ async fn check(name: &str, most: usize, server: &ServerHandle, attack: impl Asyn
     .await;
 }
 
-/// Waits until the server has handled what was sent before: it answers a call.
+/// Waits until the server has handled all earlier messages, by making a call.
 async fn settle(raw: &mut Raw) {
     let last = message(&[request("Greedy.echo", (0, 0), b"\x01x")]);
     within("a call", raw.say(&last)).await;
@@ -132,7 +133,7 @@ async fn settle(raw: &mut Raw) {
     .await;
 }
 
-/// Returns a request whose argument is a text of this length.
+/// Returns a request with a text of `len` bytes as its argument.
 fn text(name: &str, id: (u32, u32), len: usize) -> Vec<u8> {
     let mut body = Vec::new();
     let mut left = len;
@@ -146,7 +147,7 @@ fn text(name: &str, id: (u32, u32), len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
+fn the_memory_that_a_peer_occupies_is_limited() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -157,7 +158,7 @@ fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
             .concurrency(CALLS);
         let server = listen(server, tcp()).await;
 
-        // Calls that run: their arguments.
+        // The arguments of running calls.
         let calls = 2 * usize::from(CALLS) * MESSAGE;
         check("running calls", calls + OTHERS, &server, async |raw| {
             for round in 0..3 {
@@ -172,7 +173,7 @@ fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
         })
         .await;
 
-        // Items that are not taken.
+        // Stream items that the handler does not receive.
         let items = usize::from(CALLS) * (MESSAGE + (256 << 10));
         check("items", items + OTHERS, &server, async |raw| {
             for index in 1..CALLS.into() {
@@ -188,7 +189,7 @@ fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
         })
         .await;
 
-        // Answers that are taken slowly: 16 MiB, and those of the last message.
+        // Answers that the peer receives slowly: 16 MiB, and the answers to the last message.
         let answers = (16 << 20) + usize::from(CALLS) * MESSAGE;
         check("answers", answers + OTHERS, &server, async |raw| {
             for round in 0..12 {
@@ -204,7 +205,7 @@ fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
         })
         .await;
 
-        // Frames of calls that do not run.
+        // Frames of calls that are not running.
         check("late frames", MESSAGE, &server, async |raw| {
             for generation in 0..3000_u32 {
                 let index = 1 + generation % (u32::from(CALLS) - 1);
@@ -222,7 +223,7 @@ fn a_peer_makes_a_server_hold_no_more_than_the_limits_say() {
         })
         .await;
 
-        // A message that is announced, and does not come.
+        // A message that is announced and does not arrive.
         check("an announced message", MESSAGE / 2, &server, async |raw| {
             let Raw::Tcp(stream) = raw else {
                 panic!("a peer over TCP");

@@ -1,4 +1,4 @@
-//! Names that a service may use, whatever the generated code calls its own variables.
+//! Tests that a service may use any names, independent of the variables in generated code.
 
 mod common;
 
@@ -19,7 +19,7 @@ trait Names {
     async fn streams(&self, service: Receiver<u32>, call: Sender<u32>) -> Result<u32, u8>;
     #[rpc(oneway)]
     async fn one(&self, call: String);
-    /// Does not exist, and neither does its type.
+    /// Is removed by its `cfg` attribute, so its unknown type is not an error.
     #[cfg(any())]
     async fn never(&self, value: Missing) -> Result<Missing, u8>;
 }

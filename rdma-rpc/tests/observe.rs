@@ -1,5 +1,5 @@
-//! Metrics of methods, and traces across servers. This test has its own program, because the
-//! recorder of metrics and the log are those of the whole process.
+//! Tests of metrics, and of traces across servers. This test is a separate program, because the
+//! recorder of metrics and the log are global to the process.
 
 mod common;
 
@@ -28,14 +28,14 @@ static SNAPSHOTS: LazyLock<Snapshotter> = LazyLock::new(|| {
 
 #[rdma_rpc::service]
 trait Relay {
-    /// Returns the trace of the handlers, this one first.
+    /// Returns the trace contexts of the handlers, beginning with this handler.
     async fn traces(&self, cx: &Context) -> Result<Vec<String>, String>;
-    /// Returns the trace of the handlers, which are executed at most once.
+    /// Returns the trace contexts of the handlers, with execution at most once.
     #[rpc(once)]
     async fn traces_once(&self, cx: &Context) -> Result<Vec<String>, String>;
 }
 
-/// Calls the next server, if it has one.
+/// Service that calls the next server, if there is one.
 struct Link(Option<RelayClient>);
 
 impl Relay for Link {
@@ -75,11 +75,11 @@ impl Link {
 }
 
 async fn calls_are_counted_by_their_outcome(address: Address) {
-    // The tests of the transports run at once, and count together.
+    // The tests of all transports run concurrently and share the counters.
     static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _one = ONE.lock().await;
     LazyLock::force(&SNAPSHOTS);
-    // A snapshot takes the counts.
+    // Taking a snapshot resets the counters.
     SNAPSHOTS.snapshot();
     let holding = SharedHolding::default();
     let state = Arc::clone(&holding.0);
@@ -118,7 +118,7 @@ async fn calls_are_counted_by_their_outcome(address: Address) {
             .map(|&(name, count)| (name.to_owned(), count))
             .collect()
     };
-    // One snapshot for all, because each takes the counts.
+    // A single snapshot for all checks, because a snapshot resets the counters.
     let snapshot = SNAPSHOTS.snapshot().into_vec();
     let count_of = |side: &str, method: &str| {
         let mut counts = HashMap::new();

@@ -1,4 +1,4 @@
-//! Methods that are executed at most once, while connections end and servers start anew.
+//! Tests of methods that are executed at most once, while connections end and servers restart.
 
 mod common;
 
@@ -19,26 +19,26 @@ over_every_transport! {
     a_call_whose_connection_ends_is_executed_once;
     results_and_errors_are_those_of_the_call;
     panics_and_long_metadata_fail_the_call;
-    a_call_that_was_cancelled_counts_until_its_handler_ends;
+    a_cancelled_call_counts_until_its_handler_ends;
     a_request_without_a_generated_client_is_executed_once;
 }
 
 mod restarts {
     pub(super) use super::{
-        a_request_without_a_number_is_refused, a_server_that_was_started_anew_executes_nothing,
+        a_request_without_a_number_is_refused, a_restarted_server_does_not_execute_repeated_calls,
     };
     use crate::common::over_every_transport;
 
     over_every_transport! {
         @rdma_and_tcp
-        a_server_that_was_started_anew_executes_nothing;
+        a_restarted_server_does_not_execute_repeated_calls;
         a_request_without_a_number_is_refused;
     }
 }
 
 #[rdma_rpc::service]
 trait Account {
-    /// Adds an amount, after it has blocked the server for a time.
+    /// Blocks the server for a time, and then adds an amount.
     #[rpc(once)]
     async fn pay(&self, amount: u64, millis: u64) -> Result<u64, String>;
     #[rpc(once)]
@@ -64,7 +64,7 @@ impl Account for Bank {
             13 => panic!("asked to"),
             _ => {}
         }
-        // The whole server, whose runtime has one thread.
+        // Blocks the whole server, because its runtime has one thread.
         thread::sleep(Duration::from_millis(millis));
         let before = self.0.balance.fetch_add(amount as usize, Ordering::SeqCst);
         Ok(before as u64 + amount)
@@ -82,7 +82,7 @@ impl Account for Bank {
     }
 }
 
-/// Starts a server on a runtime of its own, with one thread.
+/// Starts a server on a separate runtime with one thread.
 async fn serve(address: Address, ledger: &Arc<Ledger>) -> (Runtime, ServerHandle) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -95,7 +95,8 @@ async fn serve(address: Address, ledger: &Arc<Ledger>) -> (Runtime, ServerHandle
     (runtime, server)
 }
 
-/// Connects a client that connects again, and that ends a connection without answers.
+/// Connects a client that reconnects, and that ends a connection whose health check is not
+/// answered.
 async fn reconnecting(server: &ServerHandle) -> AccountClient {
     let connecting = client()
         .health_check(Duration::from_millis(60))
@@ -108,12 +109,12 @@ async fn a_call_whose_connection_ends_is_executed_once(address: Address) {
     let ledger = Arc::new(Ledger::default());
     let (runtime, server) = serve(address, &ledger).await;
     let client = reconnecting(&server).await;
-    // The server answers nothing for longer than the health check waits.
+    // The server does not answer for longer than the health check waits.
     for round in 1..=3 {
         let paid = within("a payment", client.pay(10, 250)).await;
         assert_eq!(paid.unwrap(), 10 * round);
         let balance = within("the balance", client.balance()).await;
-        // Another call is not repeated, if its connection ends.
+        // A call of another method is not repeated when its connection ends.
         if let Ok(balance) = balance {
             assert_eq!(balance, (10 * round, round));
         }
@@ -134,7 +135,7 @@ async fn a_call_waits_for_the_settings_of_the_server() {
     runtime.shutdown_background();
 }
 
-async fn a_call_that_was_cancelled_counts_until_its_handler_ends(address: Address) {
+async fn a_cancelled_call_counts_until_its_handler_ends(address: Address) {
     let ledger = Arc::new(Ledger::default());
     let server = Server::new(AccountServer::new(Bank(Arc::clone(&ledger)))).load_limit(1);
     let server = common::listen(server, address).await;
@@ -145,7 +146,7 @@ async fn a_call_that_was_cancelled_counts_until_its_handler_ends(address: Addres
     });
     ledger.waiting.reached("the call's arrival", 1).await;
     waiting.abort();
-    // The cancellation precedes the next request.
+    // The cancellation arrives before the next request.
     assert!(within("the cancellation", waiting).await.is_err());
     let refused = within("a call", client.pay(1, 0)).await.unwrap_err().rpc();
     assert!(
@@ -211,7 +212,7 @@ async fn panics_and_long_metadata_fail_the_call(address: Address) {
     runtime.shutdown_background();
 }
 
-async fn a_server_that_was_started_anew_executes_nothing(address: Address) {
+async fn a_restarted_server_does_not_execute_repeated_calls(address: Address) {
     let ledger = Arc::new(Ledger::default());
     let (runtime, server) = serve(address, &ledger).await;
     let place = server.address().clone();
@@ -221,7 +222,7 @@ async fn a_server_that_was_started_anew_executes_nothing(address: Address) {
         async move { client.wait().await }
     });
     ledger.waiting.reached("the call's arrival", 1).await;
-    // The server dies, as if it were killed.
+    // Ends the server abruptly, like a killed process.
     drop(server);
     runtime.shutdown_background();
     let (runtime, _server) = serve(place, &ledger).await;

@@ -1,5 +1,4 @@
-//! The examples as programs, each of several processes: stores and a parameter server, over RDMA
-//! and TCP.
+//! Tests that run the examples as several processes, over RDMA and TCP.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// Time limit of a program, which suffices on an emulated device under load.
+/// Time limit of a program, sufficient for an emulated device on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the path of an example, which `cargo test` builds.
@@ -104,7 +103,7 @@ fn run(name: &str, words: &[&str]) -> String {
     printed.trim_end().to_owned()
 }
 
-fn values_come_back(scheme: &str) {
+fn values_are_returned(scheme: &str) {
     let (_server, address) = serve("bulk_store", &["serve", &format!("{scheme}://127.0.0.1:0")]);
     let directory = env::temp_dir().join(format!("bulk-store-{scheme}-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
@@ -128,12 +127,12 @@ fn values_come_back(scheme: &str) {
 
 #[test]
 fn a_key_value_store_keeps_long_values_over_rdma() {
-    values_come_back("rdma");
+    values_are_returned("rdma");
 }
 
 #[test]
 fn a_key_value_store_keeps_long_values_over_tcp() {
-    values_come_back("tcp");
+    values_are_returned("tcp");
 }
 
 fn rows_are_fitted(scheme: &str) {
@@ -157,7 +156,7 @@ fn a_parameter_server_fits_its_rows_over_tcp() {
     rows_are_fitted("tcp");
 }
 
-/// Returns addresses that are free now.
+/// Returns addresses with ports that are currently free.
 fn free(scheme: &str, count: usize) -> Vec<String> {
     let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let listeners: Vec<_> = listeners.collect();
@@ -168,7 +167,7 @@ fn free(scheme: &str, count: usize) -> Vec<String> {
     listeners.iter().map(address).collect()
 }
 
-fn acknowledged_blocks_survive(scheme: &str, kills: usize) {
+fn acknowledged_blocks_are_kept(scheme: &str, kills: usize) {
     let addresses = free(scheme, 3);
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let words = |command: &'static str, index: usize| {
@@ -197,10 +196,10 @@ fn acknowledged_blocks_survive(scheme: &str, kills: usize) {
     write(0, "before");
     for kill in 0..kills {
         write(kill + 1, &format!("block {kill}"));
-        // A server that has the last block or one that has not, in turn.
+        // Alternates between a server that has the last block and a server that may not.
         let victim = (kill * 2 + 1) % 3;
         servers[victim] = None;
-        // The others go on.
+        // The remaining servers continue.
         write(0, &format!("after kill {kill}"));
         assert_eq!(read(0), format!("after kill {kill}"));
         assert_eq!(read(kill + 1), format!("block {kill}"));
@@ -214,10 +213,10 @@ fn acknowledged_blocks_survive(scheme: &str, kills: usize) {
 
 #[test]
 fn a_block_store_loses_no_acknowledged_block_over_rdma() {
-    acknowledged_blocks_survive("rdma", 3);
+    acknowledged_blocks_are_kept("rdma", 3);
 }
 
 #[test]
 fn a_block_store_loses_no_acknowledged_block_over_tcp() {
-    acknowledged_blocks_survive("tcp", 2);
+    acknowledged_blocks_are_kept("tcp", 2);
 }

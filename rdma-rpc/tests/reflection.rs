@@ -1,4 +1,4 @@
-//! The reflection service: names, types and schemas of the methods of a server.
+//! Tests of the reflection service: the names, types and schemas of a server's methods.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Streams of items, over every transport.
+//! Tests of streams over every transport.
 
 mod common;
 
@@ -9,14 +9,14 @@ use rdma_rpc::{Address, CallError, Error, Sender, Server};
 over_every_transport! {
     a_handler_sends_items_and_then_its_result;
     a_handler_receives_items;
-    items_go_both_ways_at_once;
+    items_are_sent_in_both_directions_concurrently;
     items_of_an_iterator_arrive_in_order;
-    an_iterator_is_sent_up_to_the_item_that_cannot_be;
+    an_iterator_is_sent_up_to_the_first_invalid_item;
     long_and_short_items_arrive_in_order;
     an_error_ends_a_stream;
     a_stream_that_is_dropped_ends_its_handler;
-    a_reader_that_is_slow_makes_the_sender_wait;
-    a_sender_that_outlives_its_handler_disturbs_nobody;
+    a_slow_reader_makes_the_sender_wait;
+    a_sender_that_outlives_its_handler_is_harmless;
 }
 
 async fn a_handler_sends_items_and_then_its_result(address: Address) {
@@ -47,7 +47,7 @@ async fn a_handler_receives_items(address: Address) {
     }
 }
 
-async fn items_go_both_ways_at_once(address: Address) {
+async fn items_are_sent_in_both_directions_concurrently(address: Address) {
     let (_server, client) = pair(address).await;
     let (mut numbers, doubled) = within("the call", client.double()).await.unwrap();
     let sending = tokio::spawn(async move {
@@ -71,7 +71,8 @@ trait Texts {
 
 struct Made;
 
-/// Makes a text whose length depends on its number. More than half are longer than a batch.
+/// Returns a text whose length depends on its number. More than half of the texts are longer than a
+/// batch.
 fn text(number: usize) -> String {
     "x".repeat(number * 37 % 9000)
 }
@@ -96,7 +97,7 @@ async fn items_of_an_iterator_arrive_in_order(address: Address) {
     }
 }
 
-async fn an_iterator_is_sent_up_to_the_item_that_cannot_be(address: Address) {
+async fn an_iterator_is_sent_up_to_the_first_invalid_item(address: Address) {
     let server = Server::new(TextsServer::new(Made)).message_limit(8192);
     let server = listen(server, address).await;
     let client = TextsClient::new(connect(&server).await);
@@ -146,10 +147,11 @@ impl Pages for Printing {
     }
 }
 
-/// Checks a stream of so many long items that a few lost bytes of the window for each would use it
-/// up. The window does not depend on the transport.
+/// Checks a stream of long items. If each item consumed a few additional bytes of the window, the
+/// window would be exhausted. The window is the same for all transports, so one transport is
+/// enough.
 #[tokio::test]
-async fn long_items_use_no_more_of_the_window_than_their_bytes() {
+async fn a_long_item_uses_only_its_length_of_the_window() {
     const COUNT: u64 = 7000;
     const LEN: u64 = 5000;
     let server = listen(Server::new(PagesServer::new(Printing)), common::memory()).await;
@@ -186,7 +188,8 @@ async fn a_stream_that_is_dropped_ends_its_handler(address: Address) {
     within("an item", items.next()).await.unwrap().unwrap();
     drop(items);
     assert_echoes(&client).await;
-    // The response is not waited for: the handler would wait for items that are never sent.
+    // The test does not wait for the response, because the handler waits for items that are never
+    // sent.
     let (mut numbers, sum) = within("the call", client.sum(0)).await.unwrap();
     within("sending", numbers.send(1)).await.unwrap();
     drop(sum);
@@ -202,7 +205,7 @@ async fn a_stream_that_is_dropped_ends_its_handler(address: Address) {
     assert_echoes(&client).await;
 }
 
-async fn a_reader_that_is_slow_makes_the_sender_wait(address: Address) {
+async fn a_slow_reader_makes_the_sender_wait(address: Address) {
     let (_server, client) = pair(address).await;
     let mut items = within("the stream", client.count(5000, 3)).await.unwrap();
     for number in 0..5000 {
@@ -240,7 +243,7 @@ mod leaking {
 
     #[rdma_rpc::service]
     pub(super) trait Leaking {
-        /// Leaves the sender to a task, and returns.
+        /// Moves the sender to a task, and returns.
         async fn leave(&self, numbers: Sender<u64>) -> Result<(), ()>;
     }
 
@@ -260,9 +263,9 @@ mod leaking {
     }
 }
 
-/// Checks that items which a task sends while its handler returns are received in order or not at
+/// Checks that items that a task sends while its handler returns are received in order, or not at
 /// all.
-async fn a_sender_that_outlives_its_handler_disturbs_nobody(address: Address) {
+async fn a_sender_that_outlives_its_handler_is_harmless(address: Address) {
     let service = leaking::LeakingServer::new(leaking::Tasks);
     let server = common::listen(rdma_rpc::Server::new(service), address).await;
     let client = leaking::LeakingClient::new(common::connect(&server).await);

@@ -1,4 +1,5 @@
-//! TLS over TCP: certificates of both sides, long messages, and peers without TLS.
+//! Tests of TLS over TCP: certificates of servers and clients, long messages, and peers without
+//! TLS.
 
 mod common;
 
@@ -35,7 +36,7 @@ impl Secret for Kept {
     }
 }
 
-/// Certificates of a server and of a client, each of which trusts the other.
+/// Certificates of a server and a client that trust each other.
 struct Certificates {
     server: CertifiedKey<rcgen::KeyPair>,
     client: CertifiedKey<rcgen::KeyPair>,
@@ -100,7 +101,7 @@ async fn connect(server: &ServerHandle, config: Arc<ClientConfig>) -> SecretClie
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_and_bulks_go_over_tls() {
+async fn calls_and_bulks_work_over_tls() {
     let certificates = Certificates::new();
     let server = serve(&certificates).await;
     let client = connect(&server, certificates.anonymous()).await;
@@ -124,7 +125,7 @@ async fn calls_and_bulks_go_over_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handlers_see_the_certificate_of_the_client() {
+async fn handlers_get_the_certificate_of_the_client() {
     let certificates = Certificates::new();
     let server = serve(&certificates).await;
     let client = connect(&server, certificates.alice()).await;
@@ -145,7 +146,7 @@ async fn peers_without_tls_and_unknown_certificates_are_refused() {
     let refused = within("an unknown server", distrusting.connect(server.address())).await;
     let error = refused.unwrap_err();
     assert!(matches!(error, Error::Tcp { .. }), "{error}");
-    // Others are served meanwhile.
+    // Other clients are served.
     let client = connect(&server, certificates.anonymous()).await;
     within("a call", client.peer()).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! The client as a service of tower, under its layers.
+//! Tests of the client as a tower service under tower's layers.
 
 mod common;
 
@@ -17,7 +17,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 over_every_transport! {
     a_timeout_cancels_the_call;
-    a_concurrency_limit_holds;
+    a_concurrency_limit_is_observed;
     a_call_that_was_refused_is_repeated;
     calls_are_balanced_between_clients;
     replies_are_results_and_errors;
@@ -50,7 +50,7 @@ async fn a_timeout_cancels_the_call(address: Address) {
     assert_eq!(text(reply.unwrap()), "hello");
 }
 
-async fn a_concurrency_limit_holds(address: Address) {
+async fn a_concurrency_limit_is_observed(address: Address) {
     let (server, holding) = held(address, |server| server).await;
     let mut service = ServiceBuilder::new()
         .concurrency_limit(2)
@@ -71,7 +71,7 @@ async fn a_concurrency_limit_holds(address: Address) {
     }
 }
 
-/// Repeats calls that the server has refused.
+/// Retry policy that repeats calls that the server has refused.
 #[derive(Clone)]
 struct WhileOverloaded(Arc<Counter>);
 
@@ -152,12 +152,12 @@ async fn calls_are_balanced_between_clients(address: Address) {
     }
     let [a, b] = [&one, &two].map(|counting| counting.0.load(Ordering::Relaxed));
     assert!(a > 0 && b > 0 && a + b == 40, "{a} and {b}");
-    // A client whose connection has ended is not used any more.
+    // A client whose connection has ended is removed.
     within("the end of a server", first.shutdown()).await;
     let mut answered = 0;
     within("calls", async {
         while answered < 20 {
-            // The call that meets the end may fail.
+            // The call during which the connection ends may fail.
             answered += usize::from(call().await.is_ok());
         }
     })

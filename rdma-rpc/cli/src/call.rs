@@ -1,4 +1,4 @@
-//! `rdma-rpc call`.
+//! The subcommand `call`.
 
 use anyhow::{Context, bail};
 use rdma_rpc::{Client, MethodDescription, Request, TypeDescription};
@@ -7,20 +7,23 @@ use serde_json::Value;
 use crate::list::methods;
 use crate::transcode::{decode, encode};
 
-/// Numbers of the codecs that this command writes.
+/// Codec number of unencoded bytes.
 const BYTES: u8 = 0;
+/// Codec number of Postcard.
 const POSTCARD: u8 = 1;
+/// Codec number of JSON.
 const JSON: u8 = 2;
 
+/// Calls the method `name` with `arguments` in JSON, and prints the result as JSON.
 pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::Result<()> {
     let methods = methods(&client).await?;
     let method = methods.iter().find(|method| method.name == name);
     let method = method.with_context(|| format!("the server has no method {name}"))?;
     if method.input.is_some() || method.output.is_some() || method.is_one_way {
-        bail!("{name} is no unary method");
+        bail!("{name} is not a unary method");
     }
     let arguments: Value =
-        serde_json::from_str(arguments).context("the arguments are no valid JSON")?;
+        serde_json::from_str(arguments).context("the arguments are not valid JSON")?;
     let body = body(method, &arguments)?;
     let mut request = Request::encoded(name, method.codec, &body).with_number(method.number);
     if method.is_once {
@@ -41,12 +44,12 @@ pub(crate) async fn run(client: Client, name: &str, arguments: &str) -> anyhow::
     Ok(())
 }
 
-/// Encodes the arguments of a method.
+/// Encodes the arguments of a method with its codec.
 fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>> {
     match method.codec {
         BYTES => match arguments {
             Value::String(text) => Ok(text.as_bytes().to_vec()),
-            _ => bail!("the argument is bytes: pass a string"),
+            _ => bail!("the argument is a byte string: pass a JSON string"),
         },
         JSON => Ok(serde_json::to_vec(arguments)?),
         POSTCARD => {
@@ -72,7 +75,7 @@ fn body(method: &MethodDescription, arguments: &Value) -> anyhow::Result<Vec<u8>
     }
 }
 
-/// Decodes the result of a method.
+/// Decodes the result or the error of a method.
 fn value(codec: u8, body: &[u8], described: Option<&TypeDescription>) -> anyhow::Result<Value> {
     match codec {
         BYTES => Ok(Value::String(String::from_utf8_lossy(body).into_owned())),

@@ -1,4 +1,4 @@
-//! Formats as text.
+//! Conversion of methods, types and formats to Rust-like source text.
 
 use rdma_rpc::{Fields, Format, MethodDescription, TypeDescription, TypeFormat};
 
@@ -28,7 +28,7 @@ pub(crate) fn signature(method: &MethodDescription) -> String {
     }
 }
 
-/// Returns a struct or enum as a programmer writes it.
+/// Returns the definition of a struct or enum.
 pub(crate) fn type_text(name: &str, format: &TypeFormat) -> String {
     match format {
         TypeFormat::Struct(fields) => format!("struct {name}{}", fields_text(fields)),
@@ -44,6 +44,7 @@ pub(crate) fn type_text(name: &str, format: &TypeFormat) -> String {
     }
 }
 
+/// Returns the fields of a struct or variant.
 fn fields_text(fields: &Fields) -> String {
     match fields {
         Fields::Newtype(format) => format!("({})", text(format)),
@@ -58,12 +59,13 @@ fn fields_text(fields: &Fields) -> String {
     }
 }
 
+/// Returns formats separated by commas.
 fn join(formats: &[Format]) -> String {
     let texts: Vec<_> = formats.iter().map(text).collect();
     texts.join(", ")
 }
 
-/// Returns a format as a programmer writes the type.
+/// Returns the Rust type of a format.
 pub(crate) fn text(format: &Format) -> String {
     match format {
         Format::Unit => "()".to_owned(),

@@ -1,4 +1,4 @@
-//! `rdma-rpc list`.
+//! The subcommand `list`.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use rdma_rpc::{Client, MethodDescription, ReflectionClient};
 
 use crate::format::{signature, type_text};
 
-/// Requests the methods of a server.
+/// Requests the descriptions of a server's methods through reflection.
 pub(crate) async fn methods(client: &Client) -> anyhow::Result<Vec<MethodDescription>> {
     let methods = ReflectionClient::new(client.clone()).methods().await;
     methods
         .map_err(|error| anyhow::anyhow!("{error:?}"))
-        .context("requesting the methods: does the server have reflection?")
+        .context("requesting the methods: the server must offer reflection")
 }
 
+/// Prints the signature of each method, and with `types` the structs and enums.
 pub(crate) async fn run(client: Client, types: bool) -> anyhow::Result<()> {
     let methods = methods(&client).await?;
     let mut all = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The command `rdma-rpc`: lists, calls and watches the methods of a running server that has
-//! [reflection](rdma_rpc::Server::reflection).
+//! The command `rdma-rpc`, which lists, calls and monitors the methods of a running server. The
+//! server must offer [reflection](rdma_rpc::Server::reflection).
 
 #![forbid(unsafe_code)]
 
@@ -16,27 +16,28 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use rdma_rpc::{Client, Metadata};
 
-/// Lists, calls and watches the methods of a running server of rdma-rpc.
+/// Lists, calls and monitors the methods of a running rdma-rpc server.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Time within which each call must be answered, in milliseconds.
+    /// Time limit of each call, in milliseconds.
     #[arg(long, global = true, default_value_t = 10_000)]
     deadline: u64,
-    /// Metadata of the requests, and credentials of the connection: `name=value`.
+    /// Metadata of the requests, also sent as credentials of the connection: `name=value`.
     #[arg(long = "metadata", global = true, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     #[command(subcommand)]
     command: Command,
 }
 
+/// Subcommand of `rdma-rpc`.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Lists the methods of a server with their types.
     List {
         /// Address of the server: `rdma://host:port` or `tcp://host:port`.
         address: String,
-        /// Shows the structs and enums, too.
+        /// Also prints the structs and enums.
         #[arg(long)]
         types: bool,
     },
@@ -44,13 +45,13 @@ enum Command {
     Call {
         /// Address of the server.
         address: String,
-        /// Name of the method: `Store.get`.
+        /// Name of the method, for example `Store.get`.
         method: String,
-        /// Arguments as JSON: the only argument, or an array of several.
+        /// Arguments as JSON: the value of a single argument, or an array of several arguments.
         #[arg(default_value = "null")]
         arguments: String,
     },
-    /// Measures the time of calls of the server, with a histogram.
+    /// Measures the round-trip time of calls, and prints quantiles and a histogram.
     Ping {
         /// Address of the server.
         address: String,
@@ -58,14 +59,14 @@ enum Command {
         #[arg(long, default_value_t = 1000)]
         count: u64,
     },
-    /// Prints the calls of each method, again and again.
+    /// Prints the number and the rate of calls of each method periodically.
     Watch {
         /// Address of the server.
         address: String,
-        /// Time between two lines, in milliseconds.
+        /// Time between two outputs, in milliseconds.
         #[arg(long, default_value_t = 1000)]
         interval: u64,
-        /// Number of times; unlimited by default.
+        /// Number of outputs; unlimited by default.
         #[arg(long)]
         count: Option<u64>,
     },

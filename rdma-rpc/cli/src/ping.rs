@@ -1,4 +1,4 @@
-//! `rdma-rpc ping`.
+//! The subcommand `ping`.
 
 use std::time::Instant;
 
@@ -6,20 +6,24 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use rdma_rpc::{CallError, Client, Error, HealthClient};
 
-/// Bars of the histogram have at most this number of characters.
-const BAR: u64 = 50;
+/// Maximum length of a histogram bar in characters.
+const MAX_BAR_LEN: u64 = 50;
 
+/// Makes `count` calls in sequence, and prints the distribution of their round-trip times.
 pub(crate) async fn run(client: Client, count: u64) -> anyhow::Result<()> {
     let health = HealthClient::new(client);
     let mut times = Histogram::<u64>::new(3)?;
     for _ in 0..count {
         let begun = Instant::now();
         match health.check(String::new()).await {
-            // A server without the service answers too.
+            // A server without the health service also answers.
             Ok(_) | Err(CallError::Rpc(Error::UnknownMethod { .. })) => {}
             Err(error) => anyhow::bail!("{error:?}"),
         }
-        times.record(u64::try_from(begun.elapsed().as_nanos()).context("a long time")?)?;
+        times.record(
+            u64::try_from(begun.elapsed().as_nanos())
+                .context("the round-trip time exceeds 64 bits")?,
+        )?;
     }
     let micros = |nanos: u64| nanos as f64 / 1000.0;
     println!(
@@ -44,7 +48,7 @@ pub(crate) async fn run(client: Client, count: u64) -> anyhow::Result<()> {
     for bar in bars {
         let count = bar.count_since_last_iteration();
         if count > 0 {
-            let width = usize::try_from(count * BAR / most)?.max(1);
+            let width = usize::try_from(count * MAX_BAR_LEN / most)?.max(1);
             println!(
                 "<= {:>8.0} us {:>8} {}",
                 micros(bar.value_iterated_to()),

@@ -1,4 +1,4 @@
-//! Values between JSON and Postcard, by their schema.
+//! Conversion of values between JSON and Postcard according to a schema.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,18 @@ use anyhow::{Context, bail};
 use rdma_rpc::{Fields, Format, TypeFormat};
 use serde_json::{Map, Number, Value, json};
 
-/// Maximum depth of a value within others. The types are those of the server, which may contain
-/// themselves.
+/// Maximum nesting depth of a value. The schema comes from the server, and a malicious schema may
+/// describe a type that contains itself.
 const MAX_DEPTH: usize = 128;
 
-/// Number of values within a decoded value, besides four for each byte. Without a limit, few bytes
-/// could stand for any number of values without bytes.
-const SPARE_VALUES: usize = 1 << 16;
+/// Number of values that a decoded value may contain in addition to four per byte. Without a limit,
+/// a few bytes could represent any number of zero-sized values.
+const EXTRA_VALUES: usize = 1 << 16;
 
+/// Structs and enums of a schema, by name.
 type Types = BTreeMap<String, TypeFormat>;
 
-/// Types of a value, and its depth within others.
+/// Schema and nesting depth of the current value.
 #[derive(Clone, Copy)]
 struct Scope<'t> {
     types: &'t Types,
@@ -28,7 +29,7 @@ impl<'t> Scope<'t> {
         Self { types, depth: 0 }
     }
 
-    /// Returns the scope of a value within this one.
+    /// Returns the scope of an inner value. Fails if the value is nested too deeply.
     fn inner(self) -> anyhow::Result<Self> {
         if self.depth == MAX_DEPTH {
             bail!("the value is nested more than {MAX_DEPTH} times");
@@ -50,6 +51,7 @@ pub(crate) fn encode(
     encode_in(Scope::new(types), value, format, out)
 }
 
+/// Encodes a value within a scope.
 fn encode_in(
     scope: Scope<'_>,
     value: &Value,
@@ -60,33 +62,36 @@ fn encode_in(
     let signed = || {
         value
             .as_i64()
-            .with_context(|| format!("{value} is no signed number"))
+            .with_context(|| format!("{value} is not a signed number"))
     };
     let unsigned = || {
         value
             .as_u64()
-            .with_context(|| format!("{value} is no unsigned number"))
+            .with_context(|| format!("{value} is not an unsigned number"))
     };
     let float = || {
         value
             .as_f64()
-            .with_context(|| format!("{value} is no number"))
+            .with_context(|| format!("{value} is not a number"))
     };
     let text = || {
         value
             .as_str()
-            .with_context(|| format!("{value} is no text"))
+            .with_context(|| format!("{value} is not a string"))
     };
     let list = || {
         value
             .as_array()
-            .with_context(|| format!("{value} is no array"))
+            .with_context(|| format!("{value} is not an array"))
     };
     match format {
         Format::Unit => {}
         Format::Bool => {
             let bool = value.as_bool();
-            out.push(bool.with_context(|| format!("{value} is no bool"))?.into());
+            out.push(
+                bool.with_context(|| format!("{value} is not a bool"))?
+                    .into(),
+            );
         }
         Format::I8 => out.push(i8::try_from(signed()?)?.cast_unsigned()),
         Format::U8 => out.push(u8::try_from(unsigned()?)?),
@@ -117,10 +122,11 @@ fn encode_in(
         Format::Map(key, inner) => {
             let entries = value
                 .as_object()
-                .with_context(|| format!("{value} is no object"))?;
+                .with_context(|| format!("{value} is not an object"))?;
             varint(entries.len() as u128, out);
             for (name, entry) in entries {
-                // The keys of JSON are texts, and may stand for other values.
+                // JSON keys are strings. A key of another type is encoded as JSON within the
+                // string.
                 let name = match **key {
                     Format::Str => Value::String(name.clone()),
                     _ => serde_json::from_str(name)?,
@@ -138,7 +144,7 @@ fn encode_in(
                     Value::Object(object) if object.len() == 1 => {
                         object.iter().next().context("an object with one field")?
                     }
-                    _ => bail!("{value} is no variant of {name}"),
+                    _ => bail!("{value} is not a variant of {name}"),
                 };
                 let index = variants.iter().position(|(name, _)| name == chosen);
                 let index = index.with_context(|| format!("{name} has no variant {chosen}"))?;
@@ -154,6 +160,7 @@ fn encode_in(
     Ok(())
 }
 
+/// Encodes the values of a tuple.
 fn encode_all(
     scope: Scope<'_>,
     values: &[Value],
@@ -161,12 +168,13 @@ fn encode_all(
     out: &mut Vec<u8>,
 ) -> anyhow::Result<()> {
     if values.len() != formats.len() {
-        bail!("{} values in place of {}", values.len(), formats.len());
+        bail!("{} values instead of {}", values.len(), formats.len());
     }
     let mut pairs = values.iter().zip(formats);
     pairs.try_for_each(|(value, format)| encode_in(scope, value, format, out))
 }
 
+/// Encodes the fields of a struct or variant.
 fn encode_fields(
     scope: Scope<'_>,
     value: &Value,
@@ -178,13 +186,13 @@ fn encode_fields(
         Fields::Tuple(formats) => {
             let values = value
                 .as_array()
-                .with_context(|| format!("{value} is no array"))?;
+                .with_context(|| format!("{value} is not an array"))?;
             encode_all(scope, values, formats, out)
         }
         Fields::Named(fields) => {
             let object = value
                 .as_object()
-                .with_context(|| format!("{value} is no object"))?;
+                .with_context(|| format!("{value} is not an object"))?;
             if let Some(name) = object
                 .keys()
                 .find(|name| fields.iter().all(|(field, _)| field != *name))
@@ -200,17 +208,20 @@ fn encode_fields(
     }
 }
 
+/// Converts an array of JSON numbers to bytes.
 fn numbers(values: &[Value]) -> anyhow::Result<Vec<u8>> {
     let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
     let bytes: Option<Vec<u8>> = values.iter().map(byte).collect();
     bytes.context("bytes are numbers up to 255")
 }
 
+/// Appends the length of a byte string and its bytes.
 fn bytes(bytes: &[u8], out: &mut Vec<u8>) {
     varint(bytes.len() as u128, out);
     out.extend(bytes);
 }
 
+/// Appends a number as a variable-length integer.
 fn varint(mut number: u128, out: &mut Vec<u8>) {
     while number > 0x7f {
         out.push(number as u8 | 0x80);
@@ -219,18 +230,19 @@ fn varint(mut number: u128, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
+/// Appends a signed number as a zigzag-encoded variable-length integer.
 fn zigzag(number: i128, out: &mut Vec<u8>) {
     varint(((number << 1) ^ (number >> 127)).cast_unsigned(), out);
 }
 
 /// Decodes a Postcard value as JSON.
 pub(crate) fn decode(bytes: &[u8], format: &Format, types: &Types) -> anyhow::Result<Value> {
-    let left = bytes.len().saturating_mul(4).saturating_add(SPARE_VALUES);
+    let left = bytes.len().saturating_mul(4).saturating_add(EXTRA_VALUES);
     let mut input = Input { bytes, left };
     decode_in(Scope::new(types), &mut input, format)
 }
 
-/// Rest of an encoded value.
+/// The unread bytes of an encoded value.
 struct Input<'i> {
     bytes: &'i [u8],
     /// Number of values that may still be decoded.
@@ -238,7 +250,7 @@ struct Input<'i> {
 }
 
 impl Input<'_> {
-    /// Checks that `count` more values may be decoded.
+    /// Checks that `count` further values may be decoded.
     fn check(&self, count: usize) -> anyhow::Result<()> {
         if count > self.left {
             bail!("the value has too many parts for its length");
@@ -247,6 +259,7 @@ impl Input<'_> {
     }
 }
 
+/// Decodes a value within a scope.
 fn decode_in(scope: Scope<'_>, input: &mut Input<'_>, format: &Format) -> anyhow::Result<Value> {
     let scope = scope.inner()?;
     input.check(1)?;
@@ -320,6 +333,7 @@ fn decode_in(scope: Scope<'_>, input: &mut Input<'_>, format: &Format) -> anyhow
     })
 }
 
+/// Decodes the values of a tuple.
 fn decode_all(
     scope: Scope<'_>,
     input: &mut Input<'_>,
@@ -329,6 +343,7 @@ fn decode_all(
     Ok(Value::Array(values.collect::<anyhow::Result<_>>()?))
 }
 
+/// Decodes the fields of a struct or variant.
 fn decode_fields(
     scope: Scope<'_>,
     input: &mut Input<'_>,
@@ -348,34 +363,38 @@ fn decode_fields(
     }
 }
 
+/// Converts a floating-point number to JSON.
 fn float(number: f64) -> Value {
-    // JSON has no infinite numbers.
+    // JSON cannot represent infinity and NaN as numbers.
     Number::from_f64(number).map_or_else(|| json!(number.to_string()), Value::Number)
 }
 
+/// Reads `N` bytes.
 fn take<const N: usize>(input: &mut Input<'_>) -> anyhow::Result<[u8; N]> {
     let (taken, rest) = input
         .bytes
         .split_first_chunk()
-        .context("the value is cut off")?;
+        .context("the encoded value is truncated")?;
     input.bytes = rest;
     Ok(*taken)
 }
 
+/// Reads `len` bytes.
 fn split<'i>(input: &mut Input<'i>, len: usize) -> anyhow::Result<&'i [u8]> {
     let (taken, rest) = input
         .bytes
         .split_at_checked(len)
-        .context("the value is cut off")?;
+        .context("the encoded value is truncated")?;
     input.bytes = rest;
     Ok(taken)
 }
 
-/// Decodes a length.
+/// Reads a length.
 fn len(input: &mut Input<'_>) -> anyhow::Result<usize> {
     Ok(usize::try_from(unvarint(input)?)?)
 }
 
+/// Reads a variable-length integer.
 fn unvarint(input: &mut Input<'_>) -> anyhow::Result<u128> {
     let (mut number, mut shift) = (0_u128, 0);
     loop {
@@ -406,16 +425,16 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_contains_itself_ends() {
-        let types = types(&[("Snake", Fields::Newtype(named("Snake")))]);
-        let error = decode(&[], &named("Snake"), &types).unwrap_err();
+    fn a_type_that_contains_itself_is_an_error() {
+        let types = types(&[("Recursive", Fields::Newtype(named("Recursive")))]);
+        let error = decode(&[], &named("Recursive"), &types).unwrap_err();
         assert!(error.to_string().contains("nested"), "{error}");
-        let encoded = encode(&Value::Null, &named("Snake"), &types, &mut Vec::new());
+        let encoded = encode(&Value::Null, &named("Recursive"), &types, &mut Vec::new());
         assert!(encoded.unwrap_err().to_string().contains("nested"));
     }
 
     #[test]
-    fn values_without_bytes_are_limited() {
+    fn the_number_of_zero_sized_values_is_limited() {
         let units = Format::Seq(Box::new(Format::Unit));
         let few = decode(&[3], &units, &Types::new()).unwrap();
         assert_eq!(few, json!([null, null, null]));
@@ -428,7 +447,7 @@ mod tests {
             let error = decode(&many, &format, &Types::new()).unwrap_err();
             assert!(error.to_string().contains("parts"), "{error}");
         }
-        // Types whose number of values doubles with each.
+        // Each type contains two values of the next type.
         let doubles = (0..100).map(|at| {
             let next = named(&(at + 1).to_string());
             let fields = Fields::Tuple(vec![next.clone(), next]);

@@ -1,10 +1,11 @@
-//! `rdma-rpc watch`.
+//! The subcommand `watch`.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use rdma_rpc::{Client, ReflectionClient};
 
+/// Prints the number, the rate and the running calls of each method in this interval.
 pub(crate) async fn run(
     client: Client,
     interval: Duration,

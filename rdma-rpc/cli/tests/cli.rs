@@ -1,4 +1,4 @@
-//! The command against a server in another process: this one.
+//! Tests of the command `rdma-rpc` with a server in the process of the test.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -75,7 +75,7 @@ async fn run(server: &ServerHandle, command: &str, arguments: &[&str]) -> Output
         .args(arguments);
     let run = tokio::task::spawn_blocking(move || process.output());
     run.await
-        .expect("it does not panic")
+        .expect("the command does not panic")
         .expect("the command runs")
 }
 
@@ -121,16 +121,16 @@ async fn methods_are_listed_and_called() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_are_told() {
+async fn errors_are_printed() {
     let server = serve().await;
     for (arguments, reason) in [
         (&["Board.add", "[2147483647, 1]"][..], "too much"),
         (&["Board.add", "[1]"], "2 arguments"),
         (&["Board.add", "[1, 2147483648]"], "right"),
-        (&["Board.add", "what"], "no valid JSON"),
+        (&["Board.add", "what"], "not valid JSON"),
         (&["Board.none"], "no method Board.none"),
-        (&["Health.watch", "\"\""], "no unary method"),
-        (&["Board.echo", r#"{"name":1}"#], "is no text"),
+        (&["Health.watch", "\"\""], "not a unary method"),
+        (&["Board.echo", r#"{"name":1}"#], "is not a string"),
     ] {
         let output = run(&server, "call", arguments).await;
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -142,7 +142,7 @@ async fn errors_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_are_measured_and_watched() {
+async fn calls_are_measured_and_monitored() {
     let server = serve().await;
     let ping = stdout(&server, "ping", &["--count", "50"]).await;
     assert!(ping.starts_with("50 calls: min "), "{ping}");

@@ -1,5 +1,5 @@
-//! A client: for all messages of a server, the client sends only valid messages, and every call
-//! ends.
+//! Checks that a client sends only valid messages and that every call ends, for any messages of the
+//! server.
 
 #![no_main]
 

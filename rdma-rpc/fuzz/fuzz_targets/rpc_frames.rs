@@ -1,4 +1,4 @@
-//! Messages of a peer: every message is refused, or is the same after it was encoded again.
+//! Checks that every message is refused, or is unchanged after it was decoded and encoded again.
 
 #![no_main]
 

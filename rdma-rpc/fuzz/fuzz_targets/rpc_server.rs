@@ -1,5 +1,5 @@
-//! A server: for all messages of a peer, the server serves its other clients, runs no more calls of
-//! the peer than it may, sends only valid messages, and keeps nothing of the peer.
+//! Checks that a server serves its other clients, limits the calls of the peer, sends only valid
+//! messages, and frees all resources of the peer, for any messages of the peer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The generated code in the book is the generated code, with shorter paths and without some
+//! Test that the book shows the generated code. The book shortens paths and omits some function
 //! bodies.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use syn::{Block, File, ImplItem, Item, ItemTrait, LitInt, PathSegment, parse_quo
 use crate::model::Service;
 use crate::options::ServiceOptions;
 
-/// Returns the code block of the book that begins with this line.
+/// Returns the code block of the book that begins with `first`.
 fn block(first: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/rpc.md");
     let page = std::fs::read_to_string(page).expect("the book is in the repository");
@@ -21,10 +21,10 @@ fn block(first: &str) -> String {
     block.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Removes the modules of absolute paths, and documentation.
-struct Shortened;
+/// Visitor that removes module paths, documentation and type checks, as the book does.
+struct PathShortener;
 
-impl VisitMut for Shortened {
+impl VisitMut for PathShortener {
     fn visit_path_mut(&mut self, path: &mut syn::Path) {
         if path.leading_colon.take().is_some() {
             let is_module = |segment: &PathSegment| {
@@ -49,7 +49,7 @@ impl VisitMut for Shortened {
     }
 
     fn visit_block_mut(&mut self, block: &mut Block) {
-        // The book does not show the checks of the types.
+        // The book omits the checks of the types.
         block.stmts.retain(|statement| {
             let text = statement.to_token_stream().to_string();
             !text.starts_with(":: rdma_rpc :: generated :: check")
@@ -58,13 +58,13 @@ impl VisitMut for Shortened {
     }
 }
 
-/// Returns the parts of code: items, and the items of each `impl` with its head. A function whose
-/// body is `{ .. }` in the book is compared without its body.
+/// Splits code into comparable parts: items, and the items of each `impl` block with the head of
+/// the block. Removes the bodies of the functions in `omitted`, which the book shows as `{ .. }`.
 fn parts(mut file: File, omitted: &[String]) -> Vec<(String, String)> {
-    Shortened.visit_file_mut(&mut file);
+    PathShortener.visit_file_mut(&mut file);
     let mut parts = Vec::new();
     let mut add = |head: &TokenStream, item: &dyn ToTokens| {
-        // Commas at the end of lists do not matter.
+        // Spaces and trailing commas are ignored.
         let text = |tokens: String| {
             let ends = [(" ", ""), (",)", ")"), (",}", "}")];
             ends.iter()
@@ -98,7 +98,7 @@ fn parts(mut file: File, omitted: &[String]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_book_shows_the_generated_code() {
+fn the_code_in_the_book_equals_the_generated_code() {
     let service = block("#[rdma_rpc::service]\ntrait Store {");
     let mut service: ItemTrait = syn::parse_str(&service).expect("the service is a trait");
     service.attrs.clear();
@@ -128,7 +128,7 @@ fn the_book_shows_the_generated_code() {
             "the book shows\n{part:#?}\nwhich is not in\n{generated:#?}"
         );
     }
-    // The book leaves out only `Debug` of the server.
+    // The book omits only the `Debug` implementation of the server.
     for part in &generated {
         let is_debug = part.0.contains("DebugforStoreServer");
         assert!(

@@ -1,4 +1,4 @@
-//! The code that a service becomes.
+//! The generation of a service's trait, server and client.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 
 use crate::model::{Argument, Method, Outcome, Service, Stream};
 
-/// Returns the trait, the server and the client of a service.
+/// Generates the trait, the server and the client of a service.
 pub(crate) fn service(service: &Service) -> TokenStream {
     let (service_trait, server, client) = (as_trait(service), server(service), client(service));
     quote! {
@@ -17,7 +17,7 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     }
 }
 
-/// Returns the trait, whose methods return futures that can be sent to other threads.
+/// Generates the trait. Each method returns a future that implements `Send`.
 fn as_trait(service: &Service) -> TokenStream {
     let Service {
         attributes,
@@ -51,27 +51,28 @@ fn as_trait(service: &Service) -> TokenStream {
     }
 }
 
+/// Generates the declaration of an argument.
 fn declaration(Argument { name, ty }: &Argument) -> TokenStream {
     quote!(#name: #ty)
 }
 
-/// Returns the name of the constant with the number of a method.
+/// Returns the name of the constant with the `MethodInfo` of a method.
 fn constant(method: &Method) -> syn::Ident {
     format_ident!("{}", method.name.unraw().to_string().to_uppercase())
 }
 
-/// Returns a variable of generated code, which no argument of the same name replaces.
+/// Returns an identifier of a variable that an argument with the same name cannot shadow.
 fn variable(name: &str) -> syn::Ident {
     syn::Ident::new(name, Span::mixed_site())
 }
 
-/// Returns the attributes of a method that remove it with all that is generated for it.
+/// Returns the `cfg` attributes of a method, which also apply to all code generated for the method.
 fn conditions(method: &Method) -> impl Iterator<Item = &syn::Attribute> {
     let attributes = method.attributes.iter();
     attributes.filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Returns the type of a request: the argument itself, or a tuple of none or several.
+/// Generates the type of a request: the type of a single argument, or a tuple of none or several.
 fn request_type(method: &Method) -> TokenStream {
     let types = method.values.iter().map(|value| &value.ty);
     match &method.values[..] {
@@ -80,7 +81,7 @@ fn request_type(method: &Method) -> TokenStream {
     }
 }
 
-/// Returns the arguments as a pattern or an expression, in the shape of [`request_type`].
+/// Generates the arguments as a pattern or an expression of the type [`request_type`].
 fn request(method: &Method) -> TokenStream {
     let names = method.values.iter().map(|value| &value.name);
     match &method.values[..] {
@@ -89,21 +90,22 @@ fn request(method: &Method) -> TokenStream {
     }
 }
 
-/// Returns the format of a method: the codecs of its request, response and error. Errors of the
-/// format are reported at the first argument.
-fn format(service: &Service, method: &Method) -> TokenStream {
+/// Generates the type that names the codecs of a method's request, response and error. The compiler
+/// reports its errors at the first argument.
+fn codecs(service: &Service, method: &Method) -> TokenStream {
     let codec = &service.codec;
     let place = method
         .values
         .first()
         .map_or(method.name.span(), |value| value.ty.span());
     let format = match method.is_raw {
-        true => quote!(::rdma_rpc::generated::Unencoded<#codec>),
-        false => quote!(::rdma_rpc::generated::Typed<#codec>),
+        true => quote!(::rdma_rpc::generated::RawCodec<#codec>),
+        false => quote!(::rdma_rpc::generated::ServiceCodec<#codec>),
     };
     respanned(format, place)
 }
 
+/// Generates the constants with the `MethodInfo` of each method.
 fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
     service.methods.iter().map(|method| {
         let constant = constant(method);
@@ -126,19 +128,20 @@ fn infos(service: &Service) -> impl Iterator<Item = TokenStream> {
     })
 }
 
+/// Generates the server type.
 fn server(service: &Service) -> TokenStream {
     let (name, visibility) = (&service.name, &service.visibility);
     let server = format_ident!("{name}Server");
     let client = format_ident!("{name}Client");
     let doc = format!("Server of [`{name}`]: offers a value that implements the trait.");
     let methods = service.methods.iter().map(|method| {
-        let (constant, format) = (constant(method), format(service, method));
+        let (constant, format) = (constant(method), codecs(service, method));
         let (call, checks) = (call(service, method), checks(service, method));
         let (ty, conditions) = (request_type(method), conditions(method));
         let [service_value, call_value] = ["service", "call"].map(variable);
         let handled = match method.is_once {
             true => quote! {
-                ::rdma_rpc::generated::once::<#format, _, _, _, _>(
+                ::rdma_rpc::generated::execute_once::<#format, _, _, _, _>(
                     #call_value,
                     move |#call_value: ::rdma_rpc::generated::Call<#ty>| async move { #call },
                 )
@@ -167,12 +170,12 @@ fn server(service: &Service) -> TokenStream {
         }
 
         impl<S: #name> #server<S> {
-            /// Creates the server of a service, for `rdma_rpc::Server::new`.
+            /// Creates the server of a service. Pass the value to `rdma_rpc::Server::new`.
             pub fn new(service: S) -> Self {
                 Self::shared(::std::sync::Arc::new(service))
             }
 
-            /// Creates the server of a service that the program uses too.
+            /// Creates the server of a service that the program also uses directly.
             pub fn shared(service: ::std::sync::Arc<S>) -> Self {
                 Self { service }
             }
@@ -192,7 +195,7 @@ fn server(service: &Service) -> TokenStream {
     }
 }
 
-/// Returns the call of a method of the trait, within the future of its handler.
+/// Generates the call of a trait method within the future of its handler.
 fn call(service: &Service, method: &Method) -> TokenStream {
     let (name, pattern, codec) = (&method.name, request(method), &service.codec);
     let [service_value, call_value] = ["service", "call"].map(variable);
@@ -230,8 +233,8 @@ fn call(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Returns checks that report a type without an encoding where the type stands in the trait, and
-/// that describe the type for reflection.
+/// Generates statements that register the types of a method for reflection. If the codec does not
+/// support a type, the compiler reports the error at the type in the trait.
 fn checks(service: &Service, method: &Method) -> TokenStream {
     let (codec, constant) = (&service.codec, constant(method));
     let client = format_ident!("{}Client", service.name);
@@ -253,8 +256,7 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
         .into_iter()
         .map(|(role, name, ty)| {
             let (role, text) = (format_ident!("{role}"), text(ty));
-            // An unsuitable type is reported at its place in the trait, as a missing implementation
-            // of the codec.
+            // The span makes the compiler report an unsupported type at its position in the trait.
             let codec = respanned(codec.to_token_stream(), ty.span());
             let part = quote! {
                 methods,
@@ -267,7 +269,7 @@ fn checks(service: &Service, method: &Method) -> TokenStream {
         .collect()
 }
 
-/// Returns a type as a programmer writes it.
+/// Returns the source text of a type with the usual spacing.
 fn text(ty: &syn::Type) -> String {
     let tokens = ty.to_token_stream().to_string();
     let closed = [
@@ -278,7 +280,7 @@ fn text(ty: &syn::Type) -> String {
         .fold(tokens, |text, spaced| text.replace(spaced, spaced.trim()))
 }
 
-/// Returns the tokens with another place in the source.
+/// Returns the tokens with `span` as their position in the source.
 fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
     let moved = tokens.into_iter().map(|mut token| {
         token.set_span(span);
@@ -287,6 +289,7 @@ fn respanned(tokens: TokenStream, span: Span) -> TokenStream {
     moved.collect()
 }
 
+/// Generates the client type.
 fn client(service: &Service) -> TokenStream {
     let (name, visibility) = (&service.name, &service.visibility);
     let client = format_ident!("{name}Client");
@@ -344,11 +347,12 @@ fn client(service: &Service) -> TokenStream {
     }
 }
 
+/// Generates the client's function for a method.
 fn client_method(service: &Service, method: &Method) -> TokenStream {
     let Method {
         attributes, name, ..
     } = method;
-    let (constant, format) = (constant(method), format(service, method));
+    let (constant, format) = (constant(method), codecs(service, method));
     let docs = attributes.iter().filter(|attribute| {
         ["doc", "cfg", "deprecated"]
             .iter()

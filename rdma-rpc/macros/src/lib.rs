@@ -1,4 +1,5 @@
-//! The attribute `service` of rdma-rpc, which re-exports and documents it.
+//! Implementation of the attribute `service`. The crate rdma-rpc re-exports and documents the
+//! attribute.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,7 @@ use syn::parse_macro_input;
 use crate::model::Service;
 use crate::options::ServiceOptions;
 
-// Documented where rdma-rpc re-exports it.
+// The documentation is at the re-export in rdma-rpc.
 #[allow(missing_docs, reason = "rdma-rpc documents the attribute")]
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {

@@ -1,4 +1,4 @@
-//! The model of a service: its trait, checked, with the methods taken apart.
+//! [`Service`]: the checked model of an annotated trait.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use syn::{
 
 use crate::options::{MethodOptions, ServiceOptions};
 
-/// Names that the generated client uses for other functions.
+/// Names of the generated client's own functions, which methods cannot have.
 const RESERVED: [&str; 5] = ["new", "connect", "client", "with_deadline", "with_metadata"];
 
-/// A service.
+/// An annotated trait.
 pub(crate) struct Service {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
@@ -23,7 +23,7 @@ pub(crate) struct Service {
     pub(crate) methods: Vec<Method>,
 }
 
-/// A method of a service.
+/// A method of an annotated trait.
 pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) name: Ident,
@@ -31,40 +31,41 @@ pub(crate) struct Method {
     pub(crate) is_raw: bool,
     pub(crate) is_one_way: bool,
     pub(crate) is_once: bool,
-    /// Type of the context, if the method takes it.
+    /// The context argument, if the method has one.
     pub(crate) context: Option<Argument>,
-    /// Arguments that are sent.
+    /// Arguments that are sent in the request.
     pub(crate) values: Vec<Argument>,
-    /// Stream of the caller.
+    /// Stream from the caller.
     pub(crate) input: Option<Stream>,
-    /// Stream of the handler.
+    /// Stream to the caller.
     pub(crate) output: Option<Stream>,
-    /// Arguments in the order of the trait.
+    /// All arguments in their order in the trait.
     pub(crate) order: Vec<Argument>,
+    /// Result type; `None` for a one-way method.
     pub(crate) result: Option<Outcome>,
 }
 
-/// An argument with its name.
+/// Name and type of an argument.
 #[derive(Clone)]
 pub(crate) struct Argument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
 }
 
-/// A stream argument with the type of its items.
+/// Name and item type of a stream argument.
 pub(crate) struct Stream {
     pub(crate) name: Ident,
     pub(crate) item: Type,
 }
 
-/// Result of a method.
+/// Result type `Result<value, error>` of a method.
 pub(crate) struct Outcome {
     pub(crate) whole: Type,
     pub(crate) value: Type,
     pub(crate) error: Type,
 }
 
-/// Errors of the whole trait, so that all are reported at once.
+/// Errors found so far. All errors of a trait are reported together.
 #[derive(Default)]
 struct Errors(Option<Error>);
 
@@ -76,12 +77,14 @@ impl Errors {
         }
     }
 
+    /// Adds an error with `message` at `place` unless `is_right` is set.
     fn check(&mut self, is_right: bool, place: &impl Spanned, message: &str) {
         if !is_right {
             self.add(Error::new(place.span(), message));
         }
     }
 
+    /// Adds an error if there are generic parameters or a `where` clause.
     fn check_generics(&mut self, generics: &Generics, message: &str) {
         self.check(generics.params.is_empty(), &generics.params, message);
         if let Some(bounds) = &generics.where_clause {
@@ -91,7 +94,8 @@ impl Errors {
 }
 
 impl Service {
-    /// Checks a trait. All mistakes are reported at once, each at its place.
+    /// Creates the model of a trait, after checking the trait. Reports all errors together, each at
+    /// its position.
     pub(crate) fn new(options: ServiceOptions, item: ItemTrait) -> Result<Self> {
         let mut errors = Errors::default();
         errors.check_generics(&item.generics, "a service has no generic parameters");
@@ -136,6 +140,7 @@ impl Service {
 }
 
 impl Method {
+    /// Creates the model of a method of the trait `service`, after checking the method.
     fn new(service: &Ident, mut function: TraitItemFn) -> Result<Self> {
         let options = MethodOptions::take(&mut function.attrs)?;
         let mut errors = Errors::default();
@@ -222,12 +227,12 @@ impl Method {
         }
     }
 
-    /// Returns the name of the method with that of its service.
+    /// Returns the name of the service and the method, for example `Store.get`.
     pub(crate) fn full_name(&self, service: &Ident) -> String {
         full_name(service, &self.name)
     }
 
-    /// Adds an argument: the context, a stream or a value.
+    /// Adds an argument to the context, the streams or the values, depending on its type.
     fn add(&mut self, argument: FnArg) -> Result<()> {
         let FnArg::Typed(argument) = argument else {
             return Err(Error::new(argument.span(), "`self` is the first argument"));
@@ -280,6 +285,7 @@ impl Method {
         Ok(())
     }
 
+    /// Checks and stores the result type.
     fn set_result(&mut self, output: &ReturnType) -> Result<()> {
         const RESULT: &str =
             "a method of a service returns `Result<T, E>`, except a one-way method";
@@ -305,12 +311,13 @@ impl Method {
     }
 }
 
-/// Returns the name of a method in errors and logs, whose hash is its number.
+/// Returns the name of a service and a method. The hash of this name is the default number of the
+/// method.
 fn full_name(service: &Ident, method: &Ident) -> String {
     format!("{}.{}", service.unraw(), method.unraw())
 }
 
-/// Returns the last name of a path type, and its type arguments.
+/// Returns the last segment of a path type and its type arguments.
 fn last(ty: &Type) -> Option<(&Ident, Vec<&Type>)> {
     let Type::Path(TypePath {
         qself: None, path, ..
@@ -333,7 +340,7 @@ fn last(ty: &Type) -> Option<(&Ident, Vec<&Type>)> {
     Some((&segment.ident, types))
 }
 
-/// Returns the number of a method: the 32-bit FNV-1a hash of its name.
+/// Returns the default number of a method: the 32-bit FNV-1a hash of its name.
 fn hash(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -345,8 +352,8 @@ mod tests {
     use super::hash;
 
     #[test]
-    fn numbers_never_change() {
-        // Test vectors of FNV-1a, and the number of a method that is in use.
+    fn method_numbers_are_stable() {
+        // Test vectors of FNV-1a.
         assert_eq!(hash(""), 0x811c_9dc5);
         assert_eq!(hash("a"), 0xe40c_292c);
         assert_eq!(hash("foobar"), 0xbf9c_f968);

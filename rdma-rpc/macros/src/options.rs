@@ -3,7 +3,7 @@
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Error, Ident, LitInt, Path, Result, Token, parse_quote};
 
-/// Options of a service.
+/// Options of the attribute `service`.
 pub(crate) struct ServiceOptions {
     pub(crate) codec: Path,
 }
@@ -27,7 +27,8 @@ impl Parse for ServiceOptions {
     }
 }
 
-/// Options of a method, with the place of each for errors.
+/// Options of the attribute `rpc` of a method. The identifiers are the positions of the options for
+/// error messages.
 #[derive(Default)]
 pub(crate) struct MethodOptions {
     pub(crate) one_way: Option<Ident>,
@@ -37,7 +38,7 @@ pub(crate) struct MethodOptions {
 }
 
 impl MethodOptions {
-    /// Removes the attributes `rpc` from a method, and returns their options.
+    /// Removes the `rpc` attributes of a method, and returns their options.
     pub(crate) fn take(attributes: &mut Vec<Attribute>) -> Result<Self> {
         let mut options = Self::default();
         for attribute in attributes
@@ -66,4 +67,5 @@ impl MethodOptions {
     }
 }
 
+/// Error message for an unknown option.
 const UNKNOWN: &str = "unknown option: `rpc` has the options `oneway`, `raw`, `once` and `id = …`";

@@ -1,4 +1,4 @@
-//! [`Access`]: memory of the peer that this end may access, until the call or the lease ends.
+//! [`Access`]: the permission to access memory of the peer until the lease ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,30 +6,32 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Bulk, Kind, scope};
+use super::{Bulk, BulkKind, scope};
 use crate::codec::CodecError;
 use crate::core::Core;
 use crate::error::BulkError;
 use crate::wire::{Header, LeaseId};
 
-/// Access to a bulk of the peer, which all clones of the bulk and its transfers share.
+/// Permission to access a bulk of the peer, shared by all clones of the bulk and its transfers.
 pub(super) struct Access {
     core: Arc<Core>,
     lease: LeaseId,
-    /// Set for a result: its owner waits until this end does not need it any more.
+    /// Set for a bulk of a result, whose owner waits for the release of the memory.
     is_result: bool,
     state: Mutex<State>,
-    /// Notification of the end of the last piece.
+    /// Notification that the last piece in flight has ended.
     idle: Notify,
 }
 
 #[derive(Debug, Default)]
+/// Mutable state of an [`Access`].
 struct State {
-    /// Number of pieces that are being transferred.
+    /// Number of pieces in flight.
     in_flight: usize,
-    /// Set once no further piece may be transferred.
+    /// Set once further pieces are refused.
     is_closed: bool,
-    /// Set once the owner has requested the end of the access.
+    /// Set once the owner has requested the end of the access. The last piece in flight then sends
+    /// the release.
     is_revoked: bool,
 }
 
@@ -42,22 +44,22 @@ impl Access {
         self.lease
     }
 
-    /// Begins the transfer of a piece, which lasts until the returned value is dropped.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Entered, BulkError> {
+    /// Begins the transfer of a piece, which is in flight until the returned value is dropped.
+    pub(super) fn begin_piece(self: &Arc<Self>) -> Result<PieceInFlight, BulkError> {
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(BulkError::Ended);
         }
         state.in_flight += 1;
-        Ok(Entered(Arc::clone(self)))
+        Ok(PieceInFlight(Arc::clone(self)))
     }
 
-    /// Allows no further piece.
+    /// Refuses further pieces from now on.
     fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Ends the access at the request of the owner, who is told when the last piece has ended.
+    /// Ends the access at the request of the owner. The release is sent when no piece is in flight.
     pub(super) fn revoke(&self) {
         let is_idle = {
             let mut state = self.state.lock();
@@ -70,13 +72,14 @@ impl Access {
         }
     }
 
-    /// Tells the owner that this end does not access the memory any more.
+    /// Sends the release: this end no longer accesses the memory.
     fn release(&self) {
         let lease = self.lease;
-        // A connection that has ended has ended the lease, too.
-        drop(self.core.outbox.append_bare(&Header::Release { lease }));
+        // The end of the connection also ends its leases.
+        drop(self.core.outbox.append_empty(&Header::Release { lease }));
     }
 
+    /// Waits until no piece is in flight.
     async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -88,6 +91,7 @@ impl Access {
         }
     }
 
+    /// Returns whether no piece is in flight.
     fn is_idle(&self) -> bool {
         self.state.lock().in_flight == 0
     }
@@ -102,10 +106,10 @@ impl Drop for Access {
     }
 }
 
-/// Piece that is being transferred.
-pub(super) struct Entered(Arc<Access>);
+/// Guard that counts a piece as in flight until it is dropped.
+pub(super) struct PieceInFlight(Arc<Access>);
 
-impl Drop for Entered {
+impl Drop for PieceInFlight {
     fn drop(&mut self) {
         let (is_idle, is_revoked) = {
             let mut state = self.0.state.lock();
@@ -121,7 +125,7 @@ impl Drop for Entered {
     }
 }
 
-/// Access to the bulks of one request, which ends with the call.
+/// Permissions to access the bulks of one request, which end with the call.
 #[derive(Clone, Default)]
 pub(crate) struct Accesses(Option<Arc<[Arc<Access>]>>);
 
@@ -130,17 +134,17 @@ impl Accesses {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Allows no further transfer.
+    /// Refuses further pieces of all bulks from now on.
     pub(crate) fn close(&self) {
         self.all().iter().for_each(|access| access.close());
     }
 
-    /// Returns whether no piece is being transferred.
+    /// Returns whether no piece is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.all().iter().all(|access| access.is_idle())
     }
 
-    /// Waits until no piece is being transferred.
+    /// Waits until no piece is in flight.
     pub(crate) async fn idle(&self) {
         for access in self.all() {
             access.idle().await;
@@ -156,63 +160,62 @@ impl fmt::Debug for Accesses {
     }
 }
 
-/// Decodes a value with `decode`, and gives this end access to the bulks of the peer that the value
-/// has. `is_result` is set for a result.
+/// Decodes a value with `decode`, and opens the access to the peer's bulks in the value.
+/// `is_result` must be set for a result.
 pub(crate) fn decode<T>(
     core: &Arc<Core>,
     is_result: bool,
     decode: impl FnOnce() -> Result<T, CodecError>,
 ) -> Result<(T, Accesses), CodecError> {
-    let (decoded, received) = scope::decoding(decode);
+    let (decoded, received) = scope::decode_in_scope(decode);
     if received.is_empty() {
         return Ok((decoded?, Accesses::default()));
     }
-    let bound = decoded.and_then(|value| Ok((value, bind_all(core, is_result, &received)?)));
+    let bound = decoded.and_then(|value| Ok((value, open_all(core, is_result, &received)?)));
     if bound.is_err() && is_result {
-        release_unbound(core, &received);
+        release_unopened(core, &received);
     }
     let (value, accesses) = bound?;
     Ok((value, Accesses(Some(accesses.into()))))
 }
 
-/// Gives this end access to the bulks of one value.
-fn bind_all(
+/// Opens the access to all bulks of a value.
+fn open_all(
     core: &Arc<Core>,
     is_result: bool,
     received: &[Bulk],
 ) -> Result<Vec<Arc<Access>>, CodecError> {
     let mut accesses = Vec::with_capacity(received.len());
     for bulk in received {
-        let access = bind(core, is_result, bulk, &accesses)?;
+        let access = open_access(core, is_result, bulk, &accesses)?;
         accesses.push(access);
     }
     Ok(accesses)
 }
 
-/// Tells the owner of bulks of a result that this end does not access those to which it has no
-/// access.
-fn release_unbound(core: &Core, received: &[Bulk]) {
+/// Sends a release for each bulk of a result whose access was not opened.
+fn release_unopened(core: &Core, received: &[Bulk]) {
     for bulk in received {
-        if let Kind::Peer(peer) = &*bulk.0
+        if let BulkKind::Peer(peer) = &*bulk.0
             && peer.access.get().is_none()
         {
             let lease = LeaseId(peer.token.lease);
-            // A connection that has ended has ended the lease, too.
-            drop(core.outbox.append_bare(&Header::Release { lease }));
+            // The end of the connection also ends its leases.
+            drop(core.outbox.append_empty(&Header::Release { lease }));
         }
     }
 }
 
-/// Gives this end access to a bulk of the peer. A bulk that the value has several times shares one
-/// of the accesses `former`, so that the lease ends with the last of them.
-fn bind(
+/// Opens the access to a bulk of the peer. If the value contains the same bulk several times, the
+/// bulks share the access in `former`, so that the lease ends only when all of them are dropped.
+fn open_access(
     core: &Arc<Core>,
     is_result: bool,
     bulk: &Bulk,
     former: &[Arc<Access>],
 ) -> Result<Arc<Access>, CodecError> {
-    let Kind::Peer(peer) = &*bulk.0 else {
-        return Err(CodecError::new("a decoded bulk is one of the peer"));
+    let BulkKind::Peer(peer) = &*bulk.0 else {
+        return Err(CodecError::new("a decoded bulk must belong to the peer"));
     };
     let (len, limit) = (peer.token.len, core.bulks.limit());
     if usize::try_from(len).map_or(true, |len| len > limit) {

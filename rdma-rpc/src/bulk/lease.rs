@@ -1,4 +1,4 @@
-//! Leases: bulk memory of this end, while the peer may access it.
+//! [`Lease`]: bulk memory of this end that the peer may access.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::scope::MAX_BULKS;
 use super::table::MAX_RESULTS;
 use super::token::Token;
-use super::{Bulk, BulkMemory, Kind, Own, Place, scope};
+use super::{Bulk, BulkKind, BulkMemory, MemoryState, OwnBulk, scope};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
-use crate::outbox::Unplaced;
+use crate::outbox::AppendError;
 use crate::wire::{Header, LeaseId, Violation};
 
-/// Time that a peer gets to stop an access in progress, before its lease ends at the device. An
-/// access after that ends the connection.
-const GRACE: Duration = Duration::from_millis(100);
+/// Time that the peer has to stop an access in progress before the lease ends at the device. Long
+/// enough for a piece in flight. A later access ends the connection.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Lease of one bulk to the peer of a connection. Dropping it ends the access at the device at
-/// once.
+/// Lease of one bulk to the peer of a connection. Dropping this value ends the access at the device
+/// immediately.
 struct Lease {
     core: Arc<Core>,
     id: LeaseId,
@@ -33,25 +33,27 @@ struct Lease {
     state: Arc<LeaseState>,
 }
 
-/// State of a lease that the frames of the peer refer to.
+/// State of a lease that frames of the peer can change.
 pub(super) struct LeaseState {
     is_writable: bool,
-    /// `None` once the lease has ended.
-    held: Mutex<Option<Held>>,
-    /// Set once the peer has stopped accessing the memory.
+    /// The leased memory; `None` once the lease has ended.
+    held: Mutex<Option<LeasedMemory>>,
+    /// Set once the peer has released the memory.
     is_released: AtomicBool,
+    /// Notification that the peer has released the memory.
     changed: Notify,
 }
 
-/// Memory of a lease.
-enum Held {
-    /// Memory whose pieces are sent in messages.
+/// Leased memory. The variant depends on how the peer accesses the memory.
+enum LeasedMemory {
+    /// Memory whose pieces are transferred by messages.
     Streamed(BulkMemory),
-    /// Memory that the peer's device accesses.
+    /// Memory that the peer's device accesses by one-sided operations.
     OneSided {
         lent: Lent,
         device: RdmaDevice,
-        /// Memory of the bulk, if it is not registered with the device, and `lent` is a copy.
+        /// Memory of the bulk if `lent` is a registered copy of it; `None` if the bulk's own memory
+        /// is lent.
         original: Option<BulkMemory>,
     },
 }
@@ -63,7 +65,8 @@ impl fmt::Debug for LeaseState {
 }
 
 impl LeaseState {
-    /// Calls `place` with a part of memory that is sent in messages; `None` if the lease has ended.
+    /// Passes `len` bytes at the offset `at` to `place`; returns `None` if the lease has ended.
+    /// Fails if the range exceeds the memory, or if the memory is not transferred by messages.
     pub(super) fn read<T>(
         &self,
         at: u64,
@@ -71,19 +74,20 @@ impl LeaseState {
         place: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>, Violation> {
         match &*self.held.lock() {
-            Some(Held::Streamed(memory)) => {
+            Some(LeasedMemory::Streamed(memory)) => {
                 let part = range(at, len as usize).and_then(|range| memory.get(range));
                 Ok(Some(place(part.ok_or(Violation::Bulk)?)))
             }
-            Some(Held::OneSided { .. }) => Err(Violation::Bulk),
+            Some(LeasedMemory::OneSided { .. }) => Err(Violation::Bulk),
             None => Ok(None),
         }
     }
 
-    /// Writes a part of memory that is sent in messages. Returns `false` if the lease has ended.
+    /// Writes `bytes` at the offset `at`; returns `false` if the lease has ended. Fails if the
+    /// range exceeds the memory, or if the peer may not write the memory by messages.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<bool, Violation> {
         match &mut *self.held.lock() {
-            Some(Held::Streamed(memory)) if self.is_writable => {
+            Some(LeasedMemory::Streamed(memory)) if self.is_writable => {
                 let part = range(at, bytes.len()).and_then(|range| memory.get_mut(range));
                 part.ok_or(Violation::Bulk)?.copy_from_slice(bytes);
                 Ok(true)
@@ -93,12 +97,13 @@ impl LeaseState {
         }
     }
 
-    /// Records that the peer does not access the memory any more.
+    /// Records that the peer has released the memory.
     pub(super) fn set_released(&self) {
         self.is_released.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
+    /// Waits until the peer has released the memory.
     async fn released(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -111,6 +116,7 @@ impl LeaseState {
     }
 }
 
+/// Returns the range of `len` bytes at `at`; `None` if the range exceeds `usize`.
 fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at).ok()?;
     Some(start..start.checked_add(len)?)
@@ -119,11 +125,11 @@ fn range(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
 impl Lease {
     /// Lends the memory of a bulk to the peer of a connection.
     fn open(core: &Arc<Core>, bulk: Bulk) -> Result<Self> {
-        let Kind::Own(own) = &*bulk.0 else {
+        let BulkKind::Own(own) = &*bulk.0 else {
             return Err(BulkError::Foreign.into());
         };
-        let memory = own.take(Place::Lent).ok_or(BulkError::InUse)?;
-        let held = match hold(core, memory, own.is_writable) {
+        let memory = own.take(MemoryState::Lent).ok_or(BulkError::InUse)?;
+        let held = match make_accessible(core, memory, own.is_writable) {
             Ok(held) => held,
             Err((memory, error)) => {
                 own.put(Some(memory));
@@ -135,8 +141,8 @@ impl Lease {
             len: own.len as u64,
             is_writable: own.is_writable,
             memory: match &held {
-                Held::OneSided { lent, .. } => Some(lent.token().to_bytes()),
-                Held::Streamed(_) => None,
+                LeasedMemory::OneSided { lent, .. } => Some(lent.token().to_bytes()),
+                LeasedMemory::Streamed(_) => None,
             },
         };
         let state = Arc::new(LeaseState {
@@ -163,23 +169,24 @@ impl Lease {
         let held = self.state.held.lock().take();
         let Some(held) = held else { return };
         self.core.bulks.remove_lease(self.id);
-        if let Kind::Own(own) = &*self.bulk.0 {
-            own.put(release(held, own));
+        if let BulkKind::Own(own) = &*self.bulk.0 {
+            own.put(end_access(held, own));
         }
     }
 
+    /// Requests that the peer release the memory, unless the peer has already done so.
     fn revoke(&self) {
         if !self.state.is_released.load(Ordering::Acquire) {
-            // The peer of a connection that has ended needs no notice.
+            // If the connection has ended, the request is not needed.
             drop(
                 self.core
                     .outbox
-                    .append_bare(&Header::Revoke { lease: self.id }),
+                    .append_empty(&Header::Revoke { lease: self.id }),
             );
         }
     }
 
-    /// Waits until the peer has stopped accessing the memory, at most until `latest`.
+    /// Waits until the peer has released the memory, at most until `latest`.
     async fn wait(&self, latest: Instant) {
         tokio::select! {
             () = self.state.released() => {}
@@ -195,13 +202,17 @@ impl Drop for Lease {
     }
 }
 
-/// Makes memory accessible to the peer.
-fn hold(core: &Core, memory: BulkMemory, is_writable: bool) -> Result<Held, (BulkMemory, Error)> {
+/// Makes memory accessible to the peer. Returns the memory with the error if this fails.
+fn make_accessible(
+    core: &Core,
+    memory: BulkMemory,
+    is_writable: bool,
+) -> Result<LeasedMemory, (BulkMemory, Error)> {
     let Some(link) = core.outbox.link() else {
-        return Err((memory, core.ended_now()));
+        return Err((memory, core.end_error()));
     };
     let Some(rdma) = link.rdma().filter(|_| !memory.is_empty()) else {
-        return Ok(Held::Streamed(memory));
+        return Ok(LeasedMemory::Streamed(memory));
     };
     let device = rdma.device().clone();
     let (region, original) = match memory.into_region(&device) {
@@ -224,7 +235,7 @@ fn hold(core: &Core, memory: BulkMemory, is_writable: bool) -> Result<Held, (Bul
         false => rdma.lend_read_only(region),
     };
     match lent {
-        Ok(lent) => Ok(Held::OneSided {
+        Ok(lent) => Ok(LeasedMemory::OneSided {
             lent,
             device,
             original,
@@ -236,12 +247,12 @@ fn hold(core: &Core, memory: BulkMemory, is_writable: bool) -> Result<Held, (Bul
     }
 }
 
-/// Ends the access to memory at the device. Returns the memory of the bulk, unless the device could
-/// not end the access.
-fn release(held: Held, own: &Own) -> Option<BulkMemory> {
+/// Ends the access at the device. Returns the memory of the bulk, or `None` if the device could not
+/// end the access.
+fn end_access(held: LeasedMemory, own: &OwnBulk) -> Option<BulkMemory> {
     match held {
-        Held::Streamed(memory) => Some(memory),
-        Held::OneSided {
+        LeasedMemory::Streamed(memory) => Some(memory),
+        LeasedMemory::OneSided {
             lent,
             device,
             original,
@@ -249,7 +260,7 @@ fn release(held: Held, own: &Own) -> Option<BulkMemory> {
             let region = match lent.end() {
                 Ok(region) => region,
                 Err(error) => {
-                    tracing::error!(%error, "the lease of a bulk could not be ended");
+                    tracing::error!(%error, "ending the lease of a bulk at the device failed");
                     return None;
                 }
             };
@@ -266,12 +277,13 @@ fn release(held: Held, own: &Own) -> Option<BulkMemory> {
     }
 }
 
-/// Leases of one call. Dropping this value ends them, after the peer has stopped accessing the
-/// memory, in a task.
+/// Leases of one call. Dropping this value spawns a task that ends the leases after the peer has
+/// released the memory.
 #[derive(Default)]
-pub(crate) struct Leased(Vec<Lease>);
+pub(crate) struct CallLeases(Vec<Lease>);
 
-impl Leased {
+impl CallLeases {
+    /// Returns the leased bulks with their tokens.
     fn tokens(&self) -> Vec<(Bulk, Token)> {
         let tokens = self.0.iter().map(|lease| (lease.bulk.clone(), lease.token));
         tokens.collect()
@@ -282,86 +294,91 @@ impl Leased {
         self.0.is_empty()
     }
 
-    /// Ends the leases at once, because the peer is not accessing the memory.
+    /// Ends the leases immediately. The caller must know that the peer has stopped accessing the
+    /// memory.
     pub(crate) fn end(mut self) {
         self.0.clear();
     }
 
-    /// Ends the leases. The peer gets a short time to stop accessing the memory.
+    /// Ends the leases, after waiting a short time for the peer to release the memory.
     pub(crate) async fn close(mut self) {
         let leases = std::mem::take(&mut self.0);
         close(leases).await;
     }
 }
 
-impl Drop for Leased {
+impl Drop for CallLeases {
     fn drop(&mut self) {
         let leases = std::mem::take(&mut self.0);
         if let Some(first) = leases.first() {
-            // A runtime that has ended drops the task, and with it the leases.
+            // If the runtime has ended, the task is dropped, and its leases with it.
             first.core.runtime.clone().spawn(close(leases));
         }
     }
 }
 
+/// Ends leases, after waiting at most [`RELEASE_TIMEOUT`] for the peer to release the memory.
 async fn close(leases: Vec<Lease>) {
     leases.iter().for_each(Lease::revoke);
-    let latest = Instant::now() + GRACE;
+    let latest = Instant::now() + RELEASE_TIMEOUT;
     for lease in leases {
         lease.wait(latest).await;
     }
 }
 
-/// Places a frame whose body may contain bulks. `attempt` encodes the body: again if it has bulks,
-/// which were then lent to the peer. An attempt may end before it has found all of them. At most
-/// `most` bulks are lent, and no more than a value may have.
-pub(crate) fn place<T>(
+/// Appends a frame whose body may contain bulks. `attempt` encodes and appends the frame. If the
+/// value contains bulks that were not lent, the bulks are lent to the peer and `attempt` is called
+/// again. Several repetitions may be needed, because an attempt can fail before all bulks were
+/// encoded. At most `most` bulks are lent, and at most [`MAX_BULKS`].
+pub(crate) fn append_with_bulks<T>(
     core: &Arc<Core>,
     most: usize,
-    attempt: impl Fn() -> Result<T, Unplaced>,
-) -> Result<(T, Leased), Unplaced> {
-    let mut leased = Leased::default();
+    attempt: impl Fn() -> Result<T, AppendError>,
+) -> Result<(T, CallLeases), AppendError> {
+    let mut leased = CallLeases::default();
     loop {
-        let (placed, missing) = scope::encoding(leased.tokens(), &attempt);
-        let lent = match placed {
-            // A body with a bulk that was not lent is not placed.
-            Ok(placed) => return Ok((placed, leased)),
-            Err(unplaced) if missing.is_empty() => Err(unplaced),
+        let (appended, missing) = scope::encode_in_scope(leased.tokens(), &attempt);
+        let lent = match appended {
+            // An attempt with a bulk that was not lent always fails.
+            Ok(appended) => return Ok((appended, leased)),
+            Err(error) if missing.is_empty() => Err(error),
             Err(_) if leased.0.len() + missing.len() > most.min(MAX_BULKS) => {
-                Err(Unplaced::Transport(BulkError::TooMany.into()))
+                Err(AppendError::Transport(BulkError::TooMany.into()))
             }
             Err(_) => {
                 let mut leases = missing.into_iter().map(|bulk| Lease::open(core, bulk));
                 let lent = leases.try_for_each(|lease| lease.map(|lease| leased.0.push(lease)));
-                lent.map_err(Unplaced::Transport)
+                lent.map_err(AppendError::Transport)
             }
         };
-        if let Err(unplaced) = lent {
+        if let Err(error) = lent {
             leased.end();
-            return Err(unplaced);
+            return Err(error);
         }
     }
 }
 
-/// Leases of a result, which a caller that does not take the result releases.
+/// Leases of a result. If the caller cancels the call before decoding the result, these leases are
+/// released.
 #[derive(Debug)]
-pub(crate) struct Results(Vec<Weak<LeaseState>>);
+pub(crate) struct ResultLeases(Vec<Weak<LeaseState>>);
 
-impl Results {
-    /// Ends the leases, because the caller has dropped the result without decoding it.
+impl ResultLeases {
+    /// Ends the leases, because the caller will not decode the result.
     pub(crate) fn release(&self) {
         let leases = self.0.iter().filter_map(Weak::upgrade);
         leases.for_each(|lease| lease.set_released());
     }
 }
 
-/// Ends the leases of a result when the caller has dropped the bulks, after `limit` at the latest.
-pub(crate) fn serve_results(mut leased: Leased, limit: Duration) -> Results {
+/// Spawns a task for each lease of a result that ends the lease when the caller has dropped the
+/// bulk, or after `limit`.
+pub(crate) fn expire_results(mut leased: CallLeases, limit: Duration) -> ResultLeases {
     let states = leased.0.iter().map(|lease| Arc::downgrade(&lease.state));
-    let results = Results(states.collect());
+    let results = ResultLeases(states.collect());
     for lease in std::mem::take(&mut leased.0) {
         let core = Arc::clone(&lease.core);
-        let counted = Counted::new(&core);
+        let counted = CountedResultLease::new(&core);
         core.runtime.clone().spawn(async move {
             tokio::select! {
                 () = lease.state.released() => {}
@@ -375,22 +392,22 @@ pub(crate) fn serve_results(mut leased: Leased, limit: Duration) -> Results {
     results
 }
 
-/// Returns the number of bulks that further results of a connection may have.
+/// Returns the number of bulks that results of this connection may still contain.
 pub(crate) fn results_left(core: &Core) -> usize {
     MAX_RESULTS.saturating_sub(core.bulks.results.load(Ordering::Relaxed))
 }
 
-/// Lease of a result, counted until this value is dropped.
-struct Counted(Arc<Core>);
+/// Guard that counts a lease of a result until it is dropped.
+struct CountedResultLease(Arc<Core>);
 
-impl Counted {
+impl CountedResultLease {
     fn new(core: &Arc<Core>) -> Self {
         core.bulks.results.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(core))
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedResultLease {
     fn drop(&mut self) {
         self.0.bulks.results.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! [`BulkMemory`]: memory of this end that bulks are made of and read into.
+//! [`BulkMemory`]: local memory of bulk data.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -11,27 +11,27 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::payload::Buffer;
 
-/// Memory that a [`Bulk`](super::Bulk) is made of, or that a bulk of the peer is read into.
+/// Memory from which a [`Bulk`](super::Bulk) is created, or into which the peer's bulk is read.
 ///
 /// [`Client::bulk_memory`](crate::Client::bulk_memory) and
 /// [`Context::bulk_memory`](crate::Context::bulk_memory) allocate memory that is registered with
-/// the device of their connection. Any other memory, such as that of a vector, is copied if a
-/// connection transfers it by RDMA.
+/// the device of their connection. Other memory, such as that of a vector, can also be used, but is
+/// copied when it is transferred over RDMA.
 pub struct BulkMemory {
     buffer: Buffer,
-    /// Device of registered memory.
+    /// Device with which the memory is registered; `None` for heap memory.
     device: Option<RdmaDevice>,
 }
 
 impl BulkMemory {
     /// Allocates zeroed memory for transfers over a connection.
     pub(crate) fn for_peer(core: &Core, len: usize) -> Result<Self, Error> {
-        let link = core.outbox.link().ok_or_else(|| core.ended_now())?;
+        let link = core.outbox.link().ok_or_else(|| core.end_error())?;
         Self::allocate(&link, len, false)
     }
 
-    /// Allocates memory for transfers over a link, which is zeroed or, if `is_stale` is set, may
-    /// contain bytes of earlier transfers.
+    /// Allocates memory for transfers over a link. The memory is zeroed unless `is_stale` is set;
+    /// stale memory may contain bytes of earlier transfers.
     pub(super) fn allocate(link: &Link, len: usize, is_stale: bool) -> Result<Self, Error> {
         let Some(rdma) = link.rdma().filter(|_| len > 0) else {
             return Ok(vec![0; len].into());
@@ -54,7 +54,7 @@ impl BulkMemory {
         }
     }
 
-    /// Returns the bytes as a vector, which is a copy if the memory is registered.
+    /// Converts the memory to a vector. Registered memory is copied.
     pub fn into_vec(self) -> Vec<u8> {
         match self.buffer {
             Buffer::Region(region) => region.as_slice().to_vec(),
@@ -62,7 +62,8 @@ impl BulkMemory {
         }
     }
 
-    /// Returns the region if the memory is registered with `device`, or else the memory.
+    /// Converts the memory to its region if it is registered with `device`. Otherwise returns the
+    /// memory as the error.
     pub(super) fn into_region(self, device: &RdmaDevice) -> Result<LocalMr, Self> {
         match self {
             Self {
@@ -83,7 +84,7 @@ impl BulkMemory {
 }
 
 impl Default for BulkMemory {
-    /// Returns memory of 0 bytes.
+    /// Returns empty memory.
     fn default() -> Self {
         Vec::new().into()
     }
@@ -109,7 +110,7 @@ impl Deref for BulkMemory {
 impl DerefMut for BulkMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.buffer {
-            // No operation uses memory that the program holds.
+            // Not in use: the program owns the memory, so no operation is accessing it.
             Buffer::Region(region) => region.as_mut_slice(),
             Buffer::Heap(bytes) => bytes,
         }

@@ -1,8 +1,9 @@
-//! [`Bulk`]: long data that never passes through a request or response.
+//! [`Bulk`]: long data that is transferred outside of requests and responses.
 //!
-//! The *owner* of a bulk lends its memory for the time of a call, or, for a result, until the
-//! caller drops the bulk. The *borrower* reads or writes it in pieces: over RDMA by one-sided
-//! operations, over other transports by frames that carry the pieces. The lease ends at the owner's
+//! The *owner* of a bulk lends its memory to the peer, the *borrower*. The memory of an argument is
+//! lent until the call ends, the memory of a result until the caller drops the bulk. The borrower
+//! reads or writes the memory in pieces: over RDMA by one-sided operations, over other transports
+//! by frames that contain the pieces. At the end of a lease, the owner revokes the access at its
 //! device.
 
 mod access;
@@ -25,36 +26,39 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use self::access::Access;
 pub(crate) use self::access::Accesses;
 pub(crate) use self::access::decode;
-pub(crate) use self::lease::{Leased, Results, place, results_left, serve_results};
+pub(crate) use self::lease::{
+    CallLeases, ResultLeases, append_with_bulks, expire_results, results_left,
+};
 pub use self::memory::BulkMemory;
 #[cfg(feature = "reflection")]
-pub(crate) use self::scope::decoding;
+pub(crate) use self::scope::decode_in_scope;
 pub(crate) use self::scope::is_incomplete;
-pub(crate) use self::table::Table;
+pub(crate) use self::table::BulkTable;
 use self::token::Token;
 use self::transfer::Direction;
 use crate::error::{BulkError, Error, Result};
 
-/// Long data of a call, which never passes through a message: an argument, a result, or a part of
-/// either, at any depth.
+/// Long data in an argument or result, at any depth. The data is transferred outside of the request
+/// and the response.
 ///
-/// The side that has the memory makes the bulk of it: [`Bulk::from`] lets the other side read it,
-/// and [`Bulk::writable`] also write it. The other side gets a bulk that it reads or writes, in
-/// whole or in part, with [`read`](Self::read), [`read_into`](Self::read_into),
-/// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA these are one-sided
-/// operations on leased memory. Over TCP and memory the same functions exchange messages. Either
-/// way the data moves in pieces of 64 KiB, between which other calls of the connection find their
-/// place.
+/// The owner of the memory creates the bulk: [`Bulk::from`] allows the peer to read the memory, and
+/// [`Bulk::writable`] also allows the peer to write it. The peer receives a bulk that it can read
+/// or write, completely or in part, with [`read`](Self::read), [`read_into`](Self::read_into),
+/// [`write`](Self::write) and [`write_from`](Self::write_from). Over RDMA, these functions access
+/// the leased memory by one-sided operations. Over other transports, they exchange messages. The
+/// data is always transferred in pieces of at most 64 KiB, so that other calls of the connection
+/// can proceed between the pieces.
 ///
 /// # Ownership
 ///
-/// Clones of a bulk are the same bulk. While a call lends its memory, the owner cannot access the
-/// memory. When the call has ended with an answer or an error, the lease has ended at the device,
-/// and [`into_memory`](Self::into_memory) of a clone that the caller has kept returns the memory. A
-/// peer that still accesses the memory gets a remote access error, which ends its connection.
+/// Clones of a bulk refer to the same memory. While a call lends the memory, the owner cannot
+/// access it. When the call has ended with a response or an error, the lease has ended at the
+/// device, and [`into_memory`](Self::into_memory) returns the memory from a clone that the caller
+/// has kept. If the peer accesses the memory after the end of the lease, the peer gets a remote
+/// access error, which ends its connection.
 ///
-/// A bulk of a result is lent until the caller has dropped all clones of it, at most for the time
-/// that [`Server::bulk_lease`](crate::Server::bulk_lease) sets.
+/// A bulk in a result is lent until the caller has dropped all clones of the bulk, at most for the
+/// time that [`Server::bulk_lease`](crate::Server::bulk_lease) sets.
 ///
 /// ```
 /// use rdma_rpc::{Address, Bulk, Server};
@@ -84,48 +88,52 @@ use crate::error::{BulkError, Error, Result};
 /// memory[0] = 7;
 /// let image = Bulk::from(memory);
 /// let mirrored = client.mirror(image.clone()).await?;
-/// // The last byte alone.
+/// // Reads only the last byte.
 /// assert_eq!(*mirrored.read((1 << 20) - 1..).await?, [7]);
-/// // The memory is back.
+/// // The call has ended, so the memory is available again.
 /// let memory = image.into_memory().expect("the call has ended");
 /// assert_eq!(memory[0], 7);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Bulk(Arc<Kind>);
+pub struct Bulk(Arc<BulkKind>);
 
-enum Kind {
-    Own(Own),
-    Peer(Peer),
+/// Bulk of this end or of the peer.
+enum BulkKind {
+    /// This end owns the memory.
+    Own(OwnBulk),
+    /// The peer owns the memory.
+    Peer(PeerBulk),
 }
 
-/// Bulk whose memory this end has.
-struct Own {
+/// Bulk whose memory this end owns.
+struct OwnBulk {
     len: usize,
     is_writable: bool,
-    place: Mutex<Place>,
+    memory: Mutex<MemoryState>,
 }
 
-/// Place of the memory of a bulk.
-enum Place {
-    Here(BulkMemory),
+/// State of the memory of a bulk that this end owns.
+enum MemoryState {
+    /// The memory can be accessed or lent.
+    Available(BulkMemory),
     /// A call is lending the memory.
     Lent,
-    /// The memory was taken, or its lease could not be ended.
-    Gone,
+    /// The memory was taken by [`Bulk::into_memory`], or its lease could not be ended.
+    Taken,
 }
 
-/// Bulk whose memory the peer has.
-struct Peer {
+/// Bulk whose memory the peer owns.
+struct PeerBulk {
     token: Token,
-    /// Set as soon as the value that the bulk is a part of was decoded.
+    /// Access to the memory; set after the value that contains the bulk was decoded.
     access: std::sync::OnceLock<Arc<Access>>,
-    /// Number of bytes that were transferred.
+    /// Number of bytes transferred so far.
     transferred: Arc<AtomicU64>,
 }
 
-impl Peer {
+impl PeerBulk {
     fn new(token: Token) -> Self {
         Self {
             token,
@@ -136,37 +144,39 @@ impl Peer {
 }
 
 impl From<BulkMemory> for Bulk {
-    /// Makes a bulk that the peer can read.
+    /// Creates a bulk that the peer can read.
     fn from(memory: BulkMemory) -> Self {
         Self::new(memory, false)
     }
 }
 
 impl From<Vec<u8>> for Bulk {
-    /// Makes a bulk that the peer can read. Over RDMA the bytes are copied.
+    /// Creates a bulk that the peer can read. Over RDMA, the bytes are copied to registered memory
+    /// when they are lent.
     fn from(bytes: Vec<u8>) -> Self {
         BulkMemory::from(bytes).into()
     }
 }
 
 impl Bulk {
-    /// Makes a bulk that the peer can read and write.
+    /// Creates a bulk that the peer can read and write.
     pub fn writable(memory: BulkMemory) -> Self {
         Self::new(memory, true)
     }
 
     fn new(memory: BulkMemory, is_writable: bool) -> Self {
-        Self(Arc::new(Kind::Own(Own {
+        Self(Arc::new(BulkKind::Own(OwnBulk {
             len: memory.len(),
             is_writable,
-            place: Mutex::new(Place::Here(memory)),
+            memory: Mutex::new(MemoryState::Available(memory)),
         })))
     }
 
-    fn of_peer(peer: Peer) -> Self {
-        Self(Arc::new(Kind::Peer(peer)))
+    fn of_peer(peer: PeerBulk) -> Self {
+        Self(Arc::new(BulkKind::Peer(peer)))
     }
 
+    /// Returns whether two values are clones of the same bulk.
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -174,8 +184,8 @@ impl Bulk {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
-            Kind::Own(own) => own.len,
-            Kind::Peer(peer) => usize::try_from(peer.token.len).unwrap_or(usize::MAX),
+            BulkKind::Own(own) => own.len,
+            BulkKind::Peer(peer) => usize::try_from(peer.token.len).unwrap_or(usize::MAX),
         }
     }
 
@@ -184,30 +194,30 @@ impl Bulk {
         self.len() == 0
     }
 
-    /// Returns whether the side that did not make the bulk can write it.
+    /// Returns whether the owner allows its peer to write the bulk.
     pub fn is_writable(&self) -> bool {
         match &*self.0 {
-            Kind::Own(own) => own.is_writable,
-            Kind::Peer(peer) => peer.token.is_writable,
+            BulkKind::Own(own) => own.is_writable,
+            BulkKind::Peer(peer) => peer.token.is_writable,
         }
     }
 
-    /// Returns the memory that the bulk was made of.
+    /// Returns the memory from which the bulk was created.
     ///
     /// # Errors
     ///
-    /// This bulk, if a call is lending its memory, if another clone has returned the memory, or if
-    /// the peer has made the bulk.
+    /// Returns this bulk as the error if a call is lending the memory, if the memory was already
+    /// taken through another clone, or if the peer owns the memory.
     pub fn into_memory(self) -> Result<BulkMemory, Self> {
-        if let Kind::Own(own) = &*self.0
-            && let Some(memory) = own.take(Place::Gone)
+        if let BulkKind::Own(own) = &*self.0
+            && let Some(memory) = own.take(MemoryState::Taken)
         {
             return Ok(memory);
         }
         Err(self)
     }
 
-    /// Reads a range of a bulk of the peer into new memory.
+    /// Reads a range of the peer's bulk into new memory.
     ///
     /// # Errors
     ///
@@ -230,15 +240,15 @@ impl Bulk {
         memory.pop().ok_or_else(|| BulkError::Lost.into())
     }
 
-    /// Reads parts of a bulk of the peer: fills each memory with the bytes that begin at the offset
-    /// before it. Returns the memories, in their order, with the outcome. If the future is dropped,
-    /// the transfer stops behind the piece that is being transferred.
+    /// Reads ranges of the peer's bulk. Each part is an offset in the bulk and the memory to be
+    /// filled with the bytes from that offset. Returns the result, and all memories in the same
+    /// order. If the future is dropped, the transfer stops after the current piece.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if a part exceeds the bulk, if the lease has ended, which ends with the
-    /// call, or if this end has made the bulk and is lending it. The error that ended the
-    /// connection. Some parts may then be filled.
+    /// [`Error::Bulk`] if a range exceeds the bulk, if the lease has ended with its call, or if
+    /// this end is lending the bulk itself. The error that ended the connection. After an error,
+    /// some of the memory may have been filled.
     pub async fn read_into(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -246,8 +256,8 @@ impl Bulk {
         self.transfer(Direction::Read, parts).await
     }
 
-    /// Writes memory to a writable bulk of the peer, from the offset `at` on. Returns the memory
-    /// with the outcome.
+    /// Writes memory to the peer's writable bulk at the offset `at`. Returns the result and the
+    /// memory.
     ///
     /// # Errors
     ///
@@ -257,14 +267,14 @@ impl Bulk {
         (outcome, memory.pop().unwrap_or_default())
     }
 
-    /// Writes parts of a writable bulk of the peer: copies each memory to the offset before it.
-    /// Returns the memories, in their order, with the outcome. If the future is dropped, the
-    /// transfer stops behind the piece that is being transferred.
+    /// Writes ranges of the peer's writable bulk. Each part is an offset in the bulk and the memory
+    /// to be written at that offset. Returns the result, and all memories in the same order. If the
+    /// future is dropped, the transfer stops after the current piece.
     ///
     /// # Errors
     ///
-    /// [`Error::Bulk`] if the bulk is not writable, and the errors of [`Self::read_into`]. Some
-    /// parts may then be written.
+    /// [`Error::Bulk`] if the bulk is not writable, and the errors of [`Self::read_into`]. After an
+    /// error, some ranges may have been written.
     pub async fn write_from(
         &self,
         parts: impl IntoIterator<Item = (usize, BulkMemory)>,
@@ -272,16 +282,16 @@ impl Bulk {
         self.transfer(Direction::Write, parts).await
     }
 
-    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, for
-    /// the progress of a transfer that runs.
+    /// Returns the number of bytes that reads and writes of this bulk have transferred so far, to
+    /// show the progress of a running transfer.
     pub fn transferred(&self) -> u64 {
         match &*self.0 {
-            Kind::Own(_) => 0,
-            Kind::Peer(peer) => peer.transferred.load(Ordering::Relaxed),
+            BulkKind::Own(_) => 0,
+            BulkKind::Peer(peer) => peer.transferred.load(Ordering::Relaxed),
         }
     }
 
-    /// Checks that `len` bytes at `at` are in the bulk.
+    /// Checks that `len` bytes at the offset `at` are within the bulk.
     fn check(&self, at: usize, len: usize) -> Result<()> {
         let end = at.checked_add(len).filter(|&end| end <= self.len());
         let outside = BulkError::OutOfRange {
@@ -292,19 +302,21 @@ impl Bulk {
         end.map(drop).ok_or_else(|| outside.into())
     }
 
-    /// Allocates memory to read the bulk into.
+    /// Allocates `len` bytes into which the bulk can be read.
     fn allocate(&self, len: usize) -> Result<BulkMemory> {
         match &*self.0 {
-            Kind::Own(_) => Ok(vec![0; len].into()),
-            Kind::Peer(peer) => {
+            BulkKind::Own(_) => Ok(vec![0; len].into()),
+            BulkKind::Peer(peer) => {
                 let access = peer.access.get().ok_or(BulkError::Ended)?;
                 let link = access.core().outbox.link();
-                let link = link.ok_or_else(|| access.core().ended_now())?;
+                let link = link.ok_or_else(|| access.core().end_error())?;
                 BulkMemory::allocate(&link, len, true)
             }
         }
     }
 
+    /// Transfers parts of the bulk after checking their ranges. Returns the memories of the parts,
+    /// also after an error.
     async fn transfer(
         &self,
         direction: Direction,
@@ -322,8 +334,8 @@ impl Bulk {
             return (Err(error), memories(parts));
         }
         match &*self.0 {
-            Kind::Peer(peer) => peer.transfer(direction, parts).await,
-            Kind::Own(own) => own.copy(direction, parts),
+            BulkKind::Peer(peer) => peer.transfer(direction, parts).await,
+            BulkKind::Own(own) => own.copy(direction, parts),
         }
     }
 }
@@ -332,50 +344,51 @@ fn memories(parts: Vec<(usize, BulkMemory)>) -> Vec<BulkMemory> {
     parts.into_iter().map(|(_, memory)| memory).collect()
 }
 
-impl Own {
-    /// Takes the memory, and leaves `place` in place of it; `None` if it is not here.
-    fn take(&self, place: Place) -> Option<BulkMemory> {
-        let mut own = self.place.lock();
-        match std::mem::replace(&mut *own, place) {
-            Place::Here(memory) => Some(memory),
+impl OwnBulk {
+    /// Takes the memory, and sets a new state; returns `None` if the memory is not available.
+    fn take(&self, state: MemoryState) -> Option<BulkMemory> {
+        let mut memory = self.memory.lock();
+        match std::mem::replace(&mut *memory, state) {
+            MemoryState::Available(available) => Some(available),
             former => {
-                *own = former;
+                *memory = former;
                 None
             }
         }
     }
 
-    /// Puts the memory back after a lease; `None` if its lease could not be ended.
+    /// Stores the memory after the end of its lease. `memory` is `None` if the lease could not be
+    /// ended.
     fn put(&self, memory: Option<BulkMemory>) {
-        *self.place.lock() = memory.map_or(Place::Gone, Place::Here);
+        *self.memory.lock() = memory.map_or(MemoryState::Taken, MemoryState::Available);
     }
 
-    /// Copies parts of the bulk within this process, for a service that is called without a
-    /// connection.
+    /// Copies parts of the bulk within this process. Used if a program calls its own service
+    /// directly, without a connection.
     fn copy(
         &self,
         direction: Direction,
         mut parts: Vec<(usize, BulkMemory)>,
     ) -> (Result<()>, Vec<BulkMemory>) {
-        let mut place = self.place.lock();
-        let Place::Here(own) = &mut *place else {
+        let mut own = self.memory.lock();
+        let MemoryState::Available(available) = &mut *own else {
             return (Err(BulkError::InUse.into()), memories(parts));
         };
         for (at, memory) in &mut parts {
             let range = *at..*at + memory.len();
             match direction {
-                Direction::Read => memory.copy_from_slice(&own[range]),
-                Direction::Write => own[range].copy_from_slice(memory),
+                Direction::Read => memory.copy_from_slice(&available[range]),
+                Direction::Write => available[range].copy_from_slice(memory),
             }
         }
-        drop(place);
+        drop(own);
         (Ok(()), memories(parts))
     }
 }
 
 impl Serialize for Bulk {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let token = scope::token(self).map_err(ser::Error::custom)?;
+        let token = scope::token_of(self).map_err(ser::Error::custom)?;
         token.serialize(serializer)
     }
 }
@@ -383,7 +396,7 @@ impl Serialize for Bulk {
 impl<'de> Deserialize<'de> for Bulk {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let token = Token::deserialize(deserializer)?;
-        scope::received(token).map_err(de::Error::custom)
+        scope::add_received(token).map_err(de::Error::custom)
     }
 }
 
@@ -392,7 +405,7 @@ impl fmt::Debug for Bulk {
         f.debug_struct("Bulk")
             .field("len", &self.len())
             .field("is_writable", &self.is_writable())
-            .field("is_own", &matches!(*self.0, Kind::Own(_)))
+            .field("is_own", &matches!(*self.0, BulkKind::Own(_)))
             .finish_non_exhaustive()
     }
 }

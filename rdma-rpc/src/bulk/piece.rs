@@ -1,4 +1,4 @@
-//! The transfer of one piece of a bulk.
+//! [`PieceTransfer`]: the transfer of a single piece of a bulk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,37 +9,39 @@ use tokio::time::timeout;
 
 use super::BulkMemory;
 use super::access::Access;
-use super::table::Answer;
+use super::table::PieceAnswer;
 use super::token::Token;
 use super::transfer::Direction;
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 use crate::link::Link;
-use crate::outbox::{Leaves, Placed, Unplaced, send_long};
+use crate::outbox::{AppendError, Appended, SendAt, send_long};
 use crate::wire::Header;
 
-/// Maximum length of a piece in bytes. A call waits for the pieces before it, so a piece must be
-/// short; and a piece must be so long that its cost is that of its bytes.
-pub(super) const PIECE: usize = 64 << 10;
+/// Maximum length of a piece in bytes. Short, because calls wait while a piece is transferred; long
+/// enough that the fixed cost of a piece is negligible.
+pub(super) const MAX_PIECE_LEN: usize = 64 << 10;
 
-/// Number of pieces of a connection that are transferred at a time.
-pub(super) const IN_FLIGHT: usize = 2;
+/// Maximum number of pieces of a connection in flight. With two, the next piece is requested while
+/// the previous piece is transferred.
+pub(super) const MAX_PIECES_IN_FLIGHT: usize = 2;
 
-/// Room in a message beside the bytes of a piece.
-const FRAME: usize = 64;
+/// Number of bytes reserved for headers in a message that contains a piece.
+const MAX_FRAME_OVERHEAD: usize = 64;
 
-/// Time within which the peer must answer the message of a piece.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Timeout for the peer's answer to the message of a piece. Equal to the timeout of a peer that
+/// receives no message.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bulk of the peer, for the transfer of its pieces.
-pub(super) struct Pieces {
+/// Access, token and direction for transferring pieces of one bulk.
+pub(super) struct PieceTransfer {
     pub(super) access: Arc<Access>,
     pub(super) token: Token,
     pub(super) direction: Direction,
     pub(super) link: Arc<Link>,
 }
 
-impl Pieces {
+impl PieceTransfer {
     fn core(&self) -> &Arc<Core> {
         self.access.core()
     }
@@ -47,12 +49,12 @@ impl Pieces {
     /// Returns the maximum length of a piece in bytes.
     pub(super) fn len(&self) -> usize {
         match self.link.rdma() {
-            Some(_) => PIECE,
-            None => PIECE.min(self.core().send_limit() - FRAME),
+            Some(_) => MAX_PIECE_LEN,
+            None => MAX_PIECE_LEN.min(self.core().send_limit() - MAX_FRAME_OVERHEAD),
         }
     }
 
-    /// Transfers the bytes `range` of memory from or to the bulk's offset `at`.
+    /// Transfers the bytes in `range` of `memory` from or to the offset `at` of the bulk.
     pub(super) async fn transfer(
         &self,
         memory: &mut BulkMemory,
@@ -72,7 +74,7 @@ impl Pieces {
         outcome.map_err(|error| self.core().end().cloned().unwrap_or(error))
     }
 
-    /// Transfers a piece one-sided.
+    /// Transfers a piece by a one-sided RDMA operation.
     async fn access_remote(
         &self,
         rdma: &Rdma,
@@ -92,7 +94,7 @@ impl Pieces {
             }
             return Ok(());
         }
-        // Memory that is not registered goes through a registered copy of the piece.
+        // Memory that is not registered is copied through a registered buffer.
         let mut copy = BulkMemory::allocate(&self.link, len, true)?;
         let device: &RdmaDevice = rdma.device();
         match self.direction {
@@ -110,7 +112,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Transfers a piece in messages: a request, and the answer of the owner.
+    /// Transfers a piece by messages: sends a request, and waits for the owner's answer.
     async fn exchange(
         &self,
         memory: &mut BulkMemory,
@@ -119,14 +121,14 @@ impl Pieces {
     ) -> Result<()> {
         let core = self.core();
         let (tag, answer) = core.bulks.expect_answer();
-        let expecting = Expecting { core, tag };
+        let expecting = ExpectedAnswer { core, tag };
         if let Some(end) = core.end() {
             return Err(end.clone());
         }
         let (lease, at) = (self.access.lease(), at as u64);
         let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
         let limit = core.send_limit();
-        let placed = match self.direction {
+        let appended = match self.direction {
             Direction::Read => {
                 let header = Header::BulkRead {
                     lease,
@@ -134,25 +136,24 @@ impl Pieces {
                     at,
                     len,
                 };
-                core.outbox
-                    .append(&header, &[][..], limit, Leaves::AtTurnEnd)
+                core.outbox.append(&header, &[][..], limit, SendAt::TurnEnd)
             }
             Direction::Write => {
                 let header = Header::BulkWrite { lease, tag, at };
                 let bytes = &memory[range.clone()];
-                core.outbox.append(&header, bytes, limit, Leaves::AtTurnEnd)
+                core.outbox.append(&header, bytes, limit, SendAt::TurnEnd)
             }
         };
-        if let Placed::Long(batch) = placed.map_err(Unplaced::into_error)? {
+        if let Appended::Long(batch) = appended.map_err(AppendError::into_error)? {
             send_long(&**core, batch).await?;
         }
-        let Ok(answer) = timeout(ANSWER, answer).await else {
-            let reason = format!("the peer has not answered within {ANSWER:?}");
+        let Ok(answer) = timeout(ANSWER_TIMEOUT, answer).await else {
+            let reason = format!("the peer has not answered within {ANSWER_TIMEOUT:?}");
             core.fail(Error::disconnected(reason));
-            return Err(core.ended_now());
+            return Err(core.end_error());
         };
         drop(expecting);
-        let Answer { has_ended, bytes } = answer.map_err(|_| core.ended_now())?;
+        let PieceAnswer { has_ended, bytes } = answer.map_err(|_| core.end_error())?;
         match self.direction {
             _ if has_ended => return Err(BulkError::Ended.into()),
             Direction::Read if bytes.len() == range.len() => {
@@ -165,13 +166,13 @@ impl Pieces {
     }
 }
 
-/// Expectation of an answer, which ends when this value is dropped.
-struct Expecting<'c> {
+/// Guard that stops waiting for an answer when it is dropped.
+struct ExpectedAnswer<'c> {
     core: &'c Core,
     tag: u32,
 }
 
-impl Drop for Expecting<'_> {
+impl Drop for ExpectedAnswer<'_> {
     fn drop(&mut self) {
         self.core.bulks.forget_answer(self.tag);
     }

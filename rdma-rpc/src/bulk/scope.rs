@@ -1,59 +1,64 @@
-//! The bulks within a value that is being encoded or decoded on this thread.
+//! Scopes that collect the bulks within a value while the value is encoded or decoded.
 //!
-//! A codec encodes a whole value, without a parameter for the connection. A bulk therefore leaves
-//! its mark in a thread-local scope, which lasts as long as the encoding or decoding of one value.
+//! A codec has no parameter for the connection. Therefore a bulk registers itself in a thread-local
+//! scope, which exists while one value is encoded or decoded.
 
 use std::cell::RefCell;
 
 use super::token::Token;
-use super::{Bulk, Peer};
+use super::{Bulk, PeerBulk};
 
+// Innermost scopes of this thread.
 thread_local! {
-    static ENCODING: RefCell<Option<Encoding>> = const { RefCell::new(None) };
+    static ENCODING: RefCell<Option<EncodingScope>> = const { RefCell::new(None) };
     static DECODING: RefCell<Option<Vec<Bulk>>> = const { RefCell::new(None) };
 }
 
-/// Scope of a value that is being encoded.
+/// Bulks that were found while a value is being encoded.
 #[derive(Debug, Default)]
-struct Encoding {
-    /// Bulks that were lent to the peer, with the tokens that stand for them in the encoded value.
+struct EncodingScope {
+    /// Bulks that were already lent to the peer, with the tokens that represent the bulks in the
+    /// encoded value.
     lent: Vec<(Bulk, Token)>,
     /// Bulks of the value that were not lent yet.
     missing: Vec<Bulk>,
 }
 
-/// Maximum number of bulks of a value.
+/// Maximum number of bulks in a value, which limits the leases that a single message can cause.
 pub(super) const MAX_BULKS: usize = 1 << 10;
 
-/// Error of a bulk that is encoded or decoded outside of a call.
-const OUTSIDE: &str =
-    "a bulk is sent only within an argument or result of a method without streams";
+/// Error text for a bulk that is encoded or decoded outside of a call.
+const OUTSIDE_OF_CALL: &str =
+    "a bulk can be sent only in an argument or result of a method without streams";
 
-/// Encodes a value with `encode`, in which the bulks `lent` may occur. Returns the bulks that the
-/// value has besides: if there are any, the value was not encoded.
-pub(super) fn encoding<T>(lent: Vec<(Bulk, Token)>, encode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
-    let scope = Encoding {
+/// Calls `encode` in a scope with the bulks that were already lent. Returns the bulks of the value
+/// that were not lent; if there are any, the encoding is incomplete.
+pub(super) fn encode_in_scope<T>(
+    lent: Vec<(Bulk, Token)>,
+    encode: impl FnOnce() -> T,
+) -> (T, Vec<Bulk>) {
+    let scope = EncodingScope {
         lent,
         missing: Vec::new(),
     };
     let former = ENCODING.replace(Some(scope));
-    let restored = Restored(former);
+    let restored = RestoreEncoding(former);
     let encoded = encode();
     let missing = ENCODING.take().unwrap_or_default().missing;
     drop(restored);
     (encoded, missing)
 }
 
-/// Scope that continues after this one, even if an encoder panics.
-struct Restored(Option<Encoding>);
+/// Guard that restores the outer scope, also if an encoder panics.
+struct RestoreEncoding(Option<EncodingScope>);
 
-impl Drop for Restored {
+impl Drop for RestoreEncoding {
     fn drop(&mut self) {
         ENCODING.set(self.0.take());
     }
 }
 
-/// Returns whether the value that is being encoded has bulks that were not lent yet.
+/// Returns whether the value that is being encoded contains bulks that were not lent yet.
 pub(crate) fn is_incomplete() -> bool {
     ENCODING.with_borrow(|scope| {
         let scope = scope.as_ref();
@@ -61,10 +66,11 @@ pub(crate) fn is_incomplete() -> bool {
     })
 }
 
-/// Returns the token that stands for a bulk in the value that is being encoded.
-pub(super) fn token(bulk: &Bulk) -> Result<Token, &'static str> {
+/// Returns the token of a bulk in the value that is being encoded. For a bulk that was not lent
+/// yet, records the bulk and returns an empty token.
+pub(super) fn token_of(bulk: &Bulk) -> Result<Token, &'static str> {
     ENCODING.with_borrow_mut(|scope| {
-        let scope = scope.as_mut().ok_or(OUTSIDE)?;
+        let scope = scope.as_mut().ok_or(OUTSIDE_OF_CALL)?;
         let is_same = |other: &Bulk| other.is_same(bulk);
         if let Some((_, token)) = scope.lent.iter().find(|(other, _)| is_same(other)) {
             return Ok(*token);
@@ -76,31 +82,31 @@ pub(super) fn token(bulk: &Bulk) -> Result<Token, &'static str> {
     })
 }
 
-/// Decodes a value with `decode`. Returns the bulks of the peer that it has.
-pub(crate) fn decoding<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
-    let former = Decoding(DECODING.replace(Some(Vec::new())));
+/// Calls `decode` in a new scope. Returns the peer's bulks in the decoded value.
+pub(crate) fn decode_in_scope<T>(decode: impl FnOnce() -> T) -> (T, Vec<Bulk>) {
+    let former = RestoreDecoding(DECODING.replace(Some(Vec::new())));
     let decoded = decode();
     let received = DECODING.take().unwrap_or_default();
     drop(former);
     (decoded, received)
 }
 
-/// Scope that continues after this one, even if a decoder panics.
-struct Decoding(Option<Vec<Bulk>>);
+/// Guard that restores the outer scope, also if a decoder panics.
+struct RestoreDecoding(Option<Vec<Bulk>>);
 
-impl Drop for Decoding {
+impl Drop for RestoreDecoding {
     fn drop(&mut self) {
         DECODING.set(self.0.take());
     }
 }
 
-/// Returns a bulk of the peer, which has just been decoded.
-pub(super) fn received(token: Token) -> Result<Bulk, &'static str> {
+/// Creates a bulk of the peer from its decoded token, and adds the bulk to the scope.
+pub(super) fn add_received(token: Token) -> Result<Bulk, &'static str> {
     DECODING.with_borrow_mut(|received| {
-        let received = received.as_mut().ok_or(OUTSIDE)?;
-        let bulk = Bulk::of_peer(Peer::new(token));
+        let received = received.as_mut().ok_or(OUTSIDE_OF_CALL)?;
+        let bulk = Bulk::of_peer(PeerBulk::new(token));
         if received.len() >= MAX_BULKS {
-            return Err("a value has at most 1024 bulks");
+            return Err("a value can contain at most 1024 bulks");
         }
         received.push(bulk.clone());
         Ok(bulk)
@@ -115,17 +121,17 @@ mod tests {
 
     #[test]
     fn a_decoder_that_panics_ends_its_scope() {
-        catch_unwind(|| decoding(|| panic!("asked to"))).unwrap_err();
-        assert_eq!(received(Token::default()).err(), Some(OUTSIDE));
+        catch_unwind(|| decode_in_scope(|| panic!("asked to"))).unwrap_err();
+        assert_eq!(add_received(Token::default()).err(), Some(OUTSIDE_OF_CALL));
     }
 
     #[test]
     fn the_bulks_of_a_value_are_limited() {
-        let (last, bulks) = decoding(|| {
+        let (last, bulks) = decode_in_scope(|| {
             for _ in 0..MAX_BULKS {
-                received(Token::default()).unwrap();
+                add_received(Token::default()).unwrap();
             }
-            received(Token::default()).err()
+            add_received(Token::default()).err()
         });
         assert!(last.is_some() && bulks.len() == MAX_BULKS);
     }

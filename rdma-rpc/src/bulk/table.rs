@@ -1,4 +1,4 @@
-//! [`Table`]: the bulk memory of one connection, and the frames about it.
+//! [`BulkTable`]: the leases and accesses of one connection, and the frames about bulk memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,54 +9,61 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::access::Access;
 use super::lease::LeaseState;
-use super::piece::{IN_FLIGHT, PIECE};
+use super::piece::{MAX_PIECE_LEN, MAX_PIECES_IN_FLIGHT};
 use crate::core::Core;
 use crate::error::Result;
-use crate::outbox::{BATCH, Leaves, Placed, Unplaced, send_long};
+use crate::outbox::{AppendError, Appended, MAX_BATCH_LEN, SendAt, send_long};
 use crate::payload::{Body, Message, Payload};
-use crate::wire::{BulkHead, Header, LeaseId, Violation};
+use crate::wire::{BulkFrame, Header, LeaseId, Violation};
 
-/// Maximum number of pieces that a peer may have requested and not received yet. A peer that keeps
-/// the rules has [`IN_FLIGHT`] of them, besides some whose end this end has not noticed yet.
-const MAX_SERVED: usize = 8 * IN_FLIGHT;
+/// Maximum number of pieces that are being sent to the peer. A correct peer requests at most
+/// [`MAX_PIECES_IN_FLIGHT`] at a time. The factor allows for pieces that the peer has already
+/// received and this end still counts.
+const MAX_PIECES_BEING_SENT: usize = 8 * MAX_PIECES_IN_FLIGHT;
 
-/// Maximum number of bytes that wait to be sent while further frames of the peer are answered. A
-/// server stops reading long before, and a client that keeps the rules has far fewer.
+/// Maximum number of unsent bytes while further frames of the peer are answered. A correct peer
+/// never reaches this limit: a server stops reading earlier, and a client has few pieces in flight.
 const MAX_UNSENT: usize = 4 << 20;
 
-/// Maximum number of results that a peer may keep at a time. Each needs resources of the device.
+/// Maximum number of leases of results that a peer may hold at a time. Each lease needs resources
+/// of the device.
 pub(super) const MAX_RESULTS: usize = 1 << 10;
 
-/// Leases of this end of a connection, and memory of the peer that this end accesses.
+/// State of all bulk memory of a connection: leases of this end, and accesses to memory of the
+/// peer.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct BulkTable {
     /// Maximum length in bytes of a bulk of the peer.
     limit: usize,
+    /// Number of the last lease of this end.
     last_lease: AtomicU64,
     leases: Mutex<HashMap<LeaseId, Arc<LeaseState>>>,
-    /// Number of leases of results.
+    /// Number of leases of results that have not ended.
     pub(super) results: AtomicUsize,
+    /// Open accesses to memory of the peer.
     borrowed: Mutex<HashMap<LeaseId, Weak<Access>>>,
+    /// Number of transfers of pieces so far.
     last_tag: AtomicU32,
-    /// Transfers of pieces that wait for the answer of the peer.
-    answers: Mutex<HashMap<u32, oneshot::Sender<Answer>>>,
-    /// Permits to transfer a piece, so that the pieces of all bulks leave room for calls.
+    /// Transfers of pieces that wait for the peer's answer, by tag.
+    answers: Mutex<HashMap<u32, oneshot::Sender<PieceAnswer>>>,
+    /// Permits to transfer a piece. Their number is limited, so that calls can proceed between
+    /// pieces.
     pub(super) pieces: Semaphore,
     /// Number of pieces that are being sent to the peer.
     served: Arc<AtomicUsize>,
 }
 
-/// Answer to the transfer of a piece.
+/// Answer to the read or write of a piece.
 #[derive(Debug)]
-pub(super) struct Answer {
-    /// Set if the lease has ended.
+pub(super) struct PieceAnswer {
+    /// Set if the lease has ended, so that no byte was read or written.
     pub(super) has_ended: bool,
-    /// Bytes of a read.
+    /// Bytes of the piece after a read; empty after a write.
     pub(super) bytes: Payload,
 }
 
-impl Table {
-    /// Creates the table of a connection whose peer may send bulks of up to `limit` bytes.
+impl BulkTable {
+    /// Creates the table of a connection whose peer may send bulks of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -66,7 +73,7 @@ impl Table {
             borrowed: Mutex::default(),
             last_tag: AtomicU32::new(0),
             answers: Mutex::default(),
-            pieces: Semaphore::new(IN_FLIGHT),
+            pieces: Semaphore::new(MAX_PIECES_IN_FLIGHT),
             served: Arc::default(),
         }
     }
@@ -76,7 +83,7 @@ impl Table {
         self.limit
     }
 
-    /// Adds a lease of this end, and returns its number.
+    /// Adds a lease of this end, and returns its ID.
     pub(super) fn add_lease(&self, lease: &Arc<LeaseState>) -> LeaseId {
         let id = LeaseId(self.last_lease.fetch_add(1, Ordering::Relaxed) + 1);
         self.leases.lock().insert(id, Arc::clone(lease));
@@ -91,7 +98,7 @@ impl Table {
         self.leases.lock().get(&id).cloned()
     }
 
-    /// Adds memory of the peer that this end may access.
+    /// Adds an access to memory of the peer.
     pub(super) fn add_borrowed(&self, id: LeaseId, access: &Arc<Access>) {
         self.borrowed.lock().insert(id, Arc::downgrade(access));
     }
@@ -100,16 +107,16 @@ impl Table {
         self.borrowed.lock().remove(&id);
     }
 
-    /// Returns a number for the transfer of a piece, and the receiver of its answer.
-    pub(super) fn expect_answer(&self) -> (u32, oneshot::Receiver<Answer>) {
+    /// Creates a tag for the transfer of a piece, and the receiver of the answer with this tag.
+    pub(super) fn expect_answer(&self) -> (u32, oneshot::Receiver<PieceAnswer>) {
         let (sender, receiver) = oneshot::channel();
-        // Few answers are expected at a time, so a tag is not in use when its number comes again.
+        // Few answers are expected at a time, so a tag is free again when the counter wraps around.
         let tag = self.last_tag.fetch_add(1, Ordering::Relaxed);
         self.answers.lock().insert(tag, sender);
         (tag, receiver)
     }
 
-    /// Expects no answer any more.
+    /// Stops waiting for the answer with this tag.
     pub(super) fn forget_answer(&self, tag: u32) {
         self.answers.lock().remove(&tag);
     }
@@ -119,26 +126,26 @@ impl Table {
         self.answers.lock().clear();
     }
 
-    /// Handles a frame of bulk memory, which may hold any numbers.
+    /// Handles a frame about bulk memory, whose fields may have arbitrary values.
     pub(crate) fn handle(
         &self,
         core: &Arc<Core>,
-        head: BulkHead,
+        frame: BulkFrame,
         message: &mut Message<'_>,
         is_last: bool,
     ) -> Result<()> {
-        let is_answered = !matches!(head, BulkHead::Answer { .. });
+        let is_answered = !matches!(frame, BulkFrame::Answer { .. });
         if is_answered && !core.outbox.has_room() && core.outbox.queued() > MAX_UNSENT {
             return Err(Violation::Bulk.into());
         }
-        match head {
-            BulkHead::Read {
+        match frame {
+            BulkFrame::Read {
                 lease,
                 tag,
                 at,
                 len,
             } => self.serve_read(core, lease, tag, (at, len))?,
-            BulkHead::Write {
+            BulkFrame::Write {
                 lease,
                 tag,
                 at,
@@ -149,7 +156,7 @@ impl Table {
                 let written = state.map_or(Ok(false), |state| state.write(at, bytes))?;
                 self.answer(core, lease, tag, !written)?;
             }
-            BulkHead::Answer {
+            BulkFrame::Answer {
                 tag,
                 has_ended,
                 body,
@@ -157,23 +164,23 @@ impl Table {
             } => {
                 let bytes = match Body::take(message, body, is_last) {
                     Body::Short(bytes) => bytes.into(),
-                    Body::Long(kept) => kept.into(),
+                    Body::Long(retained) => retained.into(),
                 };
                 let expecting = self.answers.lock().remove(&tag);
                 if let Some(expecting) = expecting {
-                    // Nobody may wait any more.
-                    drop(expecting.send(Answer { has_ended, bytes }));
+                    // The transfer may have been dropped.
+                    drop(expecting.send(PieceAnswer { has_ended, bytes }));
                 }
             }
-            BulkHead::Revoke { lease } => {
+            BulkFrame::Revoke { lease } => {
                 let access = self.borrowed.lock().get(&lease).and_then(Weak::upgrade);
                 match access {
                     Some(access) => access.revoke(),
-                    // This end does not access the memory, and has no token of it any more.
-                    None => core.outbox.append_bare(&Header::Release { lease })?,
+                    // This end has already dropped the bulk, so nothing accesses the memory.
+                    None => core.outbox.append_empty(&Header::Release { lease })?,
                 }
             }
-            BulkHead::Release { lease } => {
+            BulkFrame::Release { lease } => {
                 if let Some(state) = self.lease(lease) {
                     state.set_released();
                 }
@@ -182,7 +189,7 @@ impl Table {
         Ok(())
     }
 
-    /// Sends a piece of leased memory to the peer.
+    /// Sends a requested piece of leased memory to the peer.
     fn serve_read(
         &self,
         core: &Arc<Core>,
@@ -190,7 +197,9 @@ impl Table {
         tag: u32,
         (at, len): (u64, u32),
     ) -> Result<()> {
-        if len as usize > PIECE || self.served.load(Ordering::Relaxed) >= MAX_SERVED {
+        if len as usize > MAX_PIECE_LEN
+            || self.served.load(Ordering::Relaxed) >= MAX_PIECES_BEING_SENT
+        {
             return Err(Violation::Bulk.into());
         }
         let place = |bytes: &[u8]| {
@@ -201,15 +210,15 @@ impl Table {
                 has_ended,
             };
             core.outbox
-                .append(&header, bytes, core.send_limit(), Leaves::AtTurnEnd)
+                .append(&header, bytes, core.send_limit(), SendAt::TurnEnd)
         };
         let state = self.lease(lease);
-        let placed = state.map_or(Ok(None), |state| state.read(at, len, place))?;
-        match placed {
+        let appended = state.map_or(Ok(None), |state| state.read(at, len, place))?;
+        match appended {
             None => self.answer(core, lease, tag, true),
-            Some(Ok(Placed::Batched)) => Ok(()),
-            Some(Ok(Placed::Long(batch))) => {
-                let served = Served::new(&self.served);
+            Some(Ok(Appended::Batched)) => Ok(()),
+            Some(Ok(Appended::Long(batch))) => {
+                let served = PieceBeingSent::new(&self.served);
                 let sending = send_long(Arc::clone(core), batch);
                 let core = Arc::clone(core);
                 core.runtime.clone().spawn(async move {
@@ -221,35 +230,36 @@ impl Table {
                 Ok(())
             }
             // The connection has ended.
-            Some(Err(Unplaced::Transport(_))) => Ok(()),
-            Some(Err(unplaced)) => Err(unplaced.into_error()),
+            Some(Err(AppendError::Transport(_))) => Ok(()),
+            Some(Err(error)) => Err(error.into_error()),
         }
     }
 
+    /// Sends an answer without bytes.
     fn answer(&self, core: &Core, lease: LeaseId, tag: u32, has_ended: bool) -> Result<()> {
         let header = Header::BulkAnswer {
             lease,
             tag,
             has_ended,
         };
-        let placed = core
+        let appended = core
             .outbox
-            .append(&header, &[][..], BATCH, Leaves::AtTurnEnd);
-        placed.map(drop).map_err(Unplaced::into_error)
+            .append(&header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd);
+        appended.map(drop).map_err(AppendError::into_error)
     }
 }
 
-/// Piece that is being sent, until this value is dropped.
-struct Served(Arc<AtomicUsize>);
+/// Guard that counts a piece as being sent until it is dropped.
+struct PieceBeingSent(Arc<AtomicUsize>);
 
-impl Served {
+impl PieceBeingSent {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Served {
+impl Drop for PieceBeingSent {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,20 +1,21 @@
-//! [`Token`]: what stands for a bulk in an encoded value.
+//! [`Token`]: the representation of a bulk in an encoded value.
 
 use serde::{Deserialize, Serialize};
 
-/// Length in bytes of the address, the length and the key of remote memory.
-const REMOTE: usize = 20;
+/// Length in bytes of the encoded address, length and remote key of memory.
+const REMOTE_MEMORY_LEN: usize = 20;
 
-/// Encoded bulk: its lease, its length, and its memory.
+/// Encoded bulk: its lease, its length, and its remote memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Bulk")]
 pub(super) struct Token {
-    /// Number of the lease, which the owner chose.
+    /// ID of the lease, chosen by the owner.
     pub(super) lease: u64,
     /// Length in bytes.
     pub(super) len: u64,
+    /// Set if the borrower may write the bulk.
     pub(super) is_writable: bool,
-    /// Address, length and key of the memory, as rdma-async encodes them; `None` over other
-    /// transports than RDMA, and for 0 bytes.
-    pub(super) memory: Option<[u8; REMOTE]>,
+    /// Address, length and remote key of the memory in the encoding of rdma-async. `None` for an
+    /// empty bulk and for transports other than RDMA.
+    pub(super) memory: Option<[u8; REMOTE_MEMORY_LEN]>,
 }

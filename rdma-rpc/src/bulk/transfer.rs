@@ -1,25 +1,25 @@
-//! Transfers: reads and writes of bulks of the peer, piece by piece.
+//! Reads and writes of the peer's bulks, piece by piece.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::yield_now;
 
-use super::piece::Pieces;
-use super::{BulkMemory, Peer, memories};
+use super::piece::PieceTransfer;
+use super::{BulkMemory, PeerBulk, memories};
 use crate::core::Core;
 use crate::error::{BulkError, Error, Result};
 
-/// Direction of a transfer, as the borrower sees it.
+/// Direction of a transfer from the perspective of the borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Read,
     Write,
 }
 
-impl Peer {
-    /// Reads or writes parts of the bulk, in a task: if this future is dropped, the task finishes
-    /// its piece and keeps the memory until then.
+impl PeerBulk {
+    /// Reads or writes parts of the bulk in a new task. If this future is dropped, the task keeps
+    /// the memory until the current piece has been transferred.
     pub(super) async fn transfer(
         &self,
         direction: Direction,
@@ -30,11 +30,11 @@ impl Peer {
         };
         let core = Arc::clone(access.core());
         let Some(link) = core.outbox.link() else {
-            return (Err(core.ended_now()), memories(parts));
+            return (Err(core.end_error()), memories(parts));
         };
         let stopped = StopOnDrop::default();
         let transfer = Transfer {
-            pieces: Pieces {
+            pieces: PieceTransfer {
                 access: Arc::clone(access),
                 token: self.token,
                 direction,
@@ -46,12 +46,12 @@ impl Peer {
         let running = core.runtime.spawn(transfer.run(parts));
         match running.await {
             Ok((outcome, memories)) => (outcome, memories),
-            Err(_) => (Err(core.ended_now()), Vec::new()),
+            Err(_) => (Err(core.end_error()), Vec::new()),
         }
     }
 }
 
-/// Flag that stops a transfer when the future that waits for it is dropped.
+/// Guard that stops a transfer when the future that waits for the transfer is dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -61,14 +61,15 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Transfer that runs as a task.
+/// Transfer of parts of a bulk in a task.
 struct Transfer {
-    pieces: Pieces,
+    pieces: PieceTransfer,
     transferred: Arc<AtomicU64>,
     is_stopped: Arc<AtomicBool>,
 }
 
 impl Transfer {
+    /// Transfers the parts in order until an error occurs.
     async fn run(self, mut parts: Vec<(usize, BulkMemory)>) -> (Result<()>, Vec<BulkMemory>) {
         let mut outcome = Ok(());
         for (at, memory) in &mut parts {
@@ -80,6 +81,7 @@ impl Transfer {
         (outcome, memories(parts))
     }
 
+    /// Transfers one part, piece by piece.
     async fn part(&self, at: usize, memory: &mut BulkMemory) -> Result<()> {
         let (whole, most) = (memory.len(), self.pieces.len());
         let core: &Arc<Core> = self.pieces.access.core();
@@ -91,10 +93,10 @@ impl Transfer {
             if let Some(end) = core.end() {
                 return Err(end.clone());
             }
-            // Permits are given in the order of their requests, so that transfers take turns.
+            // The semaphore is fair, so concurrent transfers alternate.
             let permit = core.bulks.pieces.acquire().await;
-            let permit = permit.map_err(|_| core.ended_now())?;
-            let entered = self.pieces.access.enter()?;
+            let permit = permit.map_err(|_| core.end_error())?;
+            let entered = self.pieces.access.begin_piece()?;
             let len = most.min(whole - done);
             self.pieces
                 .transfer(memory, done..done + len, at + done)
@@ -102,7 +104,8 @@ impl Transfer {
             drop((entered, permit));
             done += len;
             self.transferred.fetch_add(len as u64, Ordering::Relaxed);
-            // A piece may take no time to wait for, and other tasks have calls to make.
+            // The transfer of a piece may complete without waiting. Other tasks must be able to
+            // run.
             yield_now().await;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The builder of clients.
+//! [`ClientBuilder`]: the settings of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use rdma_async::{Rdma, RdmaBuilder};
 use tokio::time::timeout;
 
-use super::endpoint::{ToEndpoint, Upkeep};
+use super::endpoint::{Reconnect, ToEndpoint};
 use super::endpoints::{Balance, Endpoints};
-use super::{Calls, Client, Handle, Interceptor, Route};
+use super::{Calls, Client, Connection, Interceptor, Route};
 use crate::address::{Peer, ToAddress};
 use crate::core::{Core, Side};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{Encryption, Link};
 use crate::metadata::Metadata;
-use crate::observe::Observed;
+use crate::observe::ObserveOptions;
 use crate::stream::{WINDOW_BYTES, WINDOW_ITEMS};
 use crate::wire::Settings;
 
-/// Settings for a new [`Client`]. The defaults suit most programs.
+/// Settings for a new [`Client`]. The defaults are suitable for most programs.
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until it connects"]
 pub struct ClientBuilder {
@@ -29,10 +29,10 @@ pub struct ClientBuilder {
     message_limit: usize,
     bulk_limit: usize,
     balance: Balance,
-    upkeep: Upkeep,
+    reconnect: Reconnect,
     encryption: Encryption,
-    observed: Observed,
-    hello: Metadata,
+    observe: ObserveOptions,
+    credentials: Metadata,
     interceptor: Option<Interceptor>,
 }
 
@@ -42,93 +42,94 @@ impl Default for ClientBuilder {
             transport: None,
             deadline: Duration::from_secs(10),
             concurrency: 256,
-            message_limit: limits::MESSAGE,
-            bulk_limit: limits::BULK,
+            message_limit: limits::MESSAGE_LEN,
+            bulk_limit: limits::BULK_LEN,
             balance: Balance::default(),
-            upkeep: Upkeep {
+            reconnect: Reconnect {
                 first_pause: Duration::from_millis(50),
                 longest_pause: Duration::from_secs(5),
                 health_check: None,
             },
             encryption: Encryption::default(),
-            observed: Observed::default(),
-            hello: Metadata::default(),
+            observe: ObserveOptions::default(),
+            credentials: Metadata::default(),
             interceptor: None,
         }
     }
 }
 
 impl ClientBuilder {
-    /// Sets how to connect by RDMA: device, completion mode, queue depths. The message limit is
-    /// this builder's. Default: rdma-async's defaults, but the peer can request no memory.
+    /// Sets the RDMA settings, such as the device, the completion mode and the queue depths. The
+    /// message limit of this builder replaces that of the settings. Default: the defaults of
+    /// rdma-async, except that the peer cannot request memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// Sets the time within which a unary call must have its answer; waiting and sending count.
-    /// Default 10 s. Streaming calls have no deadline unless [`Client::with_deadline`] sets one.
+    /// Sets the time limit of unary calls, which includes waiting and sending. Default 10 s.
+    /// Streaming calls have no deadline unless [`Client::with_deadline`] sets a deadline.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
         self
     }
 
-    /// Sets the maximum number of concurrent calls; further calls wait. The server may allow fewer.
-    /// Default 256, minimum 1.
+    /// Sets the maximum number of concurrent calls on a connection; further calls wait. The server
+    /// may allow fewer. Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.concurrency = calls.max(1);
         self
     }
 
-    /// Sets the maximum length of a request or response in bytes, headers included. Default 16 MiB,
-    /// minimum 8 KiB.
+    /// Sets the maximum length of a request or response in bytes, including headers. Default 16
+    /// MiB, minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
-        self.message_limit = limits::message(bytes);
+        self.message_limit = limits::clamp_message_len(bytes);
         self
     }
 
-    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a result in bytes. Default 1 GiB.
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) in a result in bytes. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.bulk_limit = bytes;
         self
     }
 
-    /// Encrypts connections to addresses with `tcp://` by TLS. The name of the host in the address
-    /// must be one of the server's certificate. Default: no encryption.
+    /// Sets the TLS configuration for `tcp://` addresses. The host name in the address must be a
+    /// name in the server's certificate. Default: no encryption.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
         self.encryption.client = Some(config);
         self
     }
 
-    /// Records metrics of each method through the facade of the crate
-    /// [`metrics`](https://docs.rs/metrics): the counter `rdma_rpc_calls_total`, the gauge
-    /// `rdma_rpc_calls_in_flight` and the histogram `rdma_rpc_call_seconds`. Default: none.
+    /// Records metrics of each method through the crate [`metrics`](https://docs.rs/metrics): the
+    /// counter `rdma_rpc_calls_total`, the gauge `rdma_rpc_calls_in_flight` and the histogram
+    /// `rdma_rpc_call_seconds`. Default: no metrics.
     #[cfg(feature = "metrics")]
     pub fn metrics(mut self) -> Self {
-        self.observed.has_metrics = true;
+        self.observe.has_metrics = true;
         self
     }
 
-    /// Sends with each request the trace that the call belongs to, see
+    /// Sends the trace context of each call with its request, see
     /// [`TraceContext`](crate::TraceContext). Default: no traces.
     #[cfg(feature = "trace")]
     pub fn traces(mut self) -> Self {
-        self.observed.has_traces = true;
+        self.observe.has_traces = true;
         self
     }
 
-    /// Sets metadata that the server gets when this client connects, such as a token: see
-    /// [`Server::authenticate`](crate::Server::authenticate). Default: none.
+    /// Sets metadata that the client sends when it connects, such as a token, see
+    /// [`Server::authenticate`](crate::Server::authenticate). Default: empty.
     pub fn credentials(mut self, metadata: Metadata) -> Self {
-        self.hello = metadata;
+        self.credentials = metadata;
         self
     }
 
     /// Sets a function that is called before each call, with the name of the method and the
-    /// metadata of the request. The request carries the metadata that the function returns, for
-    /// example with a token that is renewed from time to time. An error fails the call, which is
-    /// not sent.
+    /// metadata of the request. The request is sent with the metadata that the function returns,
+    /// for example with a token that is renewed periodically. If the function returns an error, the
+    /// call fails with this error and is not sent.
     pub fn intercept(
         mut self,
         interceptor: impl Fn(&str, Metadata) -> Result<Metadata> + Send + Sync + 'static,
@@ -141,35 +142,36 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address, [`Error::Transport`] or [`Error::Tcp`] if
-    /// nothing listens at the address or the device cannot be used, and [`Error::Disconnected`] if
-    /// the server does not answer in time.
+    /// [`Error::Address`] if the text is not an address, [`Error::Transport`] or [`Error::Tcp`] if
+    /// no server listens at the address or the device cannot be used, and [`Error::Disconnected`]
+    /// if the server does not answer in time.
     pub async fn connect(self, address: impl ToAddress) -> Result<Client> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.message_limit);
         let connecting = timeout(
-            limits::CONNECT,
+            limits::CONNECT_TIMEOUT,
             Link::connect(&address, transport, &self.encryption),
         );
         let (link, peer) = connecting.await.unwrap_or_else(|_| Err(late()))?;
-        let handle = self.start(link, peer);
-        handle.core.greeted().await?;
-        Ok(self.client(Route::One(handle)))
+        let connection = self.start(link, peer);
+        connection.core.wait_for_settings().await?;
+        Ok(self.client(Route::One(connection)))
     }
 
-    /// Connects to several servers of the same services, and again whenever a connection has ended.
-    /// Waits until one of them is connected.
+    /// Connects to several servers of the same services, and reconnects whenever a connection has
+    /// ended. Waits until the first connection is established.
     ///
-    /// Each call uses one connection, which [`Self::balance`] chooses. A call that its server has
-    /// certainly not started, because it is shutting down or overloaded or the connection ended
-    /// before, is sent to another server, as often as its deadline allows. A streaming call is sent
-    /// to another server only if nothing of its request was sent, and a one-way call is sent once.
-    /// A call that a server may have started is never repeated, except one of a method with
-    /// [`#[rpc(once)]`](macro@crate::service#at-most-once). A call waits while no server is
-    /// connected, and then fails with [`Error::Unavailable`].
+    /// [`Self::balance`] determines the connection of each call. If a server has certainly not
+    /// started a unary call, the call is sent to another server until its deadline. Examples are a
+    /// server that is shutting down or overloaded, and a connection that ended before the request
+    /// was sent. A streaming call is sent to another server only if no part of its request was
+    /// sent, and a one-way call is sent only once. A call that a server may have started is not
+    /// repeated, unless its method has [`#[rpc(once)]`](macro@crate::service#at-most-once). While
+    /// no server is connected, a call waits; at its deadline, the call fails with
+    /// [`Error::Unavailable`].
     ///
-    /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with a second choice. With
-    /// one address the client connects again to the same server.
+    /// The endpoints are addresses, or [`Endpoint`](crate::Endpoint)s with alternative addresses.
+    /// With a single endpoint, the client reconnects to the same server.
     ///
     /// ```
     /// # use rdma_rpc::{Address, Balance, Client, Server};
@@ -197,47 +199,49 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if a text is no address, and the error of an endpoint if none can be
-    /// connected to at first.
+    /// [`Error::Address`] if a text is not an address, and the error of an endpoint if the first
+    /// attempt to connect fails for every endpoint.
     pub async fn connect_any(
         self,
         endpoints: impl IntoIterator<Item: ToEndpoint>,
     ) -> Result<Client> {
         let endpoints = endpoints.into_iter();
         let endpoints: Result<Vec<_>> = endpoints.map(|to| to.to_endpoint()).collect();
-        let (balance, upkeep) = (self.balance, self.upkeep.clone());
-        let endpoints = Endpoints::connect(endpoints?, &self, balance, &upkeep).await?;
+        let (balance, reconnect) = (self.balance, self.reconnect.clone());
+        let endpoints = Endpoints::connect(endpoints?, &self, balance, &reconnect).await?;
         Ok(self.client(Route::Several(Arc::new(endpoints))))
     }
 
-    /// Sets how [`Self::connect_any`] distributes calls. Default: one server after the other.
+    /// Sets the policy by which [`Self::connect_any`] distributes calls. Default:
+    /// [`Balance::RoundRobin`].
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = balance;
         self
     }
 
-    /// Sets the pauses of [`Self::connect_any`] before it connects again: `first` after the end of
-    /// a connection, then twice as long after each failure, at most `longest`. Each pause is
-    /// shortened by up to a half at random. Default 50 ms and 5 s.
+    /// Sets the pauses before [`Self::connect_any`] reconnects: `first` after the end of a
+    /// connection, then twice the previous pause after each failure, at most `longest`. Each pause
+    /// is shortened randomly by up to a half. Default 50 ms and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
-        self.upkeep.first_pause = first;
-        self.upkeep.longest_pause = longest;
+        self.reconnect.first_pause = first;
+        self.reconnect.longest_pause = longest;
         self
     }
 
-    /// Lets [`Self::connect_any`] check each server in this interval, by the [health
-    /// service](crate::Health): a server that says that it does not serve gets no calls, and a
-    /// connection without an answer within the interval is ended. A connection on which no further
-    /// call can begin at once is not checked: the deadlines of its calls find a dead server. A
-    /// server without the health service is healthy if it answers. Default: no checks.
+    /// Enables periodic checks of each server by [`Self::connect_any`] through the [health
+    /// service](crate::Health). A server that reports
+    /// [`NotServing`](crate::HealthState::NotServing) gets no calls. If a check is not answered
+    /// within `interval`, the connection is ended. A server without the health service is healthy
+    /// if it answers. A connection that cannot begin another call immediately is not checked,
+    /// because the deadlines of its calls detect an unresponsive server. Default: no checks.
     pub fn health_check(mut self, interval: Duration) -> Self {
-        self.upkeep.health_check = Some(interval);
+        self.reconnect.health_check = Some(interval);
         self
     }
 
-    /// Creates a client that uses an existing RDMA connection. The client receives all messages of
-    /// the connection from now on. Calls wait until the server has sent its settings; if it does
-    /// not within 20 s, the connection ends.
+    /// Creates a client that uses an existing RDMA connection. From now on the client receives all
+    /// messages of the connection. Calls wait until the server has sent its settings. The
+    /// connection ends if the settings do not arrive within 20 s.
     ///
     /// # Panics
     ///
@@ -251,12 +255,12 @@ impl ClientBuilder {
     fn client(&self, route: Route) -> Client {
         Client {
             interceptor: self.interceptor.clone(),
-            observed: self.observed,
+            observe: self.observe,
             ..Client::on(route, self.deadline)
         }
     }
 
-    fn start(&self, link: Link, peer: Peer) -> Arc<Handle> {
+    fn start(&self, link: Link, peer: Peer) -> Arc<Connection> {
         let own = Settings {
             message_limit: u32::try_from(self.message_limit).unwrap_or(u32::MAX),
             slots: 0,
@@ -264,8 +268,15 @@ impl ClientBuilder {
             window_bytes: WINDOW_BYTES,
         };
         let side = Side::Client(Calls::new(self.concurrency.into()));
-        Arc::new(Handle {
-            core: Core::start(link, peer, own, self.bulk_limit, Some(&self.hello), side),
+        Arc::new(Connection {
+            core: Core::start(
+                link,
+                peer,
+                own,
+                self.bulk_limit,
+                Some(&self.credentials),
+                side,
+            ),
         })
     }
 }
@@ -273,6 +284,6 @@ impl ClientBuilder {
 fn late() -> Error {
     Error::disconnected(format!(
         "the server did not answer within {:?}",
-        limits::CONNECT
+        limits::CONNECT_TIMEOUT
     ))
 }

@@ -1,4 +1,4 @@
-//! [`Calls`]: the slots of the calls in progress on a connection.
+//! [`Calls`]: the slots of the calls in progress on a client's connection.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,22 +9,23 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::core::{Core, Side};
-use crate::deadlines::NEVER;
+use crate::deadlines::NO_DEADLINE;
 use crate::error::Error;
-use crate::payload::Stored;
+use crate::payload::BodyBuffer;
 use crate::status::Status;
 use crate::stream::Streams;
 use crate::wire::{CallId, Header};
 
-/// Slots of a client's calls. A slot keeps its memory for the next call, so that a call allocates
-/// nothing.
+/// Slots of the calls in progress on a client's connection. A slot keeps its memory for the next
+/// call, so that calls do not allocate.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(super) slots: Box<[Mutex<Slot>]>,
-    /// Indices of free slots. The last one was used last, so that few slots stay in the cache.
+    /// Indices of free slots. The slot that was freed last is used first, so that few slots occupy
+    /// the CPU cache.
     free: Mutex<Vec<u32>>,
     /// One permit for each free slot.
-    room: Semaphore,
+    permits: Semaphore,
     /// Number of occupied slots.
     active: AtomicU32,
     /// Set once the server accepts no new calls.
@@ -32,29 +33,33 @@ pub(crate) struct Calls {
 }
 
 #[derive(Debug)]
+/// State of one call slot.
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) phase: Phase,
     pub(super) waker: Option<Waker>,
     deadline: u64,
-    pub(super) body: Stored,
+    pub(super) body: BodyBuffer,
     pub(super) streams: Streams,
 }
 
 #[derive(Debug)]
+/// Progress of the call in a slot.
 pub(super) enum Phase {
+    /// No call occupies the slot.
     Free,
+    /// The call waits for its answer.
     Waiting,
+    /// The answer has arrived, and the caller has not taken it.
     Answered(Answer),
 }
 
-/// Outcome of a call. The body of a response is in the slot.
+/// Answer to a call. The body of a response is stored in the slot.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Response {
-        codec: u8,
-        is_error: bool,
-    },
+    /// The result or the service's error.
+    Response { codec: u8, is_error: bool },
+    /// The server's reason for which the call has no response.
     Status(Status),
     /// The deadline has passed.
     Expired,
@@ -63,16 +68,16 @@ pub(crate) enum Answer {
 }
 
 impl Calls {
-    /// Creates slots for at most `capacity` concurrent calls. None can be used before
-    /// [`Self::open`].
+    /// Creates slots for at most `capacity` concurrent calls. No slot can be used before
+    /// [`Self::open_slots`].
     pub(crate) fn new(capacity: u32) -> Self {
         let slot = || {
             Mutex::new(Slot {
                 generation: 0,
                 phase: Phase::Free,
                 waker: None,
-                deadline: NEVER,
-                body: Stored::default(),
+                deadline: NO_DEADLINE,
+                body: BodyBuffer::default(),
                 streams: Streams::default(),
             })
         };
@@ -81,68 +86,67 @@ impl Calls {
                 .take(capacity as usize)
                 .collect(),
             free: Mutex::new(Vec::with_capacity(capacity as usize)),
-            room: Semaphore::new(0),
+            permits: Semaphore::new(0),
             active: AtomicU32::new(0),
             is_closing: AtomicBool::new(false),
         }
     }
 
-    /// Opens the slots that the server allows.
-    pub(super) fn open(&self, allowed: u32) {
+    /// Makes slots available to calls, as many as the server allows.
+    pub(super) fn open_slots(&self, allowed: u32) {
         let count = allowed.min(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
         self.free.lock().extend((0..count).rev());
-        self.room.add_permits(count as usize);
+        self.permits.add_permits(count as usize);
     }
 
-    /// Begins no new calls from now on.
+    /// Refuses new calls from now on.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
-        self.room.close();
+        self.permits.close();
     }
 
-    /// Returns whether new calls can be begun.
+    /// Returns whether new calls are refused.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Takes a permit to begin a call, without waiting. Returns whether a slot is free.
+    /// Acquires the permit for a free slot without waiting. Returns whether a slot was free.
     pub(super) fn try_permit(&self) -> bool {
-        let permit = self.room.try_acquire();
+        let permit = self.permits.try_acquire();
         permit.map(SemaphorePermit::forget).is_ok()
     }
 
-    /// Returns whether a call can be begun without waiting.
-    pub(super) fn has_free(&self) -> bool {
-        self.room.available_permits() > 0
+    /// Returns whether a slot is free.
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.permits.available_permits() > 0
     }
 
-    /// Waits for a permit to begin a call.
+    /// Waits until a slot is free, and acquires its permit.
     pub(super) async fn permit(&self, core: &Core) -> Result<(), Error> {
-        match self.room.acquire().await {
+        match self.permits.acquire().await {
             Ok(permit) => {
                 permit.forget();
                 Ok(())
             }
-            Err(_) if core.end().is_some() => Err(core.ended_now()),
+            Err(_) if core.end().is_some() => Err(core.end_error()),
             Err(_) => Err(Error::ShuttingDown),
         }
     }
 
-    /// Begins a call in a free slot, for which the caller has a permit.
+    /// Begins a call in a free slot. The caller must have acquired a permit.
     pub(super) fn begin<C: Deref<Target = Core>>(
         core: C,
         deadline: u64,
         streams: Streams,
-    ) -> Result<Pending<C>, Error> {
+    ) -> Result<PendingCall<C>, Error> {
         let id = calls(&core).occupy(deadline, streams);
         core.deadlines.add(deadline);
-        let pending = Pending {
+        let pending = PendingCall {
             core,
             id,
             is_sent: false,
         };
-        // Checked after the slot is occupied: either this check sees the end, or `fail` sees the
-        // slot.
+        // Checked after the slot is occupied. Otherwise a concurrent `fail` could miss the slot.
         match pending.core.end() {
             Some(end) => Err(end.clone()),
             None if pending.calls().is_closing() => Err(Error::ShuttingDown),
@@ -150,6 +154,7 @@ impl Calls {
         }
     }
 
+    /// Occupies a free slot, and returns the ID of its call.
     fn occupy(&self, deadline: u64, streams: Streams) -> CallId {
         let popped = self.free.lock().pop();
         let index = popped.expect("there are no more permits than free slots");
@@ -163,13 +168,14 @@ impl Calls {
     }
 
     /// Returns whether exactly one call is in progress.
-    pub(super) fn has_one(&self) -> bool {
+    pub(super) fn has_one_call(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 1
     }
 
-    /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.
+    /// Ends the calls whose deadlines have passed at `now`, and returns the earliest remaining
+    /// deadline.
     pub(crate) fn expire(&self, now: u64) -> u64 {
-        let mut next = NEVER;
+        let mut next = NO_DEADLINE;
         for slot in &self.slots {
             let (waker, streams) = {
                 let mut slot = slot.lock();
@@ -206,13 +212,14 @@ impl Calls {
         }
     }
 
+    /// Frees the slot of a call. Returns whether the server may still be executing the call.
     fn release(&self, id: CallId) -> bool {
         let (was_waiting, left) = {
             let mut slot = self.slots[id.index as usize].lock();
             slot.generation = slot.generation.wrapping_add(1);
             let phase = std::mem::replace(&mut slot.phase, Phase::Free);
             slot.body.clear();
-            slot.deadline = NEVER;
+            slot.deadline = NO_DEADLINE;
             let left = (slot.waker.take(), std::mem::take(&mut slot.streams));
             (
                 matches!(phase, Phase::Waiting | Phase::Answered(Answer::Expired)),
@@ -224,13 +231,13 @@ impl Calls {
         streams.fail(&Error::Cancelled);
         self.free.lock().push(id.index);
         self.active.fetch_sub(1, Ordering::Relaxed);
-        self.room.add_permits(1);
+        self.permits.add_permits(1);
         was_waiting
     }
 }
 
 impl Slot {
-    /// Answers the call if it waits, and returns its waker.
+    /// Stores the answer if the call waits for one, and returns the waker of the caller.
     pub(super) fn answer(&mut self, answer: Answer) -> Option<Waker> {
         if !matches!(self.phase, Phase::Waiting) {
             return None;
@@ -240,17 +247,18 @@ impl Slot {
     }
 }
 
-/// A call in progress. Dropping it before the answer has arrived cancels the call at the server.
+/// A call in progress. Dropping this value before the answer has arrived cancels the call at the
+/// server.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is cancelled"]
-pub(super) struct Pending<C: Deref<Target = Core>> {
+pub(super) struct PendingCall<C: Deref<Target = Core>> {
     pub(super) core: C,
     pub(super) id: CallId,
-    /// Set once the server may have the request.
+    /// Set once the server may have received the request.
     pub(super) is_sent: bool,
 }
 
-impl<C: Deref<Target = Core>> Pending<C> {
+impl<C: Deref<Target = Core>> PendingCall<C> {
     pub(super) fn calls(&self) -> &Calls {
         calls(&self.core)
     }
@@ -261,17 +269,18 @@ impl<C: Deref<Target = Core>> Pending<C> {
         self.core.deadlines.time(deadline)
     }
 
-    /// Waits for the answer, and passes it to `take` with the body of the response.
+    /// Waits for the answer, and passes the answer and the body of the response to `take`.
     pub(super) fn poll_answer<T>(
         &self,
         cx: &mut Context<'_>,
-        take: impl FnOnce(Answer, &mut Stored) -> T,
+        take: impl FnOnce(Answer, &mut BodyBuffer) -> T,
     ) -> Poll<T> {
         let mut slot = self.calls().slots[self.id.index as usize].lock();
         let slot = &mut *slot;
         match std::mem::replace(&mut slot.phase, Phase::Free) {
             Phase::Answered(answer) => {
-                // The server need not be told that nobody waits any more, except after a deadline.
+                // After an answer from the server, no cancellation is needed. After an expired
+                // deadline, the server may still be executing the call.
                 if let Answer::Expired = answer {
                     slot.phase = Phase::Answered(Answer::Expired);
                 }
@@ -289,24 +298,24 @@ impl<C: Deref<Target = Core>> Pending<C> {
     }
 }
 
-impl<C: Deref<Target = Core>> Drop for Pending<C> {
+impl<C: Deref<Target = Core>> Drop for PendingCall<C> {
     fn drop(&mut self) {
         let is_unanswered = self.calls().release(self.id);
         if is_unanswered && self.is_sent && self.core.end().is_none() {
-            // A connection that has ended also ends the call.
+            // The server cancels the calls of a connection that has ended.
             drop(
                 self.core
                     .outbox
-                    .append_bare(&Header::Cancel { id: self.id }),
+                    .append_empty(&Header::Cancel { id: self.id }),
             );
         }
     }
 }
 
-/// Returns the calls of a client's connection.
+/// Returns the call slots of a client's connection.
 pub(super) fn calls(core: &Core) -> &Calls {
     match &core.side {
         Side::Client(calls) => calls,
-        Side::Server(_) => unreachable!("a client's connection is on the client's side"),
+        Side::Server(_) => unreachable!("a client's connection has the client's state"),
     }
 }

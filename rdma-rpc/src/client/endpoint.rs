@@ -1,4 +1,4 @@
-//! [`Endpoint`]: a server that a client of several servers connects to, again and again.
+//! [`Endpoint`]: a server of a client of several servers, and the task that keeps it connected.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::time::{sleep, timeout};
 
 use super::builder::ClientBuilder;
 use super::calls::calls;
-use super::{Client, Handle};
+use super::{Client, Connection};
 use crate::address::{Address, ToAddress};
 use crate::error::{CallError, Error, Result};
 use crate::health::{HealthClient, HealthState};
 
-/// Server of a client of several servers: an address, and other addresses of the same server, which
-/// are used if the first one cannot be connected to.
+/// Server to which a client of several servers connects: a preferred address, and alternative
+/// addresses of the same server, which are tried in order.
 ///
 /// ```
 /// use rdma_rpc::Endpoint;
@@ -29,7 +29,7 @@ use crate::health::{HealthClient, HealthState};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Addresses in the order of preference; at least one.
+    /// Addresses in order of preference; never empty.
     addresses: Vec<Address>,
 }
 
@@ -38,32 +38,33 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address.
+    /// [`Error::Address`] if the text is not an address.
     pub fn new(address: impl ToAddress) -> Result<Self> {
         Ok(Self {
             addresses: vec![address.to_address()?],
         })
     }
 
-    /// Adds an address that is used if none of the earlier ones can be connected to, such as one of
-    /// TCP for hosts without an RDMA device. Using it is logged once.
+    /// Adds an alternative address, which is used if connecting to all earlier addresses fails,
+    /// such as a TCP address for hosts without an RDMA device. The first use of an alternative
+    /// address is logged.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address.
+    /// [`Error::Address`] if the text is not an address.
     pub fn or(mut self, address: impl ToAddress) -> Result<Self> {
         self.addresses.push(address.to_address()?);
         Ok(self)
     }
 }
 
-/// A value that is an [`Endpoint`], or an address of one.
+/// Conversion to an [`Endpoint`] from an address or another endpoint.
 pub trait ToEndpoint {
-    /// Returns the endpoint.
+    /// Converts the value to an endpoint.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address.
+    /// [`Error::Address`] if the text is not an address.
     fn to_endpoint(&self) -> Result<Endpoint>;
 }
 
@@ -79,34 +80,38 @@ impl<T: ToAddress + ?Sized> ToEndpoint for T {
     }
 }
 
-/// Settings of the connections to endpoints.
+/// Settings for reconnecting to endpoints and for checking their health.
 #[derive(Debug, Clone)]
-pub(super) struct Upkeep {
+pub(super) struct Reconnect {
+    /// Pause after the end of a connection.
     pub(super) first_pause: Duration,
+    /// Maximum pause after failed attempts.
     pub(super) longest_pause: Duration,
-    /// Time between two health checks, which is also the time within which a check must be
-    /// answered.
+    /// Time between two health checks, and timeout of each check; `None` without checks.
     pub(super) health_check: Option<Duration>,
 }
 
-/// Connection to an endpoint, with its state.
+/// State of an endpoint: its connection, and the number of calls in progress.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct EndpointState {
     state: Mutex<State>,
-    /// Number of calls in progress.
+    /// Number of calls in progress at the endpoint.
     pub(super) in_flight: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
+/// State of the connection to an endpoint.
 struct State {
-    connection: Option<Arc<Handle>>,
+    connection: Option<Arc<Connection>>,
+    /// Set if the last health check found that the server does not serve.
     is_unhealthy: bool,
-    /// Error of the last attempt to connect, or reason for the end of the connection.
+    /// Error of the last attempt to connect, or reason for the end of the last connection.
     error: Option<Error>,
+    /// Set once the use of an alternative address was logged.
     has_fallen_back: bool,
 }
 
-impl Place {
+impl EndpointState {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::default(),
@@ -115,7 +120,7 @@ impl Place {
     }
 
     /// Returns the connection if calls can be made on it.
-    pub(super) fn usable(&self) -> Option<Arc<Handle>> {
+    pub(super) fn usable(&self) -> Option<Arc<Connection>> {
         let state = self.state.lock();
         let connection = state.connection.as_ref().filter(|_| !state.is_unhealthy)?;
         let core = &connection.core;
@@ -123,56 +128,61 @@ impl Place {
         is_usable.then(|| Arc::clone(connection))
     }
 
-    /// Returns the connection, whether calls can be made on it or not.
-    pub(super) fn connection(&self) -> Option<Arc<Handle>> {
+    /// Returns the connection, even if no calls can be made on it.
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
     }
 
-    /// Returns the reason why the endpoint has no usable connection; `None` if none is known yet.
+    /// Returns the reason for which the endpoint does not accept calls; `None` if the first attempt
+    /// to connect has not finished.
     pub(super) fn error(&self) -> Option<Error> {
         let state = self.state.lock();
         if state.is_unhealthy {
             return Some(Error::disconnected(
-                "the server says that it does not serve",
+                "the server's health check reports that it does not serve",
             ));
         }
         state.error.clone()
     }
 
-    /// Connects to an endpoint whenever there is no connection to it. Never returns.
+    /// Connects to an endpoint, and reconnects whenever the connection has ended. Never returns.
     pub(super) async fn keep_connected(
         self: Arc<Self>,
         endpoint: Endpoint,
         builder: ClientBuilder,
-        upkeep: Upkeep,
+        reconnect: Reconnect,
         changed: Arc<Notify>,
     ) {
-        let mut pause = upkeep.first_pause;
+        let mut pause = reconnect.first_pause;
         loop {
             match self.connect(&endpoint, &builder).await {
                 Ok(connection) => {
-                    pause = upkeep.first_pause;
+                    pause = reconnect.first_pause;
                     self.state.lock().connection = Some(Arc::clone(&connection));
                     changed.notify_waiters();
-                    let error = self.watch(&connection, &upkeep, &changed).await;
+                    let error = self.watch(&connection, &reconnect, &changed).await;
                     let mut state = self.state.lock();
                     state.error = Some(error);
                     state.connection = None;
                     state.is_unhealthy = false;
                 }
                 Err(error) => {
-                    tracing::debug!(?endpoint, %error, "could not connect");
+                    tracing::debug!(?endpoint, %error, "connecting to an endpoint failed");
                     self.state.lock().error = Some(error);
                 }
             }
             changed.notify_waiters();
             sleep(jittered(pause)).await;
-            pause = (2 * pause).min(upkeep.longest_pause);
+            pause = (2 * pause).min(reconnect.longest_pause);
         }
     }
 
-    /// Connects to the first address of an endpoint that can be connected to.
-    async fn connect(&self, endpoint: &Endpoint, builder: &ClientBuilder) -> Result<Arc<Handle>> {
+    /// Tries the addresses of an endpoint in order, and returns the first connection.
+    async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        builder: &ClientBuilder,
+    ) -> Result<Arc<Connection>> {
         let mut failed = None;
         for address in &endpoint.addresses {
             match builder.clone().connect(address).await {
@@ -181,24 +191,30 @@ impl Place {
                         let is_first =
                             !std::mem::replace(&mut self.state.lock().has_fallen_back, true);
                         if is_first {
-                            tracing::warn!(%preferred, %address, %error, "fell back");
+                            tracing::warn!(%preferred, %address, %error, "connected to an alternative address");
                         }
                     }
-                    return client.into_handle();
+                    return client.into_connection();
                 }
                 Err(error) => failed = Some((address, error)),
             }
         }
         Err(failed.map_or_else(
-            || Error::disconnected("it has no address"),
+            || Error::disconnected("the endpoint has no address"),
             |(_, error)| error,
         ))
     }
 
-    /// Checks the health of a connection until it has ended. Returns the reason.
-    async fn watch(&self, connection: &Arc<Handle>, upkeep: &Upkeep, changed: &Notify) -> Error {
+    /// Checks the health of a connection periodically until the connection ends. Returns the reason
+    /// for the end.
+    async fn watch(
+        &self,
+        connection: &Arc<Connection>,
+        reconnect: &Reconnect,
+        changed: &Notify,
+    ) -> Error {
         let core = &connection.core;
-        let Some(interval) = upkeep.health_check else {
+        let Some(interval) = reconnect.health_check else {
             return core.ended().await;
         };
         let client = HealthClient::new(Client::of(Arc::clone(connection), interval));
@@ -207,23 +223,23 @@ impl Place {
                 end = core.ended() => return end,
                 () = sleep(interval) => {}
             }
-            if !core.outbox.has_room() || !calls(core).has_free() {
-                // The check would wait for the calls in progress, whose deadlines find a dead
-                // server.
+            if !core.outbox.has_room() || !calls(core).has_free_slot() {
+                // The check would wait for a free slot. The deadlines of the calls in progress
+                // detect an unresponsive server.
                 continue;
             }
             let is_healthy = match timeout(interval, client.check(String::new())).await {
                 Ok(Ok(state)) => state == HealthState::Serving,
-                // A server without the service answers too.
+                // Without the health service, any answer shows that the server is responsive.
                 Ok(Err(CallError::Rpc(Error::UnknownMethod { .. } | Error::Overloaded { .. }))) => {
                     true
                 }
                 Ok(Err(CallError::Rpc(Error::DeadlineExceeded { .. }))) | Err(_) => {
                     let reason = format!("no answer to a health check within {interval:?}");
                     core.fail(Error::disconnected(reason));
-                    return core.ended_now();
+                    return core.end_error();
                 }
-                // The end of the connection is the reason.
+                // The connection has ended; the next iteration returns the reason.
                 Ok(Err(_)) => continue,
             };
             let was_unhealthy = std::mem::replace(&mut self.state.lock().is_unhealthy, !is_healthy);
@@ -234,14 +250,14 @@ impl Place {
     }
 }
 
-/// Returns a random time between the half of a pause and all of it, so that many clients do not
-/// connect at the same moment.
+/// Returns a random duration between half of `pause` and `pause`, so that many clients do not
+/// reconnect at the same time.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as u32;
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// Call in progress, counted until this value is dropped.
+/// Guard that counts a call in progress at an endpoint until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<AtomicUsize>);
 

@@ -1,4 +1,4 @@
-//! [`Endpoints`]: connections to several servers of the same services, between which calls are distributed.
+//! [`Endpoints`]: the connections of a client of several servers, and the choice between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,129 +8,134 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::Handle;
+use super::Connection;
 use super::builder::ClientBuilder;
 use super::calls::calls;
-use super::endpoint::{Endpoint, InFlight, Place, Upkeep};
+use super::endpoint::{Endpoint, EndpointState, InFlight, Reconnect};
 use crate::core::Core;
 use crate::error::{Error, Result};
 
-/// Choice of the server of a call, among those that are connected.
+/// Policy that chooses the server of a call among the connected servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Balance {
-    /// Each server in turn.
+    /// Uses the servers in turn.
     #[default]
     RoundRobin,
-    /// The server with the fewest calls of this client in progress.
+    /// Uses the server with the fewest calls of this client in progress.
     LeastInFlight,
 }
 
-/// Connections to several servers. They end when this value is dropped.
+/// Connections to several servers, which end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    places: Vec<Arc<Place>>,
+    states: Vec<Arc<EndpointState>>,
+    /// Tasks that keep the endpoints connected.
     tasks: Vec<AbortHandle>,
     balance: Balance,
+    /// Number of choices so far, for taking turns.
     next: AtomicUsize,
-    /// Notification of each change of a connection.
+    /// Notification that a connection was established, has ended or has changed its health.
     changed: Arc<Notify>,
 }
 
-/// Connection that was chosen for a call.
+/// Connection that was chosen for a call. The call counts as in progress until this value is
+/// dropped.
 #[derive(Debug)]
-pub(super) struct Chosen {
-    handle: Arc<Handle>,
+pub(super) struct ChosenConnection {
+    connection: Arc<Connection>,
+    /// Index of the endpoint.
     index: usize,
     _in_flight: InFlight,
 }
 
-impl Chosen {
+impl ChosenConnection {
     pub(super) fn core(&self) -> &Arc<Core> {
-        &self.handle.core
+        &self.connection.core
     }
 }
 
 impl Endpoints {
-    /// Connects to endpoints. Waits until one is connected, or no attempt is in progress.
+    /// Spawns a task for each endpoint, and waits until an endpoint is connected or the first
+    /// attempts of all endpoints have failed.
     pub(super) async fn connect(
         endpoints: Vec<Endpoint>,
         builder: &ClientBuilder,
         balance: Balance,
-        upkeep: &Upkeep,
+        reconnect: &Reconnect,
     ) -> Result<Self> {
         let changed = Arc::new(Notify::new());
         let mut this = Self {
-            places: Vec::new(),
+            states: Vec::new(),
             tasks: Vec::new(),
             balance,
             next: AtomicUsize::new(0),
             changed: Arc::clone(&changed),
         };
         for endpoint in endpoints {
-            let place = Arc::new(Place::new());
-            this.places.push(Arc::clone(&place));
+            let state = Arc::new(EndpointState::new());
+            this.states.push(Arc::clone(&state));
             let (builder, changed) = (builder.clone(), Arc::clone(&changed));
-            let task = place.keep_connected(endpoint, builder, upkeep.clone(), changed);
+            let task = state.keep_connected(endpoint, builder, reconnect.clone(), changed);
             this.tasks.push(tokio::spawn(task).abort_handle());
         }
         loop {
             let mut changed = std::pin::pin!(changed.notified());
             changed.as_mut().enable();
-            if this.places.iter().any(|place| place.usable().is_some()) {
+            if this.states.iter().any(|state| state.usable().is_some()) {
                 return Ok(this);
             }
-            if this.places.iter().all(|place| place.error().is_some()) {
+            if this.states.iter().all(|state| state.error().is_some()) {
                 return Err(this.error());
             }
             changed.await;
         }
     }
 
-    /// Returns the reason why no endpoint is usable.
+    /// Returns the reason for which an endpoint does not accept calls.
     pub(super) fn error(&self) -> Error {
-        let known = self.places.iter().find_map(|place| place.error());
-        known.unwrap_or_else(|| Error::disconnected("it has no endpoints"))
+        let known = self.states.iter().find_map(|state| state.error());
+        known.unwrap_or_else(|| Error::disconnected("the client has no endpoints"))
     }
 
-    /// Returns any connection, preferably a usable one.
-    pub(super) fn any(&self) -> Option<Arc<Handle>> {
-        let usable = self.places.iter().find_map(|place| place.usable());
-        usable.or_else(|| self.places.iter().find_map(|place| place.connection()))
+    /// Returns any connection, preferably a connection that accepts calls.
+    pub(super) fn any(&self) -> Option<Arc<Connection>> {
+        let usable = self.states.iter().find_map(|state| state.usable());
+        usable.or_else(|| self.states.iter().find_map(|state| state.connection()))
     }
 
-    /// Returns all connections.
-    pub(super) fn connections(&self) -> impl Iterator<Item = Arc<Handle>> {
-        self.places.iter().filter_map(|place| place.connection())
+    /// Returns the connections of all endpoints.
+    pub(super) fn connections(&self) -> impl Iterator<Item = Arc<Connection>> {
+        self.states.iter().filter_map(|state| state.connection())
     }
 
-    /// Chooses a connection, except those to the endpoints `excluded`, or that to the endpoint
-    /// `pinned`.
-    fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<Chosen> {
-        let count = self.places.len();
+    /// Chooses a connection for a call. Skips the endpoints in `excluded`. Considers only the
+    /// endpoint `pinned`, if given.
+    fn choose(&self, excluded: &[usize], pinned: Option<usize>) -> Option<ChosenConnection> {
+        let count = self.states.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let in_turn = (0..count).map(|offset| start.wrapping_add(offset) % count);
         let usable = in_turn
             .filter(|index| !excluded.contains(index))
             .filter(|index| pinned.is_none_or(|pinned| pinned == *index))
-            .filter_map(|index| Some((index, self.places[index].usable()?)));
-        let load = |index: usize| self.places[index].in_flight.load(Ordering::Relaxed);
+            .filter_map(|index| Some((index, self.states[index].usable()?)));
+        let load = |index: usize| self.states[index].in_flight.load(Ordering::Relaxed);
         let mut usable = usable;
-        let (index, handle) = match self.balance {
+        let (index, connection) = match self.balance {
             Balance::RoundRobin => usable.next()?,
-            // The first of several minima, in turn.
+            // Of several minima, the first in turn is chosen.
             Balance::LeastInFlight => usable.min_by_key(|(index, _)| load(*index))?,
         };
-        Some(Chosen {
-            handle,
+        Some(ChosenConnection {
+            connection,
             index,
-            _in_flight: InFlight::new(&self.places[index].in_flight),
+            _in_flight: InFlight::new(&self.states[index].in_flight),
         })
     }
 
-    /// Begins the search of a connection for a call that must be answered within `limit`.
-    pub(super) fn search(&self, limit: Duration) -> Search<'_> {
-        Search {
+    /// Begins the search for a connection for a call with the time limit `limit`.
+    pub(super) fn search(&self, limit: Duration) -> ConnectionSearch<'_> {
+        ConnectionSearch {
             endpoints: self,
             latest: Instant::now().checked_add(limit),
             excluded: Vec::new(),
@@ -147,30 +152,31 @@ impl Drop for Endpoints {
     }
 }
 
-/// Search of a connection on which a call is started.
-pub(super) struct Search<'e> {
+/// Search for a connection on which a call can be started.
+pub(super) struct ConnectionSearch<'e> {
     endpoints: &'e Endpoints,
+    /// Deadline of the call.
     latest: Option<Instant>,
-    /// Endpoints that have refused the call.
+    /// Endpoints that refused the call.
     excluded: Vec<usize>,
-    /// The only endpoint that may get the call.
+    /// The only endpoint to which the call may be sent; `None` if any endpoint may be used.
     pinned: Option<usize>,
-    /// Error of the last server that has refused the call and is still connected.
+    /// Error of the last server that refused the call and is still connected.
     refused: Option<Error>,
-    /// Error of the last connection that has ended.
+    /// Error of the last connection that ended.
     last: Option<Error>,
 }
 
-impl Search<'_> {
-    /// Waits for a connection, at most until the deadline of the call.
-    pub(super) async fn next(&mut self) -> Result<Chosen> {
+impl ConnectionSearch<'_> {
+    /// Waits for a connection that accepts calls, at most until the deadline of the call.
+    pub(super) async fn next(&mut self) -> Result<ChosenConnection> {
         loop {
             let mut changed = std::pin::pin!(self.endpoints.changed.notified());
             changed.as_mut().enable();
             if let Some(chosen) = self.endpoints.choose(&self.excluded, self.pinned) {
                 return Ok(chosen);
             }
-            // Every server that is connected has refused the call.
+            // Every connected server has refused the call.
             if let Some(refused) = self.refused.take() {
                 return Err(refused);
             }
@@ -185,6 +191,7 @@ impl Search<'_> {
         }
     }
 
+    /// Returns the error of a call for which no connection was found.
     fn unavailable(&mut self) -> Error {
         let cause = self.last.take().unwrap_or_else(|| self.endpoints.error());
         Error::Unavailable {
@@ -192,24 +199,24 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the time that is left for the call.
-    pub(super) fn left(&self) -> Duration {
+    /// Returns the remaining time of the call.
+    pub(super) fn remaining(&self) -> Duration {
         self.latest.map_or(Duration::MAX, |latest| {
             latest.saturating_duration_since(Instant::now())
         })
     }
 
-    /// Allows only the endpoint of a connection from now on.
-    pub(super) fn pin(&mut self, chosen: &Chosen) {
+    /// Restricts the search to the endpoint of a connection.
+    pub(super) fn pin(&mut self, chosen: &ChosenConnection) {
         self.pinned = Some(chosen.index);
         self.excluded.clear();
         self.refused = None;
     }
 
-    /// Takes over the error of a call that the server of a connection has not started.
-    pub(super) fn failed(&mut self, chosen: &Chosen, error: Error) {
-        // A connection that has ended or is closing is not chosen again, but the next one to its
-        // server is.
+    /// Records the error of a call that the server of a connection has not started.
+    pub(super) fn record_failure(&mut self, chosen: &ChosenConnection, error: Error) {
+        // If the connection has ended or is closing, its endpoint is not excluded, because a new
+        // connection may accept the call.
         let core = chosen.core();
         if core.end().is_none() && !calls(core).is_closing() {
             self.excluded.push(chosen.index);

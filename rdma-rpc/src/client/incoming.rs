@@ -1,4 +1,4 @@
-//! The frames that a client receives.
+//! The handling of frames that a client receives.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use crate::metadata::Metadata;
 use crate::once;
 use crate::payload::{Body, Message};
 use crate::status::Status;
-use crate::stream::Outlet;
-use crate::wire::{CallId, Head, Reader, Violation};
+use crate::stream::SendWindow;
+use crate::wire::{CallId, Frame, FrameReader, Violation};
 
 impl Calls {
-    /// Handles a received message, which may hold any bytes.
+    /// Handles a received message, which may contain arbitrary bytes.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
-        let mut reader = Reader::begin(message.bytes())?;
+        let mut reader = FrameReader::new(message.bytes())?;
         loop {
             let is_last = reader.is_last();
-            let Some(head) = reader.next(message.bytes())? else {
+            let Some(frame) = reader.next(message.bytes())? else {
                 return Ok(());
             };
             if is_last {
-                // Checks that nothing follows, before the memory of the message is given away.
+                // Checks that no bytes follow, before a body takes the memory of the message.
                 reader.next(message.bytes())?;
             }
-            match head {
-                Head::Response {
+            match frame {
+                Frame::Response {
                     id,
                     codec,
                     is_error,
@@ -36,51 +36,55 @@ impl Calls {
                     let body = Body::take(&mut message, body, is_last);
                     self.respond(id, items, body, Answer::Response { codec, is_error })?;
                 }
-                Head::Status { id, status, body } => {
+                Frame::Status { id, status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let status = Status::from_parts(status, body).ok_or(Violation::Fields)?;
                     self.refuse(id, status)?;
                 }
-                Head::Items {
+                Frame::Items {
                     id,
                     codec,
                     first,
                     count,
                     body,
                 } => {
-                    if let Some(inlet) = self.streams(id, |slot| slot.streams.inlet.clone())? {
+                    if let Some(incoming) =
+                        self.streams(id, |slot| slot.streams.incoming.clone())?
+                    {
                         let body = Body::take(&mut message, body, is_last);
-                        inlet.push(first, codec, count, body, core.message_limit())?;
+                        incoming.push(first, codec, count, body, core.message_limit())?;
                     }
                 }
-                Head::Window { id, items, bytes } => {
-                    if let Some(outlet) = self.streams(id, |slot| slot.streams.outlet.clone())? {
-                        outlet.grant(crate::stream::Window { items, bytes })?;
+                Frame::Window { id, items, bytes } => {
+                    if let Some(outgoing) =
+                        self.streams(id, |slot| slot.streams.outgoing.clone())?
+                    {
+                        outgoing.grant(crate::stream::Window { items, bytes })?;
                     }
                 }
-                Head::Settings { settings, metadata } => {
+                Frame::Settings { settings, metadata } => {
                     let metadata = message.bytes().get(metadata).unwrap_or_default();
                     let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
-                    if let Some(incarnation) = once::incarnation(&metadata) {
-                        core.set_incarnation(incarnation);
+                    if let Some(instance_id) = once::instance_id(&metadata) {
+                        core.set_instance_id(instance_id);
                     }
-                    core.set_others(settings)?;
-                    self.open(settings.slots);
+                    core.set_peer_settings(settings)?;
+                    self.open_slots(settings.slots);
                 }
-                Head::Goodbye { status: 0, .. } => self.close(),
-                Head::Goodbye { status: 2, .. } => self.refuse_all(),
-                Head::Goodbye { status, body } => {
+                Frame::Goodbye { status: 0, .. } => self.close(),
+                Frame::Goodbye { status: 2, .. } => self.refuse_all(),
+                Frame::Goodbye { status, body } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
                     if status == 3 {
                         let reason = reason.into_owned();
                         return Err(Error::Denied { reason });
                     }
-                    let reason = format!("the peer ended it: {reason}");
+                    let reason = format!("closed by the peer: {reason}");
                     return Err(Error::disconnected(reason));
                 }
-                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
-                Head::Request { .. } | Head::End { .. } | Head::Cancel { .. } => {
+                Frame::Bulk(frame) => core.bulks.handle(core, frame, &mut message, is_last)?,
+                Frame::Request { .. } | Frame::End { .. } | Frame::Cancel { .. } => {
                     return Err(Violation::Direction.into());
                 }
             }
@@ -90,11 +94,13 @@ impl Calls {
         }
     }
 
+    /// Returns the slot of a call, if the index is valid.
     fn slot(&self, id: CallId) -> Result<&parking_lot::Mutex<Slot>, Violation> {
         self.slots.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Delivers a response. A response to a call that does not wait for one any more is ignored.
+    /// Stores the response of a call and wakes the caller. Ignores the response if the call does
+    /// not wait for an answer.
     fn respond(
         &self,
         id: CallId,
@@ -102,29 +108,29 @@ impl Calls {
         body: Body<'_>,
         answer: Answer,
     ) -> Result<(), Violation> {
-        let (waker, inlet, outlet) = {
+        let (waker, incoming, outgoing) = {
             let mut slot = self.slot(id)?.lock();
             if slot.generation != id.generation || !matches!(slot.phase, Phase::Waiting) {
                 return Ok(());
             }
-            let inlet = slot.streams.inlet.clone();
-            if inlet.is_some() != items.is_some() {
+            let incoming = slot.streams.incoming.clone();
+            if incoming.is_some() != items.is_some() {
                 return Err(Violation::Fields);
             }
             slot.body.set(body);
-            (slot.answer(answer), inlet, slot.streams.outlet.clone())
+            (slot.answer(answer), incoming, slot.streams.outgoing.clone())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
-        finish(outlet.as_deref());
-        match (inlet, items) {
-            (Some(inlet), Some(items)) => inlet.end(items),
+        finish(outgoing.as_deref());
+        match (incoming, items) {
+            (Some(incoming), Some(items)) => incoming.end(items),
             _ => Ok(()),
         }
     }
 
-    /// Delivers the reason why a call has no response.
+    /// Stores the reason for which a call has no response, and wakes the caller.
     fn refuse(&self, id: CallId, status: Status) -> Result<(), Violation> {
         let (waker, streams) = {
             let mut slot = self.slot(id)?.lock();
@@ -136,14 +142,15 @@ impl Calls {
         if let Some(waker) = waker {
             waker.wake();
         }
-        finish(streams.outlet.as_deref());
-        if let Some(inlet) = streams.inlet {
-            inlet.fail(&Error::Cancelled);
+        finish(streams.outgoing.as_deref());
+        if let Some(incoming) = streams.incoming {
+            incoming.fail(&Error::Cancelled);
         }
         Ok(())
     }
 
-    /// Ends the calls in progress, none of which the server has started.
+    /// Fails all waiting calls with [`Status::ShuttingDown`]: the server has announced that no
+    /// waiting call was started.
     fn refuse_all(&self) {
         self.close();
         for slot in &self.slots {
@@ -162,7 +169,7 @@ impl Calls {
         }
     }
 
-    /// Returns a stream of a call; `None` if the call has ended.
+    /// Returns a stream of a call, selected by `of`; `None` if the call has ended.
     fn streams<T>(
         &self,
         id: CallId,
@@ -176,9 +183,9 @@ impl Calls {
     }
 }
 
-/// Ends the caller's stream of a call that has its answer.
-fn finish(outlet: Option<&Outlet>) {
-    if let Some(outlet) = outlet {
-        outlet.close(&Error::Cancelled);
+/// Closes the caller's stream after its call was answered.
+fn finish(outgoing: Option<&SendWindow>) {
+    if let Some(outgoing) = outgoing {
+        outgoing.close(&Error::Cancelled);
     }
 }

@@ -1,4 +1,4 @@
-//! The client: the connection to a server, which the clients of services share.
+//! The client: one or several connections to servers, which generated clients share.
 
 mod builder;
 mod calls;
@@ -28,35 +28,37 @@ use crate::bulk::BulkMemory;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
-use crate::observe::{self, Observed};
+use crate::observe::{self, ObserveOptions};
 use crate::once::Session;
-use crate::outbox::Sent;
+use crate::outbox::SendCounts;
 
-/// A connection to a server, or [connections to several servers](ClientBuilder::connect_any), on
-/// which the clients of services make calls: `StoreClient::new(client)`. Any number of calls can be
-/// in progress at once.
+/// A connection to a server, or [connections to several servers](ClientBuilder::connect_any).
+/// Generated clients make their calls through this type: `StoreClient::new(client)`. Any number of
+/// calls can be in progress concurrently.
 ///
-/// Clones share the connection, which ends when the last clone is dropped. A clone can have its own
-/// deadline and metadata.
+/// Clones share the connections, which end when the last clone is dropped. Each clone can have its
+/// own deadline and metadata.
 ///
-/// Dropping the future of a call cancels the call: the server drops its handler.
+/// Dropping the future of a call cancels the call, and the server drops its handler.
 #[derive(Clone)]
 pub struct Client {
     route: Route,
     deadline: Duration,
-    /// Set if [`Self::with_deadline`] has set the deadline, which then also limits streaming calls.
+    /// Set if [`Self::with_deadline`] has set the deadline. Only then the deadline also limits
+    /// streaming calls.
     has_own_deadline: bool,
     metadata: Metadata,
     interceptor: Option<Interceptor>,
-    observed: Observed,
-    /// Numbers of the calls that are executed at most once.
+    observe: ObserveOptions,
+    /// Generator of the numbers of calls that are executed at most once.
     session: Arc<Session>,
 }
 
-/// Function that is called before each call.
+/// Function of the program that is called before each call.
 #[derive(Clone)]
 struct Interceptor(Arc<Intercept>);
 
+/// Function from the name of a method and the metadata of a request to the metadata that is sent.
 type Intercept = dyn Fn(&str, Metadata) -> Result<Metadata> + Send + Sync;
 
 impl fmt::Debug for Interceptor {
@@ -65,24 +67,24 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// Connections of a client.
+/// One connection, or connections to several servers.
 #[derive(Clone)]
 enum Route {
-    One(Arc<Handle>),
+    One(Arc<Connection>),
     Several(Arc<Endpoints>),
 }
 
 /// Connection of a client and its clones, which ends when this value is dropped.
 #[derive(Debug)]
-struct Handle {
+struct Connection {
     core: Arc<Core>,
 }
 
-impl Drop for Handle {
+impl Drop for Connection {
     fn drop(&mut self) {
-        // One-way requests of this turn of the scheduler have not left yet.
+        // One-way requests of this turn of the scheduler have not been sent yet.
         if let Err(error) = self.core.outbox.flush() {
-            tracing::debug!(%error, "a client's last requests were not sent");
+            tracing::debug!(%error, "sending a client's last requests failed");
         }
         self.core
             .fail(Error::disconnected("the client was dropped"));
@@ -99,13 +101,13 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Returns a builder for a client with other settings than the defaults.
+    /// Returns a builder, to create a client with settings other than the defaults.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// Connects to the server at an address: `rdma://host:port`, `tcp://host:port`, or the
-    /// [`Address`](crate::Address) of a server of this process.
+    /// Connects to the server at an address: `rdma://host:port`, `tcp://host:port`, or an
+    /// [`Address`](crate::Address) in the memory of this process.
     ///
     /// # Errors
     ///
@@ -114,10 +116,10 @@ impl Client {
         Self::builder().connect(address).await
     }
 
-    /// Returns a client of the same connection whose calls must be answered within `limit`.
-    /// Streaming calls have a deadline only if this function has set one.
+    /// Returns a clone whose calls have the time limit `limit`. Streaming calls have a deadline
+    /// only if this function has set one.
     ///
-    /// With a zero `limit` nothing is sent, and calls fail with [`Error::DeadlineExceeded`].
+    /// If `limit` is zero, nothing is sent, and calls fail with [`Error::DeadlineExceeded`].
     #[must_use]
     pub fn with_deadline(&self, limit: Duration) -> Self {
         Self {
@@ -127,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Returns a client of the same connection whose requests carry this metadata.
+    /// Returns a clone whose requests are sent with this metadata.
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
         Self {
@@ -136,28 +138,30 @@ impl Client {
         }
     }
 
-    /// Returns the time within which a unary call must have its answer.
+    /// Returns the time limit of unary calls.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Returns the server's end of the connection. A client of several servers returns that of any
-    /// connection; `None` while it has none.
+    /// Returns the description of the server's end of the connection. For a client of several
+    /// servers, returns that of any connection, or `None` without a connection.
     pub fn peer(&self) -> Option<Peer> {
-        let handle = self.any()?;
-        Some(handle.core.peer.clone())
+        let connection = self.any()?;
+        Some(connection.core.peer.clone())
     }
 
     /// Returns the numbers of frames and messages that this end of the connection has sent. Several
-    /// requests of one turn of the scheduler share a message. A client of several servers counts
-    /// those of its current connections.
-    pub fn sent(&self) -> Sent {
-        let handles: Vec<_> = match &self.route {
-            Route::One(handle) => return handle.core.outbox.counts(),
+    /// requests of one turn of the scheduler share a message. For a client of several servers,
+    /// returns the sums over its current connections.
+    pub fn sent(&self) -> SendCounts {
+        let connections: Vec<_> = match &self.route {
+            Route::One(connection) => return connection.core.outbox.counts(),
             Route::Several(endpoints) => endpoints.connections().collect(),
         };
-        let counts = handles.iter().map(|handle| handle.core.outbox.counts());
-        counts.fold(Sent::default(), |mut sum, sent| {
+        let counts = connections
+            .iter()
+            .map(|connection| connection.core.outbox.counts());
+        counts.fold(SendCounts::default(), |mut sum, sent| {
             sum.frames += sent.frames;
             sum.messages += sent.messages;
             sum
@@ -165,26 +169,28 @@ impl Client {
     }
 
     /// Allocates zeroed memory for a [`Bulk`](crate::Bulk) that this connection can transfer
-    /// without a copy. A client of several servers allocates it for one of them; the connections of
-    /// one [`RdmaDevice`](rdma_async::RdmaDevice) share it.
+    /// without a copy. For a client of several servers, the memory belongs to the device of one of
+    /// the connections. Connections of the same [`RdmaDevice`](rdma_async::RdmaDevice) share the
+    /// memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] if memory cannot be registered, and the error that ended the
+    /// [`Error::Transport`] if the memory cannot be registered, and the error that ended the
     /// connection.
     pub fn bulk_memory(&self, len: usize) -> Result<BulkMemory> {
         match self.any() {
-            Some(handle) => BulkMemory::for_peer(&handle.core, len),
-            // Memory of the heap suits any connection.
+            Some(connection) => BulkMemory::for_peer(&connection.core, len),
+            // Heap memory can be used with any connection.
             None => Ok(vec![0; len].into()),
         }
     }
 
-    /// Returns the error that ended the connection; `None` while the connection is open. A client
-    /// of several servers returns the reason why none is connected; `None` while one is connected.
+    /// Returns the error that ended the connection; `None` while the connection is open. For a
+    /// client of several servers, returns the reason for which no server is connected, or `None`
+    /// while a server is connected.
     pub fn failure(&self) -> Option<Error> {
         match &self.route {
-            Route::One(handle) => handle.core.end().cloned(),
+            Route::One(connection) => connection.core.end().cloned(),
             Route::Several(endpoints) => match endpoints.any() {
                 Some(_) => None,
                 None => Some(endpoints.error()),
@@ -192,20 +198,21 @@ impl Client {
         }
     }
 
-    /// Waits until the connection has ended, and returns the error that ended it. A client of
-    /// several servers connects again, and waits forever.
+    /// Waits until the connection has ended, and returns the error that ended the connection. A
+    /// client of several servers reconnects, so this function never returns.
     pub async fn ended(&self) -> Error {
         match &self.route {
-            Route::One(handle) => handle.core.ended().await,
+            Route::One(connection) => connection.core.ended().await,
             Route::Several(_) => std::future::pending().await,
         }
     }
 
     /// Creates a client of one connection.
-    fn of(handle: Arc<Handle>, deadline: Duration) -> Self {
-        Self::on(Route::One(handle), deadline)
+    fn of(connection: Arc<Connection>, deadline: Duration) -> Self {
+        Self::on(Route::One(connection), deadline)
     }
 
+    /// Creates a client with default settings.
     fn on(route: Route, deadline: Duration) -> Self {
         Self {
             route,
@@ -213,31 +220,32 @@ impl Client {
             has_own_deadline: false,
             metadata: Metadata::default(),
             interceptor: None,
-            observed: Observed::default(),
+            observe: ObserveOptions::default(),
             session: Arc::new(Session::new()),
         }
     }
 
-    /// Returns the metadata of the request of a call.
+    /// Returns the metadata of the request for a call of `method`.
     fn metadata_of(&self, method: &str) -> Result<Metadata> {
-        let metadata = observe::traced(self.observed, self.metadata.clone());
+        let metadata = observe::with_trace(self.observe, self.metadata.clone());
         match &self.interceptor {
             Some(interceptor) => (interceptor.0)(method, metadata),
             None => Ok(metadata),
         }
     }
 
-    /// Returns the connection of a client of one server.
-    fn into_handle(self) -> Result<Arc<Handle>> {
+    /// Returns the connection of a client of a single server.
+    fn into_connection(self) -> Result<Arc<Connection>> {
         match self.route {
-            Route::One(handle) => Ok(handle),
+            Route::One(connection) => Ok(connection),
             Route::Several(endpoints) => Err(endpoints.error()),
         }
     }
 
-    fn any(&self) -> Option<Arc<Handle>> {
+    /// Returns any connection of the client; `None` without a connection.
+    fn any(&self) -> Option<Arc<Connection>> {
         match &self.route {
-            Route::One(handle) => Some(Arc::clone(handle)),
+            Route::One(connection) => Some(Arc::clone(connection)),
             Route::Several(endpoints) => endpoints.any(),
         }
     }

@@ -1,4 +1,5 @@
-//! Calls that are executed at most once: sent again, to the same server, if their connection ends.
+//! Calls that a server executes at most once. If the connection ends, the call is sent again to the
+//! same server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,46 +7,46 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::Answer;
-use super::perform::{Outcome, Told, unary_on};
+use super::perform::{ErrorInfo, Outcome, unary_on};
 use super::{Client, Route};
-use crate::codec::Value;
+use crate::codec::TypedBody;
 use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::once;
-use crate::payload::Stored;
+use crate::payload::BodyBuffer;
 
-/// Pause before a call is sent again to a server that has refused it, for example because of its
-/// load.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Pause before a call is sent again to a server that refused it, for example because the server is
+/// overloaded. Short compared with typical deadlines.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
     /// Makes a unary call that its server executes at most once.
     pub(super) async fn unary_once<Q: ?Sized, T, E>(
         &self,
         method: u32,
-        told: &Told,
+        info: &ErrorInfo,
         deadline: Duration,
-        body: (u8, Value<'_, Q>),
-        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+        body: (u8, TypedBody<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut BodyBuffer) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
-        let metadata = self.metadata_of(&told.method)?;
+        let metadata = self.metadata_of(&info.method)?;
         let too_long = || Error::TooLarge {
             len: metadata.encoded().len() + once::LEN,
-            limit: crate::metadata::LIMIT,
+            limit: crate::metadata::MAX_LEN,
         };
         let mut numbered = self.session.begin();
         let endpoints = match &self.route {
-            Route::One(handle) => {
+            Route::One(connection) => {
                 let begun = Instant::now();
-                if handle.core.others().is_none() {
-                    // Only the settings tell the incarnation.
-                    let greeted = timeout(deadline, handle.core.greeted()).await;
-                    greeted.unwrap_or_else(|_| Err(told.exceeded()))?;
+                if connection.core.peer_settings().is_none() {
+                    // The instance ID arrives with the settings.
+                    let greeted = timeout(deadline, connection.core.wait_for_settings()).await;
+                    greeted.unwrap_or_else(|_| Err(info.exceeded()))?;
                 }
-                let numbers = numbered.metadata(&metadata, handle.core.incarnation());
+                let numbers = numbered.metadata(&metadata, connection.core.instance_id());
                 let numbers = numbers.ok_or_else(too_long)?;
-                let limit = (Some(deadline.saturating_sub(begun.elapsed())), told);
-                let called = unary_on(&handle.core, (method, &numbers), limit, &body, &decode);
+                let limit = (Some(deadline.saturating_sub(begun.elapsed())), info);
+                let called = unary_on(&connection.core, (method, &numbers), limit, &body, &decode);
                 return called
                     .await
                     .unwrap_or_else(|unstarted| Err(unstarted.0.into()));
@@ -53,37 +54,37 @@ impl Client {
             Route::Several(endpoints) => endpoints,
         };
         let mut search = endpoints.search(deadline);
-        // Error of the connection on which a server may have executed the call.
+        // Error of the last connection on which a server may have executed the call.
         let mut ended: Option<Error> = None;
         loop {
             let chosen = match search.next().await {
                 Ok(chosen) => chosen,
                 Err(error) => return Err(ended.unwrap_or(error).into()),
             };
-            let incarnation = chosen.core().incarnation();
-            if !numbered.suits(incarnation) {
-                let method = told.method.clone();
+            let instance_id = chosen.core().instance_id();
+            if !numbered.may_be_sent_to(instance_id) {
+                let method = info.method.clone();
                 return Err(Error::ExecutionUnknown { method }.into());
             }
-            let numbers = numbered.metadata(&metadata, incarnation);
+            let numbers = numbered.metadata(&metadata, instance_id);
             let numbers = numbers.ok_or_else(too_long)?;
-            let limit = (Some(search.left()), told);
+            let limit = (Some(search.remaining()), info);
             let called = unary_on(chosen.core(), (method, &numbers), limit, &body, &decode);
             match called.await {
                 Ok(Err(CallError::Rpc(error))) if is_end(&error) => {
-                    numbered.set_sent(incarnation);
+                    numbered.set_sent(instance_id);
                     search.pin(&chosen);
                     ended = Some(error);
                 }
                 Ok(outcome) => return outcome,
-                Err(_) if numbered.is_sent() => sleep(PAUSE).await,
-                Err(unstarted) => search.failed(&chosen, unstarted.0),
+                Err(_) if numbered.is_sent() => sleep(RETRY_PAUSE).await,
+                Err(unstarted) => search.record_failure(&chosen, unstarted.0),
             }
         }
     }
 }
 
-/// Returns whether an error is that of a connection that has ended.
+/// Returns whether the error means that the connection has ended.
 fn is_end(error: &Error) -> bool {
     matches!(
         error,

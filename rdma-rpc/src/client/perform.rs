@@ -1,4 +1,4 @@
-//! Calls: a request, and the wait for its response.
+//! The execution of a call at the client: sending the request and waiting for the answer.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -8,36 +8,36 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::calls::{Answer, Calls, Pending, calls};
-use super::endpoints::Chosen;
+use super::calls::{Answer, Calls, PendingCall, calls};
+use super::endpoints::ChosenConnection;
 use super::streaming::{Response, Streaming};
 use super::{Client, Route};
-use crate::bulk::{self, Leased};
-use crate::codec::{Codec, Decode, Encodable, Encode, Format, Value};
+use crate::bulk::{self, CallLeases};
+use crate::codec::{Codec, Decode, Encodable, Encode, MethodCodecs, TypedBody};
 use crate::core::Core;
 use crate::error::{CallError, Error};
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
-use crate::observe::{self, Made};
-use crate::outbox::{Leaves, Placed, Unplaced, send_long};
-use crate::payload::Stored;
+use crate::observe::{self, ClientObservation};
+use crate::outbox::{AppendError, Appended, SendAt, send_long};
+use crate::payload::BodyBuffer;
 use crate::status::Status;
 use crate::stream::{
-    Inlet, Outlet, Sender, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window, decode_stored,
+    ReceiveBuffer, SendWindow, Sender, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window, decode_stored,
 };
-use crate::wire::{CallId, Header, MESSAGE_HEADER};
+use crate::wire::{CallId, Header, MESSAGE_HEADER_LEN};
 
-/// Outcome of a call: the result of the handler, or the reason why there is none.
+/// Outcome of a call: the handler's result, or the reason for which the call has no response.
 pub(super) type Outcome<T, E> = Result<T, CallError<E>>;
 
-/// Method and time limit of a call, for the errors of its answer.
+/// Method and time limit of a call, for error messages.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct ErrorInfo {
     pub(super) method: Cow<'static, str>,
     pub(super) limit: Duration,
 }
 
-impl Told {
+impl ErrorInfo {
     /// Returns the error of a call whose deadline has passed.
     pub(super) fn exceeded(&self) -> Error {
         Error::DeadlineExceeded {
@@ -46,7 +46,7 @@ impl Told {
         }
     }
 
-    /// Returns the error of a call that has no response.
+    /// Converts an answer without a response to an error.
     pub(super) fn error_of(&self, answer: Answer) -> Error {
         match answer {
             Answer::Status(status) => status.into_error(self.method.clone(), self.limit),
@@ -60,7 +60,7 @@ impl Told {
 impl Client {
     /// Makes a unary call.
     #[doc(hidden)]
-    pub async fn unary<F: Format, Q, T, E>(
+    pub async fn unary<F: MethodCodecs, Q, T, E>(
         &self,
         method: &'static MethodInfo,
         request: Q,
@@ -70,56 +70,56 @@ impl Client {
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
-        let told = self.told(method);
+        let info = self.info(method);
         let body = (
             <F::Request as Codec>::ID,
-            Value::new::<F::Request>(&request),
+            TypedBody::new::<F::Request>(&request),
         );
-        let decode = |core: &Arc<Core>, answer, body: &mut Stored| {
-            decode::<F, T, E>(core, answer, body, &told)
+        let decode = |core: &Arc<Core>, answer, body: &mut BodyBuffer| {
+            decode::<F, T, E>(core, answer, body, &info)
         };
         let called = (method.id, method.is_once);
-        self.unary_of(called, &told, self.deadline, body, decode)
+        self.unary_observed(called, &info, self.deadline, body, decode)
             .await
     }
 
-    /// Makes a unary call like [`Self::unary_anywhere`], or like [`Self::unary_once`] if `is_once`
-    /// is set, and counts it.
-    pub(super) async fn unary_of<Q: ?Sized, T, E>(
+    /// Makes a unary call and records its metrics. If `is_once` is set, the server executes the
+    /// call at most once.
+    pub(super) async fn unary_observed<Q: ?Sized, T, E>(
         &self,
         (method, is_once): (u32, bool),
-        told: &Told,
+        info: &ErrorInfo,
         deadline: Duration,
-        body: (u8, Value<'_, Q>),
-        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+        body: (u8, TypedBody<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut BodyBuffer) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
-        let made = Made::begin(self.observed, told.method.clone());
+        let metrics = ClientObservation::begin(self.observe, info.method.clone());
         let outcome = if is_once {
-            self.unary_once(method, told, deadline, body, decode).await
+            self.unary_once(method, info, deadline, body, decode).await
         } else {
-            let called = self.unary_anywhere(method, told, deadline, body, decode);
+            let called = self.unary_balanced(method, info, deadline, body, decode);
             called.await
         };
-        made.end(outcome_of(&outcome));
+        metrics.end(outcome_of(&outcome));
         outcome
     }
 
-    /// Makes a unary call whose answer `decode` decodes. A client of several servers sends a call
-    /// that its server has not started to another one.
-    async fn unary_anywhere<Q: ?Sized, T, E>(
+    /// Makes a unary call and decodes its answer with `decode`. A client of several servers sends a
+    /// call that its server has not started to another server.
+    async fn unary_balanced<Q: ?Sized, T, E>(
         &self,
         method: u32,
-        told: &Told,
+        info: &ErrorInfo,
         deadline: Duration,
-        body: (u8, Value<'_, Q>),
-        decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+        body: (u8, TypedBody<'_, Q>),
+        decode: impl Fn(&Arc<Core>, Answer, &mut BodyBuffer) -> Outcome<T, E>,
     ) -> Outcome<T, E> {
-        let metadata = self.metadata_of(&told.method)?;
+        let metadata = self.metadata_of(&info.method)?;
         let head = (method, &metadata);
         let endpoints = match &self.route {
-            Route::One(handle) => {
-                let limit = (Some(deadline), told);
-                let called = unary_on(&handle.core, head, limit, &body, &decode);
+            Route::One(connection) => {
+                let limit = (Some(deadline), info);
+                let called = unary_on(&connection.core, head, limit, &body, &decode);
                 return called
                     .await
                     .unwrap_or_else(|unstarted| Err(unstarted.0.into()));
@@ -129,18 +129,18 @@ impl Client {
         let mut search = endpoints.search(deadline);
         loop {
             let chosen = search.next().await?;
-            let limit = (Some(search.left()), told);
+            let limit = (Some(search.remaining()), info);
             let called = unary_on(chosen.core(), head, limit, &body, &decode);
             match called.await {
                 Ok(outcome) => return outcome,
-                Err(unstarted) => search.failed(&chosen, unstarted.0),
+                Err(unstarted) => search.record_failure(&chosen, unstarted.0),
             }
         }
     }
 
     /// Sends a one-way request.
     #[doc(hidden)]
-    pub async fn one_way<F: Format, Q>(
+    pub async fn one_way<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
         request: Q,
@@ -148,26 +148,30 @@ impl Client {
     where
         F::Request: Encode<Q>,
     {
-        let made = Made::begin(self.observed, Cow::Borrowed(method.name));
-        let noted = async {
+        let metrics = ClientObservation::begin(self.observe, Cow::Borrowed(method.name));
+        let sent = async {
             match &self.route {
-                Route::One(handle) => self.note::<F, Q>(&handle.core, method, request).await,
+                Route::One(connection) => {
+                    self.send_one_way::<F, Q>(&connection.core, method, request)
+                        .await
+                }
                 Route::Several(endpoints) => {
                     let chosen = endpoints.search(self.deadline).next().await?;
-                    self.note::<F, Q>(chosen.core(), method, request).await
+                    self.send_one_way::<F, Q>(chosen.core(), method, request)
+                        .await
                 }
             }
         };
-        let noted = noted.await;
-        made.end(match &noted {
+        let sent = sent.await;
+        metrics.end(match &sent {
             Ok(()) => observe::Outcome::Ok,
             Err(_) => observe::Outcome::Failed,
         });
-        noted
+        sent
     }
 
     /// Sends a one-way request on a connection.
-    async fn note<F: Format, Q>(
+    async fn send_one_way<F: MethodCodecs, Q>(
         &self,
         core: &Arc<Core>,
         method: &'static MethodInfo,
@@ -183,11 +187,11 @@ impl Client {
             return Err(Error::ShuttingDown);
         }
         let metadata = self.metadata_of(method.name)?;
-        if core.others().is_none() {
-            // Only the settings tell how long a request may be.
-            core.greeted().await?;
+        if core.peer_settings().is_none() {
+            // The maximum length of a request arrives with the settings.
+            core.wait_for_settings().await?;
         }
-        core.outbox.room().await;
+        core.outbox.wait_for_room().await;
         let header = Header::Request {
             id: CallId::ONE_WAY,
             codec: <F::Request as Codec>::ID,
@@ -195,16 +199,16 @@ impl Client {
             limit: Some(self.deadline),
             metadata: metadata.encoded(),
         };
-        let value = Value::new::<F::Request>(&request);
-        let placed = core
+        let value = TypedBody::new::<F::Request>(&request);
+        let appended = core
             .outbox
-            .append(&header, &value, core.send_limit(), Leaves::AtTurnEnd);
-        match placed.map_err(|unplaced| unsent(core, unplaced))? {
-            Placed::Batched => Ok(()),
-            Placed::Long(batch) => {
+            .append(&header, &value, core.send_limit(), SendAt::TurnEnd);
+        match appended.map_err(|error| error_of_unsent(core, error))? {
+            Appended::Batched => Ok(()),
+            Appended::Long(batch) => {
                 let deadline = Instant::now().checked_add(self.deadline);
                 let sending = send_long(&**core, batch);
-                match by_deadline(deadline, &self.told(method), sending).await {
+                match by_deadline(deadline, &self.info(method), sending).await {
                     Err(error) if error.is_refusal() => {
                         Err(too_large(&value, header.len(), core.send_limit()))
                     }
@@ -214,9 +218,9 @@ impl Client {
         }
     }
 
-    /// Makes a call with a stream of items to the server.
+    /// Begins a call with a stream to the server.
     #[doc(hidden)]
-    pub async fn upload<F: Format, Q, I, T, E>(
+    pub async fn upload<F: MethodCodecs, Q, I, T, E>(
         &self,
         method: &'static MethodInfo,
         request: Q,
@@ -226,14 +230,14 @@ impl Client {
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
-        let begun = self.stream::<F, Q>(method, &request).await?;
+        let begun = self.begin_stream::<F, Q>(method, &request).await?;
         let sender = sender::<F, I>(&begun);
         Ok((sender, Response::new::<F>(begun)))
     }
 
-    /// Makes a call with a stream of items from the server.
+    /// Begins a call with a stream from the server.
     #[doc(hidden)]
-    pub async fn download<F: Format, Q, O, T, E>(
+    pub async fn download<F: MethodCodecs, Q, O, T, E>(
         &self,
         method: &'static MethodInfo,
         request: Q,
@@ -243,13 +247,13 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let begun = self.stream::<F, Q>(method, &request).await?;
+        let begun = self.begin_stream::<F, Q>(method, &request).await?;
         Ok(Streaming::new::<F>(begun))
     }
 
-    /// Makes a call with streams in both directions.
+    /// Begins a call with streams in both directions.
     #[doc(hidden)]
-    pub async fn exchange<F: Format, Q, I, O, T, E>(
+    pub async fn exchange<F: MethodCodecs, Q, I, O, T, E>(
         &self,
         method: &'static MethodInfo,
         request: Q,
@@ -259,117 +263,122 @@ impl Client {
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
-        let begun = self.stream::<F, Q>(method, &request).await?;
+        let begun = self.begin_stream::<F, Q>(method, &request).await?;
         let sender = sender::<F, I>(&begun);
         Ok((sender, Streaming::new::<F>(begun)))
     }
 
-    /// Begins a call with streams, and counts it.
-    async fn stream<F: Format, Q>(
+    /// Begins a call with streams and records its metrics.
+    async fn begin_stream<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
         request: &Q,
-    ) -> Result<Begun, Error>
+    ) -> Result<StreamingCall, Error>
     where
         F::Request: Encode<Q>,
     {
-        let made = Made::begin(self.observed, Cow::Borrowed(method.name));
-        match self.stream_anywhere::<F, Q>(method, request).await {
-            Ok(begun) => Ok(Begun {
-                made: Some(made),
+        let metrics = ClientObservation::begin(self.observe, Cow::Borrowed(method.name));
+        match self.begin_stream_balanced::<F, Q>(method, request).await {
+            Ok(begun) => Ok(StreamingCall {
+                metrics: Some(metrics),
                 ..begun
             }),
             Err(error) => {
-                made.end(observe::Outcome::Failed);
+                metrics.end(observe::Outcome::Failed);
                 Err(error)
             }
         }
     }
 
-    /// Begins a call with streams. A client of several servers sends a call whose request was not
-    /// sent to another one.
-    async fn stream_anywhere<F: Format, Q>(
+    /// Begins a call with streams. If no part of the request was sent, a client of several servers
+    /// tries another server.
+    async fn begin_stream_balanced<F: MethodCodecs, Q>(
         &self,
         method: &'static MethodInfo,
         request: &Q,
-    ) -> Result<Begun, Error>
+    ) -> Result<StreamingCall, Error>
     where
         F::Request: Encode<Q>,
     {
-        let told = self.told(method);
+        let info = self.info(method);
         let limit = self.has_own_deadline.then_some(self.deadline);
-        let body = (<F::Request as Codec>::ID, Value::new::<F::Request>(request));
+        let body = (
+            <F::Request as Codec>::ID,
+            TypedBody::new::<F::Request>(request),
+        );
         let metadata = self.metadata_of(method.name)?;
         let metadata = metadata.encoded();
         let begin = async |core: &Arc<Core>, limit| {
-            // The end of an attempt ends its streams.
+            // Each attempt has its own streams, which end with the attempt.
             let streams = Streams {
-                inlet: method.has_output.then(|| Arc::new(Inlet::new(WINDOW))),
-                outlet: (method.has_input).then(|| Arc::new(Outlet::new(Window::default()))),
+                incoming: method
+                    .has_output
+                    .then(|| Arc::new(ReceiveBuffer::new(WINDOW))),
+                outgoing: (method.has_input).then(|| Arc::new(SendWindow::new(Window::default()))),
                 ..Streams::default()
             };
-            let pending = match begin(Arc::clone(core), limit, &told, streams.clone()).await {
+            let pending = match begin(Arc::clone(core), limit, &info, streams.clone()).await {
                 Ok(pending) => pending,
-                Err(error) => return Failed::unsent(error).settle(),
+                Err(error) => return SendError::from_unsent(error).into_result(),
             };
-            let sent = send(pending, method.id, (limit, &told), metadata, &body, None);
+            let sent = send(pending, method.id, (limit, &info), metadata, &body, None);
             match sent.await {
                 Ok(pending) => Ok(Ok((pending, streams))),
-                Err(unsent) => unsent.settle(),
+                Err(unsent) => unsent.into_result(),
             }
         };
-        let begun = |(pending, streams), told, chosen| Begun {
+        let begun = |(pending, streams), info, chosen| StreamingCall {
             pending,
             streams,
-            told,
+            info,
             chosen,
-            made: None,
+            metrics: None,
         };
         let endpoints = match &self.route {
-            Route::One(handle) => {
-                let call = begin(&handle.core, limit).await;
+            Route::One(connection) => {
+                let call = begin(&connection.core, limit).await;
                 let call = call.unwrap_or_else(|unstarted| Err(unstarted.0))?;
-                return Ok(begun(call, told, None));
+                return Ok(begun(call, info, None));
             }
             Route::Several(endpoints) => endpoints,
         };
         let mut search = endpoints.search(self.deadline);
         loop {
             let chosen = search.next().await?;
-            let left = limit.map(|_| search.left());
+            let left = limit.map(|_| search.remaining());
             match begin(chosen.core(), left).await {
-                Ok(call) => return Ok(begun(call?, told, Some(chosen))),
-                Err(unstarted) => search.failed(&chosen, unstarted.0),
+                Ok(call) => return Ok(begun(call?, info, Some(chosen))),
+                Err(unstarted) => search.record_failure(&chosen, unstarted.0),
             }
         }
     }
 
-    fn told(&self, method: &'static MethodInfo) -> Told {
-        Told {
+    fn info(&self, method: &'static MethodInfo) -> ErrorInfo {
+        ErrorInfo {
             method: Cow::Borrowed(method.name),
             limit: self.deadline,
         }
     }
 }
 
-/// Window of a stream to a client, as its settings tell the server.
+/// Initial window of a stream to a client, which the client's settings contain.
 const WINDOW: Window = Window {
     items: WINDOW_ITEMS,
     bytes: WINDOW_BYTES,
 };
 
-/// A call with streams whose request was sent.
-pub(super) struct Begun {
-    pub(super) pending: Pending<Arc<Core>>,
+/// A streaming call whose request was sent.
+pub(super) struct StreamingCall {
+    pub(super) pending: PendingCall<Arc<Core>>,
     pub(super) streams: Streams,
-    pub(super) told: Told,
-    /// Connection of a client of several servers.
-    pub(super) chosen: Option<Chosen>,
-    /// Count of the call, until it has ended.
-    pub(super) made: Option<Made>,
+    pub(super) info: ErrorInfo,
+    /// Connection of a client of several servers, which counts the call as in progress.
+    pub(super) chosen: Option<ChosenConnection>,
+    /// Metrics of the call; `None` once the call has ended.
+    pub(super) metrics: Option<ClientObservation>,
 }
 
-/// Returns the outcome of a call, as metrics name it.
+/// Converts the outcome of a call for metrics.
 pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     match outcome {
         Ok(_) => observe::Outcome::Ok,
@@ -378,20 +387,22 @@ pub(super) fn outcome_of<T, E>(outcome: &Outcome<T, E>) -> observe::Outcome {
     }
 }
 
-/// Error of a call that the server has certainly not started.
+/// Error of a call that the server has certainly not started. The call may be sent to another
+/// server.
 pub(super) struct Unstarted(pub(super) Error);
 
-/// Error of a call whose request was not sent as it should.
-enum Failed {
+/// Error of a call whose request was not sent completely.
+enum SendError {
+    /// The server has not started the call, and another server may be able to.
     Unstarted(Unstarted),
-    /// The server may have started the call, or no server can.
+    /// The server may have started the call, or the request is invalid for every server.
     Final(Error),
 }
 
-impl Failed {
-    /// Returns the error of a call of whose request nothing was sent. Another connection may do
-    /// better if the connection is the reason.
-    fn unsent(error: Error) -> Self {
+impl SendError {
+    /// Classifies the error of a request of which nothing was sent. If the connection caused the
+    /// error, another server may be able to execute the call.
+    fn from_unsent(error: Error) -> Self {
         match error {
             Error::Transport(_)
             | Error::Tcp { .. }
@@ -402,7 +413,8 @@ impl Failed {
         }
     }
 
-    fn settle<T>(self) -> Result<Result<T, Error>, Unstarted> {
+    /// Converts the error to the nested results of [`unary_on`].
+    fn into_result<T>(self) -> Result<Result<T, Error>, Unstarted> {
         match self {
             Self::Unstarted(unstarted) => Err(unstarted),
             Self::Final(error) => Ok(Err(error)),
@@ -410,16 +422,18 @@ impl Failed {
     }
 }
 
-/// Kind of the end of a call.
+/// Kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum AnswerKind {
+    /// The result or the service's error.
     Response,
     /// The server has not started the call.
     Refusal,
+    /// Any other reason for which the call has no response.
     Other,
 }
 
-impl End {
+impl AnswerKind {
     fn of(answer: &Answer) -> Self {
         match answer {
             Answer::Response { .. } => Self::Response,
@@ -429,25 +443,26 @@ impl End {
     }
 }
 
-/// Makes a unary call on a connection, with the given time limit.
+/// Makes a unary call with a time limit on a connection. The outer error means that the server has
+/// not started the call.
 pub(super) async fn unary_on<Q: ?Sized, T, E>(
     core: &Arc<Core>,
     (method, metadata): (u32, &Metadata),
-    (limit, told): (Option<Duration>, &Told),
-    body: &(u8, Value<'_, Q>),
-    decode: impl Fn(&Arc<Core>, Answer, &mut Stored) -> Outcome<T, E>,
+    (limit, info): (Option<Duration>, &ErrorInfo),
+    body: &(u8, TypedBody<'_, Q>),
+    decode: impl Fn(&Arc<Core>, Answer, &mut BodyBuffer) -> Outcome<T, E>,
 ) -> Result<Outcome<T, E>, Unstarted> {
-    let failed = |failed: Failed| failed.settle().map(|end| end.map_err(Into::into));
-    let pending = match begin(&**core, limit, told, Streams::default()).await {
+    let failed = |failed: SendError| failed.into_result().map(|end| end.map_err(Into::into));
+    let pending = match begin(&**core, limit, info, Streams::default()).await {
         Ok(pending) => pending,
-        Err(error) => return failed(Failed::unsent(error)),
+        Err(error) => return failed(SendError::from_unsent(error)),
     };
-    let mut leased = Leased::default();
+    let mut leased = CallLeases::default();
     let leases = Some((core, &mut leased));
     let sent = send(
         pending,
         method,
-        (limit, told),
+        (limit, info),
         metadata.encoded(),
         body,
         leases,
@@ -461,7 +476,7 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     };
     let (end, outcome) = poll_fn(|cx| {
         pending.poll_answer(cx, |answer, body| {
-            let end = End::of(&answer);
+            let end = AnswerKind::of(&answer);
             (end, decode(core, answer, body))
         })
     })
@@ -469,35 +484,36 @@ pub(super) async fn unary_on<Q: ?Sized, T, E>(
     if !leased.is_empty() {
         drop(pending);
         match end {
-            // The server responds only when it has stopped accessing the memory.
-            End::Response => leased.end(),
+            // The server sends its response only after it has stopped accessing the memory.
+            AnswerKind::Response => leased.end(),
             _ => leased.close().await,
         }
     }
     match outcome {
-        Err(CallError::Rpc(error)) if end == End::Refusal => Err(Unstarted(error)),
+        Err(CallError::Rpc(error)) if end == AnswerKind::Refusal => Err(Unstarted(error)),
         outcome => Ok(outcome),
     }
 }
 
-fn sender<F: Format, I>(begun: &Begun) -> Sender<I>
+/// Returns the sender of a call with a stream to the server.
+fn sender<F: MethodCodecs, I>(begun: &StreamingCall) -> Sender<I>
 where
     F::Request: Encode<I>,
 {
-    let outlet = begun.streams.outlet.clone();
-    let outlet = outlet.expect("the method has an input");
+    let outgoing = begun.streams.outgoing.clone();
+    let outgoing = outgoing.expect("the method has an input");
     let pending = &begun.pending;
-    Sender::new::<F::Request>(outlet, Arc::clone(&pending.core), pending.id)
+    Sender::new::<F::Request>(outgoing, Arc::clone(&pending.core), pending.id)
 }
 
-/// Occupies a slot, after waiting for a free one, and for room for the request.
+/// Waits for a free slot and for room in the outbox, and then begins a call.
 async fn begin<C: Deref<Target = Core>>(
     core: C,
     limit: Option<Duration>,
-    told: &Told,
+    info: &ErrorInfo,
     streams: Streams,
-) -> Result<Pending<C>, Error> {
-    let exceeded = || told.exceeded();
+) -> Result<PendingCall<C>, Error> {
+    let exceeded = || info.exceeded();
     if limit.is_some_and(|limit| limit.is_zero()) {
         return Err(exceeded());
     }
@@ -505,10 +521,10 @@ async fn begin<C: Deref<Target = Core>>(
     let deadline = core.deadlines.after(begun, limit);
     if !core.outbox.has_room() || !calls(&core).try_permit() {
         let permit = async {
-            core.outbox.room().await;
+            core.outbox.wait_for_room().await;
             calls(&core).permit(&core).await
         };
-        // Only a call that has to wait makes a timer.
+        // A timer is created only for a call that has to wait.
         match core.deadlines.time(deadline) {
             Some(time) => {
                 let waited = timeout_at(time, permit).await;
@@ -520,17 +536,17 @@ async fn begin<C: Deref<Target = Core>>(
     Calls::begin(core, deadline, streams)
 }
 
-/// Sends the request of a call: at once if no other call is in progress, or else with the other
-/// requests of this turn of the scheduler. The request can have bulks if there is a place for their
-/// leases.
+/// Sends the request of a call: immediately if no other call is in progress, otherwise together
+/// with the other requests of this turn of the scheduler. If `leases` is given, the request may
+/// contain bulks, whose leases are stored there.
 async fn send<Q: ?Sized, P: Deref<Target = Core>>(
-    mut pending: Pending<P>,
+    mut pending: PendingCall<P>,
     method: u32,
-    (limit, told): (Option<Duration>, &Told),
+    (limit, info): (Option<Duration>, &ErrorInfo),
     metadata: &[u8],
-    (codec, value): &(u8, Value<'_, Q>),
-    leases: Option<(&Arc<Core>, &mut Leased)>,
-) -> Result<Pending<P>, Failed> {
+    (codec, value): &(u8, TypedBody<'_, Q>),
+    leases: Option<(&Arc<Core>, &mut CallLeases)>,
+) -> Result<PendingCall<P>, SendError> {
     let header = Header::Request {
         id: pending.id,
         codec: *codec,
@@ -539,42 +555,45 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
         metadata,
     };
     let core = &*pending.core;
-    let is_alone = calls(core).has_one();
-    let leaves = match is_alone {
-        true => Leaves::WithFlush,
-        false => Leaves::AtTurnEnd,
+    let is_alone = calls(core).has_one_call();
+    let send_at = match is_alone {
+        true => SendAt::NextFlush,
+        false => SendAt::TurnEnd,
     };
     let append = || {
         core.outbox
-            .append(&header, value, core.send_limit(), leaves)
+            .append(&header, value, core.send_limit(), send_at)
     };
-    let placed = match leases {
+    let appended = match leases {
         None => append(),
-        Some((core, leased)) => bulk::place(core, usize::MAX, append).map(|(placed, new)| {
-            *leased = new;
-            placed
-        }),
-    };
-    let sent = match placed.map_err(|unplaced| Failed::unsent(unsent(core, unplaced)))? {
-        Placed::Batched if is_alone => core.outbox.flush(),
-        Placed::Batched => Ok(()),
-        Placed::Long(batch) => {
-            pending.is_sent = true;
-            let sending = send_long(&*pending.core, batch);
-            by_deadline(pending.deadline(), told, sending).await
+        Some((core, leased)) => {
+            bulk::append_with_bulks(core, usize::MAX, append).map(|(appended, new)| {
+                *leased = new;
+                appended
+            })
         }
     };
+    let sent =
+        match appended.map_err(|error| SendError::from_unsent(error_of_unsent(core, error)))? {
+            Appended::Batched if is_alone => core.outbox.flush(),
+            Appended::Batched => Ok(()),
+            Appended::Long(batch) => {
+                pending.is_sent = true;
+                let sending = send_long(&*pending.core, batch);
+                by_deadline(pending.deadline(), info, sending).await
+            }
+        };
     pending.is_sent = true;
     match sent {
         Ok(()) => Ok(pending),
         Err(error) if error.is_refusal() => {
             pending.is_sent = false;
             let limit = pending.core.send_limit();
-            Err(Failed::Final(too_large(value, header.len(), limit)))
+            Err(SendError::Final(too_large(value, header.len(), limit)))
         }
         Err(error) => {
             let end = pending.core.end().cloned();
-            Err(Failed::Final(end.unwrap_or(error)))
+            Err(SendError::Final(end.unwrap_or(error)))
         }
     }
 }
@@ -582,37 +601,38 @@ async fn send<Q: ?Sized, P: Deref<Target = Core>>(
 /// Waits until a long request is sent, at most until the deadline of its call.
 async fn by_deadline(
     deadline: Option<Instant>,
-    told: &Told,
+    info: &ErrorInfo,
     sending: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     match deadline {
         None => sending.await,
         Some(deadline) => timeout_at(deadline, sending)
             .await
-            .unwrap_or_else(|_| Err(told.exceeded())),
+            .unwrap_or_else(|_| Err(info.exceeded())),
     }
 }
 
-fn too_large<Q: ?Sized>(value: &Value<'_, Q>, header: usize, limit: usize) -> Error {
-    let front = MESSAGE_HEADER + header;
+/// Returns the error of a request that the peer refused because of its length.
+fn too_large<Q: ?Sized>(value: &TypedBody<'_, Q>, header: usize, limit: usize) -> Error {
+    let front = MESSAGE_HEADER_LEN + header;
     let len = value.encoded_len().map_or(0, |len| front + len);
     Error::TooLarge { len, limit }
 }
 
-/// Returns the error of a request that was not sent.
-fn unsent(core: &Core, unplaced: Unplaced) -> Error {
-    match unplaced {
-        Unplaced::Transport(error) => core.end().cloned().unwrap_or(error),
-        unplaced => unplaced.into_error(),
+/// Converts the error of a request that was not appended to the outbox.
+fn error_of_unsent(core: &Core, error: AppendError) -> Error {
+    match error {
+        AppendError::Transport(error) => core.end().cloned().unwrap_or(error),
+        error => error.into_error(),
     }
 }
 
-/// Converts the answer to a call.
-pub(super) fn decode<F: Format, T, E>(
+/// Decodes the answer to a call.
+pub(super) fn decode<F: MethodCodecs, T, E>(
     core: &Arc<Core>,
     answer: Answer,
-    body: &mut Stored,
-    told: &Told,
+    body: &mut BodyBuffer,
+    info: &ErrorInfo,
 ) -> Outcome<T, E>
 where
     F::Response: Decode<T>,
@@ -636,6 +656,6 @@ where
             let (error, _) = bulk::decode(core, true, decode).map_err(undecoded)?;
             Err(CallError::Service(error))
         }
-        other => Err(told.error_of(other).into()),
+        other => Err(info.error_of(other).into()),
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::Client;
 use super::calls::Answer;
-use super::perform::Told;
-use crate::codec::{CodecError, Decode, Encode, Raw, Value};
+use super::perform::ErrorInfo;
+use crate::codec::{CodecError, Decode, Encode, Raw, TypedBody};
 use crate::core::Core;
 use crate::error::{CallError, Error, Result};
 use crate::metadata::Metadata;
 use crate::method::number_of;
-use crate::payload::{Payload, Stored};
+use crate::payload::{BodyBuffer, Payload};
 
 /// Request of a unary call without a generated client, for middleware and tools: the name of the
 /// method and the encoded arguments.
@@ -51,8 +51,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request of a method, such as `"Store.get"`, with its argument: the value of the
-    /// only argument, a tuple of several, or `()`.
+    /// Creates a request for a method, such as `"Store.get"`. `argument` is the value of a single
+    /// argument, a tuple of several arguments, or `()`.
     ///
     /// # Errors
     ///
@@ -60,11 +60,13 @@ impl Request {
     pub fn new<C: Encode<Q>, Q>(method: &str, argument: &Q) -> Result<Self, CodecError> {
         let mut body = vec![0; C::encoded_len(argument)?];
         let len = C::encode(argument, &mut body)?;
-        body.truncate(len.ok_or_else(|| CodecError::new("its encoded length changes"))?);
+        body.truncate(
+            len.ok_or_else(|| CodecError::new("the encoded length of the argument changes"))?,
+        );
         Ok(Self::encoded(method, C::ID, &body))
     }
 
-    /// Creates a request whose argument is encoded already, by the codec with the number `codec`.
+    /// Creates a request from an encoded argument and the number of its codec.
     pub fn encoded(method: &str, codec: u8, argument: &[u8]) -> Self {
         Self {
             method: method.into(),
@@ -77,28 +79,28 @@ impl Request {
         }
     }
 
-    /// Sets the number of the method, if the service sets it with `#[rpc(id = …)]`.
+    /// Sets the number of the method. Needed if the service sets the number with `#[rpc(id = …)]`.
     #[must_use]
     pub fn with_number(mut self, number: u32) -> Self {
         self.number = number;
         self
     }
 
-    /// Executes the request at most once, as its method requires if it has `#[rpc(once)]`.
+    /// Marks the request to be executed at most once, as a method with `#[rpc(once)]` requires.
     #[must_use]
     pub fn once(mut self) -> Self {
         self.is_once = true;
         self
     }
 
-    /// Sets the metadata of the request, in place of the client's.
+    /// Sets the metadata of the request. Default: the metadata of the client.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = Some(metadata);
         self
     }
 
-    /// Sets the time within which the request must be answered, in place of the client's.
+    /// Sets the time limit of the call. Default: the deadline of the client.
     #[must_use]
     pub fn with_deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
@@ -120,7 +122,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Response to a [`Request`]: the encoded result or service's error.
+/// Response to a [`Request`]: the encoded result, or the encoded error of the service.
 #[derive(Debug)]
 pub struct Reply {
     codec: u8,
@@ -133,14 +135,14 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// The service's error, or [`Error::Decode`] if the reply has another codec or type.
+    /// The service's error, or [`Error::Decode`] if the reply has another codec or another type.
     pub fn decode<C, T, E>(self) -> Result<T, CallError<E>>
     where
         C: Decode<T> + Decode<E>,
     {
         let undecoded = |error| CallError::Rpc(Error::Decode(error));
         if self.codec != C::ID {
-            return Err(undecoded(CodecError::other_codec(self.codec, C::ID)));
+            return Err(undecoded(CodecError::codec_mismatch(self.codec, C::ID)));
         }
         if self.is_error {
             let error = C::decode_payload(self.body).map_err(undecoded)?;
@@ -149,12 +151,12 @@ impl Reply {
         C::decode_payload(self.body).map_err(undecoded)
     }
 
-    /// Returns whether the reply is the service's error.
+    /// Returns whether the reply contains the service's error.
     pub fn is_error(&self) -> bool {
         self.is_error
     }
 
-    /// Returns the number of the codec.
+    /// Returns the number of the codec that encoded the reply.
     pub fn codec(&self) -> u8 {
         self.codec
     }
@@ -170,10 +172,10 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The error of a call that has no response. The service's error is in the reply.
+    /// The reason for which the call has no response. An error of the service is part of the reply.
     pub async fn request(&self, request: &Request) -> Result<Reply> {
         let deadline = request.deadline.unwrap_or(self.deadline);
-        let told = Told {
+        let info = ErrorInfo {
             method: request.method.to_string().into(),
             limit: deadline,
         };
@@ -181,20 +183,20 @@ impl Client {
             Some(metadata) => &self.with_metadata(metadata.clone()),
             None => self,
         };
-        let body = (request.codec, Value::new::<Raw>(&*request.body));
-        let decode = |_: &Arc<Core>, answer, body: &mut Stored| match answer {
+        let body = (request.codec, TypedBody::new::<Raw>(&*request.body));
+        let decode = |_: &Arc<Core>, answer, body: &mut BodyBuffer| match answer {
             Answer::Response { codec, is_error } => Ok(Reply {
                 codec,
                 is_error,
-                body: match body.take_kept() {
-                    Some(kept) => kept.into(),
+                body: match body.take_retained() {
+                    Some(retained) => retained.into(),
                     None => body.bytes().into(),
                 },
             }),
-            other => Err(CallError::<()>::Rpc(told.error_of(other))),
+            other => Err(CallError::<()>::Rpc(info.error_of(other))),
         };
         let method = (request.number, request.is_once);
-        let called = client.unary_of(method, &told, deadline, body, decode);
+        let called = client.unary_observed(method, &info, deadline, body, decode);
         called
             .await
             .map_err(|error| error.rpc().unwrap_or(Error::Cancelled))

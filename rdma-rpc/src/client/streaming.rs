@@ -1,4 +1,4 @@
-//! The caller's ends of streaming calls.
+//! [`Response`] and [`Streaming`]: the caller's ends of streaming calls.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -8,60 +8,64 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 
-use super::calls::{Answer, Pending};
-use super::endpoints::Chosen;
-use super::perform::{Begun, Outcome, Told, decode, outcome_of};
-use crate::codec::{Decode, Format};
+use super::calls::{Answer, PendingCall};
+use super::endpoints::ChosenConnection;
+use super::perform::{ErrorInfo, Outcome, StreamingCall, decode, outcome_of};
+use crate::codec::{Decode, MethodCodecs};
 use crate::core::Core;
 use crate::error::{CallError, Error};
-use crate::observe::Made;
-use crate::payload::Stored;
+use crate::observe::ClientObservation;
+use crate::payload::BodyBuffer;
 use crate::stream::Receiver;
 
-type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut Stored, &Told) -> Outcome<T, E>;
+/// Function that decodes the answer to a call.
+type DecodeAnswer<T, E> = fn(&Arc<Core>, Answer, &mut BodyBuffer, &ErrorInfo) -> Outcome<T, E>;
 
-/// Future of the response of a call whose caller sends a stream. Dropping it cancels the call.
+/// Future of the response to a call whose caller sends a stream. Dropping the future cancels the
+/// call.
 #[must_use = "dropping the response cancels the call"]
 pub struct Response<T, E> {
-    pending: Pending<Arc<Core>>,
-    told: Told,
+    pending: PendingCall<Arc<Core>>,
+    info: ErrorInfo,
     decode: DecodeAnswer<T, E>,
+    /// Set once the response was returned.
     is_done: bool,
-    /// Count of the call, until it has ended.
-    made: Option<Made>,
+    /// Metrics of the call; `None` once the call has ended.
+    metrics: Option<ClientObservation>,
     /// Connection of a client of several servers, which counts the call as in progress.
-    _chosen: Option<Chosen>,
+    _chosen: Option<ChosenConnection>,
 }
 
 impl<T, E> Response<T, E> {
-    pub(super) fn new<F: Format>(begun: Begun) -> Self
+    pub(super) fn new<F: MethodCodecs>(begun: StreamingCall) -> Self
     where
         F::Response: Decode<T>,
         F::Error: Decode<E>,
     {
         Self {
             pending: begun.pending,
-            told: begun.told,
+            info: begun.info,
             decode: decode::<F, T, E>,
             is_done: false,
-            made: begun.made,
+            metrics: begun.metrics,
             _chosen: begun.chosen,
         }
     }
 
+    /// Waits for the answer and decodes it.
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<T, E>> {
         if self.is_done {
             return Poll::Ready(Err(Error::Cancelled.into()));
         }
-        let (decode, told) = (self.decode, &self.told);
+        let (decode, info) = (self.decode, &self.info);
         let core = &self.pending.core;
         let answer = self
             .pending
-            .poll_answer(cx, |answer, body| decode(core, answer, body, told));
+            .poll_answer(cx, |answer, body| decode(core, answer, body, info));
         if let Poll::Ready(outcome) = &answer {
             self.is_done = true;
-            if let Some(made) = self.made.take() {
-                made.end(outcome_of(outcome));
+            if let Some(metrics) = self.metrics.take() {
+                metrics.end(outcome_of(outcome));
             }
         }
         answer
@@ -79,55 +83,56 @@ impl<T, E> Future for Response<T, E> {
 impl<T, E> fmt::Debug for Response<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
-            .field("method", &self.told.method)
+            .field("method", &self.info.method)
             .finish_non_exhaustive()
     }
 }
 
-/// Items of a call whose handler sends a stream, and the handler's result. Also a [`Stream`].
-/// Dropping it cancels the call.
+/// The stream of items that a handler sends, and the handler's result. Also implements [`Stream`].
+/// Dropping this value cancels the call.
 ///
-/// The handler waits while 4096 items or 256 KiB were sent and not yet taken.
+/// The handler waits while 4096 items or 256 KiB were sent and not yet received by this program.
 #[must_use = "dropping the stream cancels the call"]
 pub struct Streaming<O, T, E> {
     items: Receiver<O>,
     response: Response<T, E>,
-    /// Result of the handler, once the items have ended.
+    /// Result of the handler; set after the last item.
     result: Option<Outcome<T, E>>,
 }
 
 impl<O, T, E> Streaming<O, T, E> {
-    pub(super) fn new<F: Format>(begun: Begun) -> Self
+    pub(super) fn new<F: MethodCodecs>(begun: StreamingCall) -> Self
     where
         F::Response: Decode<T> + Decode<O>,
         F::Error: Decode<E>,
     {
         let core = Arc::clone(&begun.pending.core);
-        let inlet = begun.streams.inlet.clone();
-        let inlet = inlet.expect("the method has an output");
+        let incoming = begun.streams.incoming.clone();
+        let incoming = incoming.expect("the method has an output");
         Self {
-            items: Receiver::new::<F::Response>(inlet, core, begun.pending.id),
+            items: Receiver::new::<F::Response>(incoming, core, begun.pending.id),
             response: Response::new::<F>(begun),
             result: None,
         }
     }
 
-    /// Waits for the next item; `None` after the last one. [`Self::finish`] then returns the
-    /// handler's result. Cancel-safe.
+    /// Waits for the next item; returns `None` after the last item, when [`Self::finish`] returns
+    /// the handler's result. This function is cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the item is of another type. The error of the call, which is the last
+    /// [`Error::Decode`] if an item has another type. If the call fails, its error is the last
     /// item.
     pub async fn next(&mut self) -> Option<Result<O, CallError<E>>> {
         poll_fn(|cx| self.poll_item(cx)).await
     }
 
-    /// Waits for the end of the items, which are dropped, and returns the result of the handler.
+    /// Waits for the end of the stream, dropping the remaining items, and returns the handler's
+    /// result.
     ///
     /// # Errors
     ///
-    /// The error of the call, unless [`Self::next`] has returned it.
+    /// The error of the call, unless [`Self::next`] has already returned the error.
     pub async fn finish(mut self) -> Result<T, CallError<E>> {
         while let Some(item) = self.next().await {
             match item {
@@ -139,13 +144,14 @@ impl<O, T, E> Streaming<O, T, E> {
         self.result.take().unwrap_or_else(cancelled)
     }
 
+    /// Waits for the next item, or for the answer after the last item.
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<O, CallError<E>>>> {
         match self.items.poll_item(cx) {
             Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),
             Poll::Ready(Some(Err(error @ Error::Decode(_)))) => {
                 return Poll::Ready(Some(Err(error.into())));
             }
-            // The answer has the reason of the end.
+            // The answer contains the reason for the end.
             Poll::Ready(Some(Err(_)) | None) => {}
             Poll::Pending => return Poll::Pending,
         }
@@ -177,7 +183,7 @@ impl<T, E> Unpin for Response<T, E> {}
 impl<O, T, E> fmt::Debug for Streaming<O, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streaming")
-            .field("method", &self.response.told.method)
+            .field("method", &self.response.info.method)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The client as a service of tower.
+//! The implementation of tower's `Service` for [`Client`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,13 +8,12 @@ use tower_service::Service;
 use super::{Client, Reply, Request, Route};
 use crate::error::Error;
 
-/// A client is a service of [tower](https://docs.rs/tower), whose layers limit, repeat and
-/// distribute calls.
+/// Use of a client as a [tower](https://docs.rs/tower) service. Tower's layers can limit, repeat
+/// and distribute calls.
 ///
 /// The service is always ready while the connection of the client is open: calls beyond the
-/// [concurrency] of the connection wait in their futures. After the end of the connection the
-/// service is never ready again and returns the reason, so that `tower::balance` removes the
-/// service.
+/// [concurrency] of the connection wait in their futures. After the end of the connection,
+/// `poll_ready` returns the reason as an error, so that `tower::balance` removes the service.
 ///
 /// [concurrency]: crate::ClientBuilder::concurrency
 ///
@@ -55,7 +54,9 @@ impl Service<Request> for Client {
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         match &self.route {
-            Route::One(handle) => Poll::Ready(handle.core.end().cloned().map_or(Ok(()), Err)),
+            Route::One(connection) => {
+                Poll::Ready(connection.core.end().cloned().map_or(Ok(()), Err))
+            }
             Route::Several(_) => Poll::Ready(Ok(())),
         }
     }

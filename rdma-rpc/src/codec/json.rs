@@ -1,4 +1,4 @@
-//! [`Json`]: serde values as text, behind the feature `json`.
+//! [`Json`]: serde values in JSON, behind the feature `json`.
 
 use std::io::{self, Write};
 
@@ -7,15 +7,15 @@ use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Decode, Encode};
 
-/// [JSON](https://www.json.org) of serde values: readable, longer and slower than
+/// [JSON](https://www.json.org) of serde values: readable text, but longer and slower than
 /// [`Postcard`](crate::Postcard).
 ///
 /// # Changes of types
 ///
-/// Fields have names. A struct may gain a field with `#[serde(default)]` or of type `Option`, and
-/// may lose a field unless the other end requires it; fields may be reordered. A method with one
-/// struct as its argument can therefore gain optional arguments; a method with several arguments
-/// cannot.
+/// Fields have names. A struct may gain a field of type `Option` or with `#[serde(default)]`, and
+/// may lose a field that the other end does not require. Fields may be reordered. A method with a
+/// single struct as its argument can therefore gain optional arguments. A method with several
+/// arguments cannot.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Json;
 
@@ -23,7 +23,7 @@ impl Codec for Json {
     const ID: u8 = 2;
 }
 
-/// Writer that counts the bytes that it is given.
+/// Writer that counts bytes and discards them.
 struct Counter(usize);
 
 impl Write for Counter {
@@ -43,7 +43,7 @@ impl<T: Serialize + ?Sized> Encode<T> for Json {
         let mut rest = room;
         match serde_json::to_writer(&mut rest, value) {
             Ok(()) => Ok(Some(len - rest.len())),
-            // The only error of a slice as a writer is that it is full.
+            // The only I/O error of a slice is that it is full.
             Err(error) if error.is_io() => Ok(None),
             Err(error) => Err(CodecError::new(error)),
         }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_round_trip_and_a_full_room_is_reported() {
+    fn values_round_trip_and_a_full_buffer_is_reported() {
         let value = ("text".to_owned(), 7_u32);
         let len = Json::encoded_len(&value).unwrap();
         let mut room = vec![0; len];

@@ -20,12 +20,12 @@ pub use self::raw::Raw;
 use crate::bulk;
 use crate::payload::Payload;
 
-/// A format of values. A codec is a type without data; a service names its codec:
+/// A data format. A codec is a type without fields. A service names its codec:
 /// `#[rdma_rpc::service(codec = rdma_rpc::Postcard)]`, which is the default.
 ///
-/// Every request, response and item names its codec, so that a mismatch between the two ends is
-/// detected at the first call. A codec implements [`Encode`] and [`Decode`] for the types that it
-/// can represent.
+/// Every request, response and item contains the number of its codec, so that the first call
+/// detects a mismatch between the two ends. A codec implements [`Encode`] and [`Decode`] for the
+/// types that the format can represent.
 ///
 /// ```
 /// use rdma_rpc::{Codec, CodecError, Decode, Encode};
@@ -58,14 +58,14 @@ use crate::payload::Payload;
 /// }
 /// ```
 pub trait Codec: 'static {
-    /// Identifies the codec in messages. Numbers up to 63 are reserved for this crate.
+    /// Number of the codec in messages. Numbers up to 63 are reserved for this crate.
     const ID: u8;
 }
 
 /// A codec that can encode values of type `T`.
 pub trait Encode<T: ?Sized>: Codec {
-    /// Encodes a value into the start of `room` and returns its encoded length in bytes; `None` if
-    /// the value does not fit.
+    /// Encodes a value into the start of `room` and returns the encoded length in bytes; `None` if
+    /// `room` is too short.
     ///
     /// # Errors
     ///
@@ -82,22 +82,23 @@ pub trait Encode<T: ?Sized>: Codec {
 
 /// A codec that can decode values of type `T`.
 pub trait Decode<T>: Codec {
-    /// Decodes a value from `bytes`, which must hold that value and nothing else. `bytes` come from
-    /// the peer and may hold anything.
+    /// Decodes a value from `bytes`, which must contain exactly one value. The bytes come from the
+    /// peer and may be arbitrary.
     ///
     /// # Errors
     ///
     /// If `bytes` are not exactly one encoded value of type `T`.
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
 
-    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if it is not
-    /// known.
+    /// Returns the structure of the type for [reflection](crate::Reflection); `None` if the
+    /// structure is unknown.
     #[cfg(feature = "reflection")]
     fn schema() -> Option<crate::Schema> {
         None
     }
 
-    /// Decodes a value that may keep the memory in which its bytes were received.
+    /// Decodes a value from a payload. The value may take ownership of the payload's memory, to
+    /// avoid a copy.
     ///
     /// # Errors
     ///
@@ -121,20 +122,20 @@ impl fmt::Debug for CodecError {
 }
 
 impl CodecError {
-    /// Creates an error from its cause, which may be a string.
+    /// Creates an error from its cause, which may also be a string.
     pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(Arc::from(cause.into()))
     }
 
-    /// Returns the error of a body whose codec is another one than this end uses for it.
-    pub(crate) fn other_codec(received: u8, own: u8) -> Self {
+    /// Returns the error of a body that was encoded with another codec than this end expects.
+    pub(crate) fn codec_mismatch(received: u8, own: u8) -> Self {
         Self::new(format!("the codec is {received} and not {own}"))
     }
 }
 
-/// Codecs of the parts of a call. Generated code names them.
+/// Codecs of the request, response and error of a method. Generated code names an implementation.
 #[doc(hidden)]
-pub trait Format: 'static {
+pub trait MethodCodecs: 'static {
     /// Codec of the request.
     type Request: Codec;
     /// Codec of the response.
@@ -143,42 +144,45 @@ pub trait Format: 'static {
     type Error: Codec;
 }
 
-/// Format whose parts all use one codec.
+/// Codecs of a typed method: the service's codec `C` for the request, the response and the error.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Typed<C>(std::marker::PhantomData<C>);
+pub struct ServiceCodec<C>(std::marker::PhantomData<C>);
 
-impl<C: Codec> Format for Typed<C> {
+impl<C: Codec> MethodCodecs for ServiceCodec<C> {
     type Request = C;
     type Response = C;
     type Error = C;
 }
 
-/// Format of methods with `#[rpc(raw)]`, whose errors use the codec of the service.
+/// Codecs of a method with `#[rpc(raw)]`: [`Raw`] for the request and the response, and the
+/// service's codec `C` for the error.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Unencoded<C>(std::marker::PhantomData<C>);
+pub struct RawCodec<C>(std::marker::PhantomData<C>);
 
-impl<C: Codec> Format for Unencoded<C> {
+impl<C: Codec> MethodCodecs for RawCodec<C> {
     type Request = Raw;
     type Response = Raw;
     type Error = C;
 }
 
-/// A body to be sent.
+/// A frame body to be sent.
 pub(crate) trait Encodable {
+    /// Encodes the body into `room` and returns its length in bytes; `None` if `room` is too short.
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError>;
+    /// Returns the encoded length in bytes.
     fn encoded_len(&self) -> Result<usize, CodecError>;
 }
 
-/// Value with the functions that encode it.
-pub(crate) struct Value<'v, T: ?Sized> {
+/// A value, with the functions of the codec that encode it.
+pub(crate) struct TypedBody<'v, T: ?Sized> {
     value: &'v T,
     encode: fn(&T, &mut [u8]) -> Result<Option<usize>, CodecError>,
     encoded_len: fn(&T) -> Result<usize, CodecError>,
 }
 
-impl<'v, T: ?Sized> Value<'v, T> {
+impl<'v, T: ?Sized> TypedBody<'v, T> {
     pub(crate) fn new<C: Encode<T>>(value: &'v T) -> Self {
         Self {
             value,
@@ -188,7 +192,7 @@ impl<'v, T: ?Sized> Value<'v, T> {
     }
 }
 
-impl<T: ?Sized> Encodable for Value<'_, T> {
+impl<T: ?Sized> Encodable for TypedBody<'_, T> {
     fn encode(&self, room: &mut [u8]) -> Result<Option<usize>, CodecError> {
         complete((self.encode)(self.value, room)?)
     }
@@ -198,10 +202,10 @@ impl<T: ?Sized> Encodable for Value<'_, T> {
     }
 }
 
-/// Returns the outcome of an encoding, or an error if the value has bulks that were not lent yet.
+/// Returns `encoded`, or an error if the value contains a bulk that has not been lent yet.
 fn complete<T>(encoded: T) -> Result<T, CodecError> {
     if bulk::is_incomplete() {
-        return Err(CodecError::new("its bulks were not lent"));
+        return Err(CodecError::new("a bulk in the value was not lent"));
     }
     Ok(encoded)
 }

@@ -5,26 +5,26 @@ use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Decode, Encode};
 
-/// The [Postcard](https://docs.rs/postcard) format of serde values, which is compact and the
-/// default.
+/// The [Postcard](https://docs.rs/postcard) format of serde values. This compact binary format is
+/// the default codec.
 ///
 /// For byte strings, use `bytes::Bytes` or `serde_bytes::ByteBuf`, which are copied as a whole: a
-/// `Vec<u8>` is encoded and decoded byte by byte. Or let the method take a
-/// [`Payload`](crate::Payload), with `#[rpc(raw)]`.
+/// `Vec<u8>` is encoded and decoded byte by byte. Alternatively, use a [`Payload`](crate::Payload)
+/// and `#[rpc(raw)]`.
 ///
 /// # Types that a peer can misuse
 ///
-/// Do not let a type contain itself, as a tree does, if peers are not trusted: values are decoded
-/// recursively without a limit, and a long request can exhaust the stack, which ends the program.
-/// Do not use sequences of values without bytes, such as `Vec<()>`: their length is not limited by
-/// that of the request.
+/// With untrusted peers, do not use a type that contains itself, such as a tree: values are decoded
+/// recursively without a limit, so a long request can exhaust the stack, which aborts the process.
+/// Do not use sequences of zero-sized values, such as `Vec<()>`: their length is not limited by the
+/// length of the request.
 ///
 /// # Changes of types
 ///
-/// Values have neither names nor lengths of their own, so both ends must agree on every type. Only
-/// an enum may grow: a new variant at the end, which an older end cannot decode but does not
-/// confuse with another. Any other change needs a new method, or a type with explicit versions:
-/// `enum Order { V1(OrderV1), V2(OrderV2) }`.
+/// Encoded values contain neither field names nor lengths, so both ends must use the same types.
+/// The only compatible change is a new variant at the end of an enum: an older end fails to decode
+/// this variant, but does not confuse it with another variant. Any other change needs a new method,
+/// or a type with explicit versions: `enum Order { V1(OrderV1), V2(OrderV2) }`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Postcard;
 
@@ -57,7 +57,7 @@ impl<T: DeserializeOwned> Decode<T> for Postcard {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),
             Ok((_, rest)) => Err(CodecError::new(format!(
-                "{} bytes are left over behind the value",
+                "{} bytes follow the value",
                 rest.len()
             ))),
             Err(error) => Err(CodecError::new(error)),
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_is_decoded_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_are_decoded_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             drop(decode::<Shape>(&bytes));
             drop(decode::<Vec<(String, Shape)>>(&bytes));
         }
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_is_refused_without_allocating_it() {
+    fn a_length_beyond_the_input_is_refused_without_allocating_it() {
         let error = decode::<Vec<u64>>(&[0xff, 0xff, 0xff, 0xff, 0x7f]).unwrap_err();
         assert!(!error.to_string().is_empty());
     }
 
     #[test]
-    fn bytes_that_are_left_over_are_refused() {
+    fn bytes_after_the_value_are_refused() {
         let error = decode::<u8>(&[1, 2, 3]).unwrap_err();
-        assert_eq!(error.to_string(), "2 bytes are left over behind the value");
+        assert_eq!(error.to_string(), "2 bytes follow the value");
     }
 }

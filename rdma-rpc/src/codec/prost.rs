@@ -6,13 +6,12 @@ use super::{Codec, CodecError, Decode, Encode};
 
 /// [Protocol Buffers](https://protobuf.dev): values are [`prost::Message`]s.
 ///
-/// A method has one argument, which is a message, or none. Its result and its error are messages
-/// too.
+/// A method has at most one argument. The argument, the result and the error must be messages.
 ///
 /// # Changes of types
 ///
-/// The rules of Protocol Buffers: fields have numbers, which are never used again for another
-/// field. Fields may be added and removed; an end that does not know a field ignores it.
+/// The rules of Protocol Buffers apply: a field is identified by its number, and the number of a
+/// removed field must not be used again. An end ignores fields that it does not know.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Prost;
 
@@ -23,7 +22,7 @@ impl Codec for Prost {
 impl<T: Message> Encode<T> for Prost {
     fn encode(value: &T, mut room: &mut [u8]) -> Result<Option<usize>, CodecError> {
         let len = value.encoded_len();
-        // The only error of encoding is that there is too little room.
+        // The only error of encoding is a buffer that is too short.
         Ok(value.encode(&mut room).is_ok().then_some(len))
     }
 
@@ -43,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_round_trip_and_a_full_room_is_reported() {
-        // Strings and numbers are the messages `StringValue` and `UInt64Value`.
+    fn values_round_trip_and_a_full_buffer_is_reported() {
+        // prost implements `Message` for strings, as the message `StringValue`.
         let value = "text".to_owned();
         let len = Prost::encoded_len(&value).unwrap();
         let mut room = vec![0; len];

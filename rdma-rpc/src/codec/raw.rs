@@ -1,9 +1,9 @@
-//! [`Raw`]: bytes without encoding.
+//! [`Raw`]: the codec for unencoded bytes.
 
 use super::{Codec, CodecError, Decode, Encode};
 use crate::payload::Payload;
 
-/// Codec of methods with `#[rpc(raw)]`: bytes without any encoding.
+/// Codec of methods with `#[rpc(raw)]`: passes bytes unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Raw;
 

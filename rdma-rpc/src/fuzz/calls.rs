@@ -1,4 +1,4 @@
-//! The service of the fuzz targets: methods of every kind, with numbers that a fuzzer finds.
+//! The service of the fuzz targets, and its callers. A number of the fuzzer selects the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::bulk::Bulk;
 use crate::client::Client;
-use crate::codec::{Postcard, Typed, Unencoded};
+use crate::codec::{Postcard, RawCodec, ServiceCodec};
 use crate::error::{CallError, Error};
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
 use crate::payload::Payload;
 use crate::server::{Call, Methods, Service};
 
+/// Returns the properties of a unary method.
 const fn unary(id: u32, name: &'static str) -> MethodInfo {
     MethodInfo {
         id,
@@ -48,56 +49,58 @@ static NOTE: MethodInfo = MethodInfo {
 
 static BULK: MethodInfo = unary(9, "Fuzz.bulk");
 
-/// Number of handlers that run.
+/// Service of the fuzz targets, and counter of its running handlers.
 #[derive(Clone, Default)]
-pub(super) struct Lives(Arc<AtomicUsize>);
+pub(super) struct HandlerCount(Arc<AtomicUsize>);
 
-/// Handler that runs, until it is dropped.
-struct Life(Lives);
+/// Guard that counts a handler as running until it is dropped.
+struct CountedHandler(HandlerCount);
 
-impl Lives {
+impl HandlerCount {
+    /// Returns the number of running handlers.
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn begin(&self) -> Life {
+    /// Counts a handler until the returned value is dropped.
+    fn begin(&self) -> CountedHandler {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Life(self.clone())
+        CountedHandler(self.clone())
     }
 }
 
-impl Drop for Life {
+impl Drop for CountedHandler {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Result of the methods.
+/// Result of every method.
 type Outcome<T> = Result<T, String>;
 
-impl Service for Lives {
+impl Service for HandlerCount {
     fn register(self, methods: &mut Methods) {
-        type Format = Typed<Postcard>;
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&ECHO, move |call: Call<String>| {
-            let life = lives.begin();
+        type Codecs = ServiceCodec<Postcard>;
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&ECHO, move |call: Call<String>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 match call.context.metadata().get_str("fail") {
                     Some(reason) => Err(reason.to_owned()),
                     None => Ok(call.request),
                 }
             }
         });
-        methods.add::<Unencoded<Postcard>, _, _, _, _, _>(
+        methods.add::<RawCodec<Postcard>, _, _, _, _, _>(
             &RAW,
             move |call: Call<Payload>| async move { Outcome::Ok(call.request) },
         );
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&WAIT, move |call: Call<u8>| {
-            let life = lives.begin();
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&WAIT, move |call: Call<u8>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 tokio::select! {
                     () = call.context.cancelled() => {}
                     () = tokio::time::sleep(Duration::from_secs(call.request.into())) => {}
@@ -105,14 +108,14 @@ impl Service for Lives {
                 Outcome::Ok(call.request)
             }
         });
-        methods.add::<Format, _, _, _, _, _>(&LONG, move |call: Call<u16>| async move {
+        methods.add::<Codecs, _, _, _, _, _>(&LONG, move |call: Call<u16>| async move {
             Outcome::Ok("x".repeat(call.request.into()))
         });
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&SUM, move |call: Call<()>| {
-            let life = lives.begin();
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&SUM, move |call: Call<()>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 let mut numbers = call.receiver::<Postcard, u32>();
                 let mut sum = 0_u32;
                 while let Some(number) = numbers.next().await {
@@ -121,14 +124,14 @@ impl Service for Lives {
                 Outcome::Ok(sum)
             }
         });
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&COUNT, move |call: Call<u16>| {
-            let life = lives.begin();
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&COUNT, move |call: Call<u16>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 let mut texts = call.sender::<Postcard, String>();
                 for number in 0..call.request {
-                    // Some items are longer than a batch.
+                    // Every eighth item is longer than a batch.
                     let len = if number % 8 == 7 { 5000 } else { 3 };
                     let sent = texts.send("n".repeat(len)).await;
                     sent.map_err(|error| error.to_string())?;
@@ -136,11 +139,11 @@ impl Service for Lives {
                 Outcome::Ok(call.request)
             }
         });
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&DOUBLE, move |call: Call<(u8, String)>| {
-            let life = lives.begin();
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&DOUBLE, move |call: Call<(u8, String)>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 let mut numbers = call.receiver::<Postcard, u32>();
                 let mut doubled = call.sender::<Postcard, u32>();
                 while let Some(Ok(number)) = numbers.next().await {
@@ -150,21 +153,21 @@ impl Service for Lives {
                 Outcome::Ok(call.request)
             }
         });
-        let lives = self.clone();
-        methods.add::<Format, _, _, _, _, _>(&BULK, move |call: Call<Bulk>| {
-            let life = lives.begin();
+        let handlers = self.clone();
+        methods.add::<Codecs, _, _, _, _, _>(&BULK, move |call: Call<Bulk>| {
+            let counted = handlers.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 let read = call.request.read(..).await;
                 let memory = read.map_err(|error| error.to_string())?;
                 let (_, memory) = call.request.write(0, memory).await;
                 Outcome::Ok(Bulk::writable(memory))
             }
         });
-        methods.add::<Format, _, _, _, _, _>(&NOTE, move |call: Call<u8>| {
-            let life = self.begin();
+        methods.add::<Codecs, _, _, _, _, _>(&NOTE, move |call: Call<u8>| {
+            let counted = self.begin();
             async move {
-                let _life = life;
+                let _counted = counted;
                 tokio::time::sleep(Duration::from_secs(call.request.into())).await;
                 Ok::<(), ()>(())
             }
@@ -172,28 +175,29 @@ impl Service for Lives {
     }
 }
 
-/// Number of kinds of calls that [`call`] makes.
-pub(super) const KINDS: u8 = 8;
+/// Number of kinds of calls that [`call`] can make without bulks.
+pub(super) const CALL_KINDS: u8 = 8;
 
-/// Number from which on [`call`] makes calls with bulk memory.
-pub(super) const BULKS: u8 = 200;
+/// Lowest kind for which [`call`] makes a call with bulks.
+pub(super) const BULK_CALL: u8 = 200;
 
 /// Maximum length of a bulk in bytes.
 pub(super) const BULK_LIMIT: usize = 1 << 16;
 
-/// Makes a call of a kind, and returns the framework's error if it has one.
+/// Makes a call. `kind % CALL_KINDS` selects the method, and `kind / CALL_KINDS` the metadata and
+/// the deadline. Returns the framework's error if the call fails.
 pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
-    type Format = Typed<Postcard>;
-    let client = match kind / KINDS {
+    type Codecs = ServiceCodec<Postcard>;
+    let client = match kind / CALL_KINDS {
         1 => client.with_metadata(Metadata::default().with("fail", "no")),
         2 => client.with_deadline(Duration::from_secs(1)),
         3 => client.with_deadline(Duration::MAX),
         _ => client,
     };
     let text = |len| "t".repeat(len);
-    if kind >= BULKS {
+    if kind >= BULK_CALL {
         let own = Bulk::writable(vec![7; 5000].into());
-        let called = client.unary::<Format, _, _, _>(&BULK, own.clone()).await;
+        let called = client.unary::<Codecs, _, _, _>(&BULK, own.clone()).await;
         let theirs: Bulk = match called {
             Err(CallError::Service::<String>(_)) => return Ok(()),
             called => called.map_err(|error| error.rpc().unwrap_or(Error::Cancelled))?,
@@ -202,21 +206,21 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
         let read = theirs.read(..).await?;
         return theirs.write(0, read).await.0;
     }
-    match kind % KINDS {
-        0 => outcome::<String>(client.unary::<Format, _, _, _>(&ECHO, text(9)).await),
+    match kind % CALL_KINDS {
+        0 => outcome::<String>(client.unary::<Codecs, _, _, _>(&ECHO, text(9)).await),
         1 => {
             let bytes = text(1500);
-            let called = client.unary::<Unencoded<Postcard>, _, _, _>(&RAW, bytes);
+            let called = client.unary::<RawCodec<Postcard>, _, _, _>(&RAW, bytes);
             outcome::<Payload>(called.await)
         }
-        2 => outcome::<u8>(client.unary::<Format, _, _, _>(&WAIT, 1_u8).await),
-        3 => outcome::<String>(client.unary::<Format, _, _, _>(&LONG, 5000_u16).await),
+        2 => outcome::<u8>(client.unary::<Codecs, _, _, _>(&WAIT, 1_u8).await),
+        3 => outcome::<String>(client.unary::<Codecs, _, _, _>(&LONG, 5000_u16).await),
         4 => {
             let (mut numbers, sum) = client
-                .upload::<Format, _, u32, u32, String>(&SUM, ())
+                .upload::<Codecs, _, u32, u32, String>(&SUM, ())
                 .await?;
             for number in 0..3 {
-                // The answer has the reason of the end.
+                // The answer contains the reason for the end.
                 drop(numbers.send(number).await);
             }
             drop(numbers);
@@ -224,7 +228,7 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
         }
         5 => {
             let mut texts = client
-                .download::<Format, _, String, u16, String>(&COUNT, 9_u16)
+                .download::<Codecs, _, String, u16, String>(&COUNT, 9_u16)
                 .await?;
             while let Some(text) = texts.next().await {
                 outcome(text)?;
@@ -233,7 +237,7 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
         }
         6 => {
             let (mut numbers, mut doubled) = client
-                .exchange::<Format, _, u32, u32, (u8, String), String>(&DOUBLE, (1_u8, text(2)))
+                .exchange::<Codecs, _, u32, u32, (u8, String), String>(&DOUBLE, (1_u8, text(2)))
                 .await?;
             for number in 0..3 {
                 drop(numbers.send(number).await);
@@ -244,10 +248,11 @@ pub(super) async fn call(client: Client, kind: u8) -> Result<(), Error> {
             drop(numbers);
             outcome(doubled.finish().await)
         }
-        _ => client.one_way::<Format, _>(&NOTE, 1_u8).await,
+        _ => client.one_way::<Codecs, _>(&NOTE, 1_u8).await,
     }
 }
 
+/// Returns the framework's error of a call. Errors of the service are expected.
 fn outcome<T>(outcome: Result<T, CallError<String>>) -> Result<(), Error> {
     match outcome {
         Ok(_) | Err(CallError::Service(_)) => Ok(()),

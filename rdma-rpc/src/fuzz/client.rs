@@ -1,4 +1,4 @@
-//! A client with a server that sends anything.
+//! Fuzz target: a client whose server sends arbitrary bytes.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use super::script::{Script, Step};
 use crate::address::Address;
 use crate::client::{Client, ClientBuilder};
 use crate::error::Error;
-use crate::outbox::BATCH;
-use crate::wire::{Header, MESSAGE_HEADER, Settings, write_message_header};
+use crate::outbox::MAX_BATCH_LEN;
+use crate::wire::{Header, MESSAGE_HEADER_LEN, Settings, write_message_header};
 
-/// Feeds a client the messages of a server. The client sends only valid messages, and no call
-/// hangs.
+/// Runs a client against a server that sends the messages in `bytes`. Panics if the client sends an
+/// invalid message or a call never ends.
 pub fn client(bytes: &[u8]) {
     super::run(connect(bytes));
 }
 
+/// Connects a client to the fuzzed server, executes the steps, and checks that all calls end.
 async fn connect(bytes: &[u8]) {
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
@@ -35,7 +36,7 @@ async fn connect(bytes: &[u8]) {
             Step::Message(message) => drop(peer.send(message)),
             Step::Pause(time) => sleep(time).await,
             Step::Receive => receive(&mut peer),
-            Step::Settle => super::settle().await,
+            Step::RunTasks => super::run_ready_tasks().await,
             Step::Call(kind) => calls.push(tokio::spawn(call(client.clone(), kind))),
             Step::Act(number) if !calls.is_empty() => {
                 let number = usize::from(number) % calls.len();
@@ -44,7 +45,7 @@ async fn connect(bytes: &[u8]) {
             Step::Act(_) => {}
         }
     }
-    super::settle().await;
+    super::run_ready_tasks().await;
     receive(&mut peer);
     drop(peer);
     for call in calls {
@@ -58,11 +59,12 @@ async fn connect(bytes: &[u8]) {
     assert!(outcome.is_err(), "a call after the end");
 }
 
+/// Returns the settings of the client.
 fn builder() -> ClientBuilder {
     Client::builder().concurrency(4).bulk_limit(BULK_LIMIT)
 }
 
-/// Returns the first message of a server.
+/// Returns a message with the settings of a server.
 fn settings() -> Vec<u8> {
     let header = Header::Settings(Settings {
         message_limit: 1 << 20,
@@ -70,16 +72,16 @@ fn settings() -> Vec<u8> {
         window_items: 0,
         window_bytes: 0,
     });
-    let mut message = vec![0; MESSAGE_HEADER + header.len()];
+    let mut message = vec![0; MESSAGE_HEADER_LEN + header.len()];
     write_message_header(&mut message, 1);
-    header.write(&mut message[MESSAGE_HEADER..], 0);
+    header.write(&mut message[MESSAGE_HEADER_LEN..], 0);
     message
 }
 
-/// Receives all messages that have arrived, which must be valid.
+/// Receives all messages that have arrived, and checks that they are valid.
 fn receive(peer: &mut RawPeer) {
-    while let Some(message) = peer.received() {
-        let heads = read(&message).expect("a client sends valid messages");
-        assert!(heads.len() == 1 || message.len() <= BATCH);
+    while let Some(message) = peer.try_receive() {
+        let frames = read(&message).expect("a client sends valid messages");
+        assert!(frames.len() == 1 || message.len() <= MAX_BATCH_LEN);
     }
 }

@@ -1,14 +1,15 @@
-//! The decoder of messages: what it accepts is encoded again, and is the same.
+//! Fuzz target: the decoders of messages, metadata and statuses.
 
 use std::ops::Range;
 
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::wire::{
-    BulkHead, Head, Header, MESSAGE_HEADER, Reader, Violation, write_message_header,
+    BulkFrame, Frame, FrameReader, Header, MESSAGE_HEADER_LEN, Violation, write_message_header,
 };
 
-/// Decodes the bytes as a message, as metadata and as a status.
+/// Decodes `bytes` as a message, as metadata and as a status. Panics if a decoded value differs
+/// after it was encoded and decoded again.
 pub fn frames(bytes: &[u8]) {
     if let Some(metadata) = Metadata::decode(bytes) {
         let pairs = metadata.iter();
@@ -23,36 +24,36 @@ pub fn frames(bytes: &[u8]) {
         let (number, body) = status.to_parts();
         assert!(body.len() <= 512 && Status::from_parts(number, &body).is_some());
     }
-    let Ok(heads) = read(bytes) else {
+    let Ok(frames) = read(bytes) else {
         return;
     };
-    let again = write(bytes, &heads);
+    let again = write(bytes, &frames);
     let same = read(&again).expect("an encoded message is valid");
-    assert_eq!(same.len(), heads.len());
+    assert_eq!(same.len(), frames.len());
     assert_eq!(write(&again, &same), again);
 }
 
 /// Reads all frames of a message.
-pub(super) fn read(message: &[u8]) -> Result<Vec<Head>, Violation> {
-    let mut reader = Reader::begin(message)?;
-    let mut heads = Vec::new();
-    while let Some(head) = reader.next(message)? {
-        heads.push(head);
+pub(super) fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
+    let mut reader = FrameReader::new(message)?;
+    let mut frames = Vec::new();
+    while let Some(frame) = reader.next(message)? {
+        frames.push(frame);
     }
-    Ok(heads)
+    Ok(frames)
 }
 
 /// Encodes the frames of a message.
-fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
-    let mut bytes = vec![0; MESSAGE_HEADER];
-    let count = u16::try_from(heads.len()).expect("a message counts its frames with 16 bits");
+fn write(message: &[u8], frames: &[Frame]) -> Vec<u8> {
+    let mut bytes = vec![0; MESSAGE_HEADER_LEN];
+    let count = u16::try_from(frames.len()).expect("a message counts its frames with 16 bits");
     write_message_header(&mut bytes, count);
-    for head in heads {
+    for frame in frames {
         let part =
             |range: &Range<usize>| message.get(range.clone()).expect("a range of the message");
         let none = &[][..];
-        let (header, body) = match head {
-            Head::Request {
+        let (header, body) = match frame {
+            Frame::Request {
                 id,
                 codec,
                 method,
@@ -69,7 +70,7 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
                 },
                 part(body),
             ),
-            Head::Response {
+            Frame::Response {
                 id,
                 codec,
                 is_error,
@@ -84,12 +85,12 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
                 },
                 part(body),
             ),
-            &Head::Status {
+            &Frame::Status {
                 id,
                 status,
                 ref body,
             } => (Header::Status { id, status }, part(body)),
-            &Head::Items {
+            &Frame::Items {
                 id,
                 codec,
                 first,
@@ -104,15 +105,15 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
                 },
                 part(body),
             ),
-            &Head::End { id, items } => (Header::End { id, items }, none),
-            &Head::Window { id, items, bytes } => (Header::Window { id, items, bytes }, none),
-            &Head::Cancel { id } => (Header::Cancel { id }, none),
-            &Head::Settings {
+            &Frame::End { id, items } => (Header::End { id, items }, none),
+            &Frame::Window { id, items, bytes } => (Header::Window { id, items, bytes }, none),
+            &Frame::Cancel { id } => (Header::Cancel { id }, none),
+            &Frame::Settings {
                 settings,
                 ref metadata,
             } => (Header::Settings(settings), part(metadata)),
-            &Head::Goodbye { status, ref body } => (Header::Goodbye { status }, part(body)),
-            Head::Bulk(head) => bulk_header(head, part),
+            &Frame::Goodbye { status, ref body } => (Header::Goodbye { status }, part(body)),
+            Frame::Bulk(frame) => bulk_header(frame, part),
         };
         let at = bytes.len();
         bytes.resize(at + header.len(), 0);
@@ -122,15 +123,15 @@ fn write(message: &[u8], heads: &[Head]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the header and the body of a frame of bulk memory. `part` returns a range of the
+/// Returns the header and the body of a frame about bulk memory. `part` must return a range of the
 /// message.
 fn bulk_header<'m>(
-    head: &BulkHead,
+    frame: &BulkFrame,
     part: impl Fn(&Range<usize>) -> &'m [u8],
 ) -> (Header<'m>, &'m [u8]) {
     let none = &[][..];
-    match *head {
-        BulkHead::Read {
+    match *frame {
+        BulkFrame::Read {
             lease,
             tag,
             at,
@@ -144,13 +145,13 @@ fn bulk_header<'m>(
             };
             (header, none)
         }
-        BulkHead::Write {
+        BulkFrame::Write {
             lease,
             tag,
             at,
             ref body,
         } => (Header::BulkWrite { lease, tag, at }, part(body)),
-        BulkHead::Answer {
+        BulkFrame::Answer {
             lease,
             tag,
             has_ended,
@@ -163,7 +164,7 @@ fn bulk_header<'m>(
             };
             (header, part(body))
         }
-        BulkHead::Revoke { lease } => (Header::Revoke { lease }, none),
-        BulkHead::Release { lease } => (Header::Release { lease }, none),
+        BulkFrame::Revoke { lease } => (Header::Revoke { lease }, none),
+        BulkFrame::Release { lease } => (Header::Release { lease }, none),
     }
 }

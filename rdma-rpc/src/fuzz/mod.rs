@@ -1,8 +1,8 @@
-//! Fuzz targets of the code that reads the bytes of a peer.
+//! Fuzz targets for the code that handles bytes of a peer.
 //!
 //! Each function takes the bytes of one input, and panics if an invariant is violated. The targets
-//! in `fuzz/` call the functions with inputs of libFuzzer, and the tests here with a few fixed
-//! inputs.
+//! in `fuzz/` call these functions with inputs of libFuzzer. The tests in this module call them
+//! with fixed inputs.
 
 mod calls;
 mod client;
@@ -19,7 +19,8 @@ pub(crate) use self::peer::RawPeer;
 pub use self::record::record;
 pub use self::server::server;
 
-/// Runs a future on a runtime of one thread, whose time passes only while every task waits.
+/// Runs a future on a current-thread runtime with a paused clock: time advances only while every
+/// task waits.
 fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -28,8 +29,8 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime without I/O").block_on(future)
 }
 
-/// Lets all tasks run that are ready, and those that they wake.
-async fn settle() {
+/// Yields until all ready tasks, and the tasks that they wake, have run.
+async fn run_ready_tasks() {
     for _ in 0..16 {
         tokio::task::yield_now().await;
     }
@@ -37,8 +38,8 @@ async fn settle() {
 
 #[cfg(test)]
 mod tests {
-    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes,
-    /// pseudo-random bytes, and the messages of a client and a server.
+    /// Returns fixed inputs: empty, a repeated byte, counting bytes, pseudo-random bytes, and the
+    /// recorded messages of clients and servers.
     fn inputs() -> impl Iterator<Item = Vec<u8>> {
         let same = [0, 1, 0x55, 0xff].map(|byte| vec![byte; 300]);
         let counting = (0..=255).cycle().take(600).collect();
@@ -60,17 +61,17 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_fixed_inputs() {
+    fn decoders_accept_fixed_inputs() {
         inputs().for_each(|bytes| super::frames(&bytes));
     }
 
     #[test]
-    fn servers_of_fixed_inputs() {
+    fn servers_accept_fixed_inputs() {
         inputs().for_each(|bytes| super::server(&bytes));
     }
 
     #[test]
-    fn clients_of_fixed_inputs() {
+    fn clients_accept_fixed_inputs() {
         inputs().for_each(|bytes| super::client(&bytes));
     }
 }

@@ -1,4 +1,4 @@
-//! [`RawPeer`]: an end of a connection that sends and receives any bytes.
+//! [`RawPeer`]: an end of a connection that sends and receives arbitrary bytes.
 
 use tokio::sync::mpsc;
 
@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::limits;
 use crate::link::{Encryption, Link, Listener};
 
-/// One end of a connection in memory, without the protocol.
+/// One end of a connection in memory that does not implement the protocol.
 pub(crate) struct RawPeer {
     sender: mpsc::Sender<Vec<u8>>,
     receiver: mpsc::Receiver<Vec<u8>>,
@@ -17,23 +17,23 @@ impl RawPeer {
     pub(crate) async fn connect(address: &Address) -> Self {
         let connected = Link::connect(
             address,
-            limits::transport(None, limits::MESSAGE),
+            limits::transport(None, limits::MESSAGE_LEN),
             &Encryption::default(),
         )
         .await;
         Self::new(connected.expect("a server listens").0)
     }
 
-    /// Listens at an address in memory.
+    /// Creates a listener at an address in memory.
     pub(crate) async fn listen(address: &Address) -> Listener {
-        let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE)).await;
-        bound.expect("no server has listened at it")
+        let bound = Listener::bind(address, limits::transport(None, limits::MESSAGE_LEN)).await;
+        bound.expect("the address is new")
     }
 
     /// Accepts a client.
     pub(crate) async fn accept(listener: &mut Listener) -> Self {
         let accepted = listener.accept().await.expect("a client connects");
-        let begun = accepted.begin(&Encryption::default()).await;
+        let begun = accepted.into_link(&Encryption::default()).await;
         Self::new(begun.expect("memory needs no TLS").0)
     }
 
@@ -45,23 +45,24 @@ impl RawPeer {
         Self { sender, receiver }
     }
 
-    /// Sends a message. Returns `false` if the other end has too many unread messages, or is gone.
+    /// Sends a message without waiting. Returns `false` if the channel is full or the other end has
+    /// closed the connection.
     pub(crate) fn send(&self, message: Vec<u8>) -> bool {
         self.sender.try_send(message).is_ok()
     }
 
-    /// Returns the next message that has arrived.
-    pub(crate) fn received(&mut self) -> Option<Vec<u8>> {
+    /// Returns the next message if one has arrived.
+    pub(crate) fn try_receive(&mut self) -> Option<Vec<u8>> {
         self.receiver.try_recv().ok()
     }
 
-    /// Returns whether the other end is gone.
+    /// Returns whether the other end has closed the connection.
     #[cfg(test)]
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn is_disconnected(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Waits for the next message; `None` once the other end is gone.
+    /// Waits for the next message; returns `None` after the other end has closed the connection.
     #[cfg(test)]
     pub(crate) async fn receive(&mut self) -> Option<Vec<u8>> {
         self.receiver.recv().await

@@ -1,15 +1,16 @@
-//! Seeds: the messages of a client and a server that make calls of every kind.
+//! The recording of seed inputs: the messages between a client and a server during calls of every
+//! kind.
 
 use tokio::task::JoinHandle;
 
-use super::calls::{BULKS, KINDS, Lives, call};
+use super::calls::{BULK_CALL, CALL_KINDS, HandlerCount, call};
 use super::peer::RawPeer;
-use super::script::{write_call, write_message, write_settle};
+use super::script::{write_call, write_message, write_run_tasks};
 use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Inputs of the targets.
+/// Seed inputs of the fuzz targets.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// Inputs of [`frames`](super::frames()).
@@ -24,26 +25,26 @@ pub struct Recorded {
 pub fn record() -> Recorded {
     super::run(async {
         let mut recorded = Recorded::default();
-        for kind in (0..2 * KINDS).chain([BULKS]) {
+        for kind in (0..2 * CALL_KINDS).chain([BULK_CALL]) {
             record_call(kind, &mut recorded).await;
         }
         recorded
     })
 }
 
-/// Records a call. Its messages pass through this function on their way.
+/// Records the messages of a call by forwarding them between the client and the server.
 async fn record_call(kind: u8, recorded: &mut Recorded) {
-    let server = Server::new(Lives::default())
+    let server = Server::new(HandlerCount::default())
         .listen(Address::memory())
         .await;
-    let server = server.expect("nobody else listens");
+    let server = server.expect("the address is new");
     let address = Address::memory();
     let mut listener = RawPeer::listen(&address).await;
     let calling: JoinHandle<_> = tokio::spawn(async move {
         let client = Client::connect(address).await?;
         let outcome = call(client.clone(), kind).await;
-        // The last frames of the client leave.
-        super::settle().await;
+        // The last frames of the client must be sent.
+        super::run_ready_tasks().await;
         outcome
     });
     let mut to_client = RawPeer::accept(&mut listener).await;
@@ -51,18 +52,18 @@ async fn record_call(kind: u8, recorded: &mut Recorded) {
     let (mut client, mut of_server) = (Vec::new(), Vec::new());
     write_call(&mut client, kind);
     while !calling.is_finished() {
-        // Time passes for the handlers that sleep.
+        // Advances the paused clock for handlers that sleep.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        while let Some(message) = to_client.received() {
+        while let Some(message) = to_client.try_receive() {
             recorded.frames.push(message.clone());
             write_message(&mut of_server, &message);
-            write_settle(&mut of_server);
+            write_run_tasks(&mut of_server);
             to_server.send(message);
         }
-        super::settle().await;
-        while let Some(message) = to_server.received() {
+        super::run_ready_tasks().await;
+        while let Some(message) = to_server.try_receive() {
             recorded.frames.push(message.clone());
-            write_settle(&mut client);
+            write_run_tasks(&mut client);
             write_message(&mut client, &message);
             to_client.send(message);
         }

@@ -1,35 +1,37 @@
-//! [`Script`]: the steps that the bytes of an input stand for.
+//! [`Script`]: the interpretation of an input as a sequence of steps.
 
 use std::time::Duration;
 
-use crate::wire::{MESSAGE_HEADER, write_message_header};
+use crate::wire::{MESSAGE_HEADER_LEN, write_message_header};
 
-/// Bytes of an input that were not read yet. After the last byte, reads return zeros.
+/// The unread bytes of an input. After the last byte, reads return zeros.
 pub(super) struct Script<'a>(&'a [u8]);
 
-/// Message of a peer, or the passing of time.
+/// Action of the peer, the clock or the program.
 pub(super) enum Step {
-    /// Message of any bytes.
+    /// The peer sends a message with these bytes.
     Message(Vec<u8>),
+    /// The clock advances.
     Pause(Duration),
-    /// The peer receives every message that has arrived.
+    /// The peer receives all messages that have arrived.
     Receive,
-    /// All tasks that are ready run.
-    Settle,
-    /// The program makes the call of this number, or does something with a call of this number.
+    /// All ready tasks run.
+    RunTasks,
+    /// The program makes a call of this kind.
     Call(u8),
+    /// The program makes a further call or aborts a call, depending on the target.
     Act(u8),
 }
 
-/// Maximum number of steps: an input of a few kilobytes must not take seconds.
-const STEPS: usize = 300;
+/// Maximum number of steps, so that an input of a few kilobytes does not take seconds.
+const MAX_STEPS: usize = 300;
 
 impl<'a> Script<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the steps.
+    /// Returns the steps of the input.
     pub(super) fn steps(mut self) -> impl Iterator<Item = Step> {
         let steps = std::iter::from_fn(move || {
             if self.0.is_empty() {
@@ -44,28 +46,28 @@ impl<'a> Script<'a> {
                 5 => Step::Pause(Duration::from_millis(self.byte().into())),
                 6 => Step::Pause(Duration::from_secs(self.byte().into())),
                 7 => Step::Receive,
-                8 => Step::Settle,
+                8 => Step::RunTasks,
                 9 => Step::Act(self.byte()),
                 _ => Step::Call(self.byte()),
             })
         });
-        steps.take(STEPS)
+        steps.take(MAX_STEPS)
     }
 
-    /// Returns a message whose headers are well formed and whose fields hold anything.
+    /// Reads a message with valid headers and arbitrary fields.
     fn message(&mut self) -> Vec<u8> {
         let count = 1 + u16::from(self.byte() % 4);
-        let mut message = vec![0; MESSAGE_HEADER];
+        let mut message = vec![0; MESSAGE_HEADER_LEN];
         write_message_header(&mut message, count);
         for _ in 0..count {
-            // Kind, codec, argument of 16 bits.
+            // The kind, the codec, and the argument of 16 bits.
             let head = [self.byte(), self.byte(), 0, self.byte()];
             let len = self.byte();
             let id = [self.byte(), self.byte()].map(u32::from);
             message.extend(head);
             message.extend(u32::from(len).to_be_bytes());
             for part in id {
-                // The highest values stand for those of 32 bits.
+                // The highest values represent the highest values of 32 bits.
                 let part = if part >= 0xfe {
                     0xffff_ff00 | part
                 } else {
@@ -80,10 +82,12 @@ impl<'a> Script<'a> {
         message
     }
 
+    /// Reads a byte.
     fn byte(&mut self) -> u8 {
         self.some(1).first().copied().unwrap_or_default()
     }
 
+    /// Reads up to `len` bytes.
     fn some(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -91,10 +95,10 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Number of the step that sends a message of any bytes.
+/// Code of the step that sends a message with arbitrary bytes.
 const RAW: u8 = 0;
 
-/// Writes the step that sends this message.
+/// Appends a step that sends `message`.
 pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     let len = u16::try_from(message.len()).expect("a recorded message is short");
     script.push(RAW);
@@ -102,12 +106,12 @@ pub(super) fn write_message(script: &mut Vec<u8>, message: &[u8]) {
     script.extend(message);
 }
 
-/// Writes the step that lets all tasks run.
-pub(super) fn write_settle(script: &mut Vec<u8>) {
+/// Appends a step that runs all ready tasks.
+pub(super) fn write_run_tasks(script: &mut Vec<u8>) {
     script.push(8);
 }
 
-/// Writes the step that makes a call.
+/// Appends a step that makes a call of this kind.
 pub(super) fn write_call(script: &mut Vec<u8>, number: u8) {
     script.extend([10, number]);
 }

@@ -1,10 +1,10 @@
-//! A server with a peer that sends anything.
+//! Fuzz target: a server whose peer sends arbitrary bytes.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::calls::{BULK_LIMIT, BULKS, Lives, call};
+use super::calls::{BULK_CALL, BULK_LIMIT, HandlerCount, call};
 use super::frames::read;
 use super::peer::RawPeer;
 use super::script::{Script, Step};
@@ -12,58 +12,64 @@ use crate::address::Address;
 use crate::client::Client;
 use crate::server::Server;
 
-/// Number of calls of a connection that run at once, and of its one-way calls.
+/// Concurrency of the server. The number also limits the one-way calls of a connection.
 const CALLS: u16 = 8;
 
-/// Feeds a server the messages of a peer. The peer has no more handlers than it may, receives only
-/// valid messages, and leaves nothing behind; another client is served.
+/// Runs a server against a peer that sends the messages in `bytes`. Panics if the peer exceeds the
+/// limit of running handlers, receives an invalid message, leaves a handler running after its end,
+/// or prevents another client from being served.
 pub fn server(bytes: &[u8]) {
     super::run(serve(bytes));
 }
 
+/// Starts the server, executes the steps, and checks the state of the server.
 async fn serve(bytes: &[u8]) {
-    let lives = Lives::default();
-    let server = Server::new(lives.clone())
+    let handlers = HandlerCount::default();
+    let server = Server::new(handlers.clone())
         .concurrency(CALLS)
         .message_limit(0)
         .bulk_limit(BULK_LIMIT)
         .grace(Duration::from_secs(1))
         .listen(Address::memory())
         .await
-        .expect("nobody else listens");
-    let honest = Client::connect(server.address()).await;
-    let honest = honest.expect("the server accepts clients");
+        .expect("the address is new");
+    let other = Client::connect(server.address()).await;
+    let other = other.expect("the server accepts clients");
     let mut peer = RawPeer::connect(server.address()).await;
     for step in Script::new(bytes).steps() {
         match step {
             Step::Message(message) => drop(peer.send(message)),
             Step::Pause(time) => sleep(time).await,
             Step::Receive => receive(&mut peer),
-            Step::Settle => super::settle().await,
+            Step::RunTasks => super::run_ready_tasks().await,
             Step::Call(kind) => {
-                let kind = if kind >= BULKS { kind } else { kind % 2 };
-                let called = call(honest.clone(), kind).await;
-                called.expect("it is served");
+                let kind = if kind >= BULK_CALL { kind } else { kind % 2 };
+                let called = call(other.clone(), kind).await;
+                called.expect("it succeeds");
             }
-            Step::Act(_) => drop(tokio::spawn(call(honest.clone(), 2))),
+            Step::Act(_) => drop(tokio::spawn(call(other.clone(), 2))),
         }
     }
-    super::settle().await;
+    super::run_ready_tasks().await;
     // Calls and one-way calls of the peer, and calls of the other client.
-    assert!(lives.count() <= 3 * usize::from(CALLS), "{}", lives.count());
+    assert!(
+        handlers.count() <= 3 * usize::from(CALLS),
+        "{}",
+        handlers.count()
+    );
     receive(&mut peer);
-    call(honest.clone(), 0).await.expect("it is served");
+    call(other.clone(), 0).await.expect("it succeeds");
     drop(peer);
-    // Longer than the calls of the other client take.
+    // Longer than the duration of the other client's calls.
     sleep(Duration::from_secs(20)).await;
-    assert_eq!(lives.count(), 0, "handlers of a peer that is gone");
-    call(honest, 0).await.expect("it is served");
+    assert_eq!(handlers.count(), 0, "handlers of a disconnected peer");
+    call(other, 0).await.expect("it succeeds");
     server.shutdown().await;
 }
 
-/// Receives all messages that have arrived, which must be valid.
+/// Receives all messages that have arrived, and checks that they are valid.
 fn receive(peer: &mut RawPeer) {
-    while let Some(message) = peer.received() {
+    while let Some(message) = peer.try_receive() {
         assert!(
             message.len() <= 8 << 10,
             "a message of {} bytes",

@@ -1,4 +1,4 @@
-//! Memory of this process: messages go through channels, for tests of services.
+//! [`MemoryLink`]: a connection within this process over channels, for tests of services.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::core::Core;
 use crate::error::Error;
-use crate::outbox::{BATCH, Batch};
+use crate::outbox::{Batch, MAX_BATCH_LEN};
 use crate::payload::{Buffer, Message};
 
-/// Number of messages that wait in a channel; further messages wait at the sender.
-const DEPTH: usize = 64;
+/// Capacity of a channel in messages. When the channel is full, the sender waits.
+const CHANNEL_DEPTH: usize = 64;
 
-/// Number of clients that wait to be accepted.
+/// Maximum number of clients that wait to be accepted, like the backlog of a listening socket.
 const BACKLOG: usize = 128;
 
-/// Buffers of one direction, to be used again.
+/// Free buffers of one direction of a connection.
 type Spare = Arc<ArrayQueue<Vec<u8>>>;
 
-/// Channels of one end, to the peer and from it.
+/// Sending and receiving channel of one end.
 #[cfg(any(test, fuzzing))]
 pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 
@@ -29,10 +29,11 @@ pub(crate) type Channels = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Vec<u8>>);
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
     sender: mpsc::Sender<Vec<u8>>,
-    /// Buffers that the peer has read.
+    /// Buffers that the peer has received and that this end may use again.
     sent: Spare,
-    /// Taken by the task that receives.
+    /// Channel of received messages; `None` once the receiving task has taken the channel.
     receiver: Mutex<Option<mpsc::Receiver<Vec<u8>>>>,
+    /// Buffers that this end has received and that the peer may use again.
     received: Spare,
 }
 
@@ -40,8 +41,8 @@ impl MemoryLink {
     /// Creates the two ends of a connection.
     fn pair() -> (Self, Self) {
         let [(a_sender, a_receiver), (b_sender, b_receiver)] =
-            [(); 2].map(|()| mpsc::channel(DEPTH));
-        let [a_spare, b_spare] = [(); 2].map(|()| Arc::new(ArrayQueue::new(DEPTH)));
+            [(); 2].map(|()| mpsc::channel(CHANNEL_DEPTH));
+        let [a_spare, b_spare] = [(); 2].map(|()| Arc::new(ArrayQueue::new(CHANNEL_DEPTH)));
         let end = |sender, sent: &Spare, receiver, received: &Spare| Self {
             sender,
             sent: Arc::clone(sent),
@@ -54,23 +55,25 @@ impl MemoryLink {
         )
     }
 
-    /// Returns the channels of this end, for a peer that sends any bytes.
+    /// Returns the channels of this end, for a test peer that sends arbitrary bytes.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn into_channels(self) -> Option<Channels> {
         Some((self.sender, self.receiver.into_inner()?))
     }
 
+    /// Returns a buffer of `len` zeroed or stale bytes, from the spare buffers if possible.
     pub(super) fn allocate(&self, len: usize) -> Vec<u8> {
         let mut buffer = match self.sent.pop() {
-            Some(spare) if len == BATCH => spare,
+            Some(spare) if len == MAX_BATCH_LEN => spare,
             _ => Vec::new(),
         };
         buffer.resize(len, 0);
         buffer
     }
 
-    /// Sends a message to the peer. Messages for a peer that is gone are dropped: the task that
-    /// receives reports the end, after the messages that have arrived before.
+    /// Sends a message without waiting. Returns `false` if the channel is full. If the peer has
+    /// closed the connection, the message is dropped: the receiving task reports the end, after all
+    /// messages that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         match self.sender.try_reserve() {
             Ok(permit) => permit.send(message(batch)),
@@ -80,25 +83,26 @@ impl MemoryLink {
         true
     }
 
+    /// Sends a message, and waits while the channel is full.
     pub(super) async fn send(&self, batch: &mut Batch) {
         if let Ok(permit) = self.sender.reserve().await {
             permit.send(message(batch));
         }
     }
 
-    /// Receives messages until the connection ends.
+    /// Receives and handles messages until the connection ends. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(mut receiver) = self.receiver.lock().take() else {
-            return gone();
+            return closed_by_peer();
         };
         loop {
-            core.room().await;
+            core.wait_for_room().await;
             let Some(message) = receiver.recv().await else {
-                return gone();
+                return closed_by_peer();
             };
-            if message.len() <= BATCH {
+            if message.len() <= MAX_BATCH_LEN {
                 core.handle(Message::Borrowed(&message));
-                // A buffer above the limit is freed.
+                // A buffer beyond the capacity of the queue is freed.
                 drop(self.received.push(message));
             } else {
                 core.handle(Message::Owned(Buffer::Heap(message)));
@@ -107,7 +111,7 @@ impl MemoryLink {
     }
 }
 
-/// Takes the message out of a batch, which is left without a buffer.
+/// Takes the buffer with the message out of a batch.
 fn message(batch: &mut Batch) -> Vec<u8> {
     let len = batch.len();
     match batch.buffer() {
@@ -120,15 +124,16 @@ fn message(batch: &mut Batch) -> Vec<u8> {
     }
 }
 
-fn gone() -> Error {
-    Error::disconnected("the peer closed it")
+/// Returns the error of a connection that the peer has closed.
+fn closed_by_peer() -> Error {
+    Error::disconnected("closed by the peer")
 }
 
-/// Place in the memory of this process at which a server listens.
+/// Address within this process at which a server listens and clients connect.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryPort {
     clients: mpsc::Sender<MemoryLink>,
-    /// Taken by the server that listens.
+    /// Queue of clients; `None` once a server has taken the queue in order to listen.
     listener: Arc<Mutex<Option<mpsc::Receiver<MemoryLink>>>>,
 }
 
@@ -155,7 +160,7 @@ impl MemoryPort {
         let clients = self.listener.lock().take();
         let clients = clients.ok_or_else(|| Error::Address {
             text: "memory".to_owned(),
-            reason: "a server has listened at it already",
+            reason: "a server has already listened at this address",
         })?;
         Ok(MemoryListener {
             port: self.clone(),
@@ -164,7 +169,7 @@ impl MemoryPort {
     }
 }
 
-/// Receiver of the clients of an address in memory.
+/// Listener of a server at an address in memory.
 #[derive(Debug)]
 pub(crate) struct MemoryListener {
     port: MemoryPort,
@@ -177,6 +182,6 @@ impl MemoryListener {
     }
 
     pub(super) async fn accept(&mut self) -> Result<MemoryLink, Error> {
-        self.clients.recv().await.ok_or_else(gone)
+        self.clients.recv().await.ok_or_else(closed_by_peer)
     }
 }

@@ -1,7 +1,7 @@
-//! [`Link`]: the transports, behind one set of functions.
+//! [`Link`]: the common interface of the transports.
 //!
-//! The protocol hands batches to a link, and each transport hands received messages to
-//! [`Core::handle`]. A link never waits in [`Link::try_send`]; the flusher waits in [`Link::send`].
+//! The protocol passes batches to a link. A transport passes received messages to [`Core::handle`].
+//! [`Link::try_send`] never waits; only the flusher waits, in [`Link::send`].
 
 mod memory;
 mod rdma;
@@ -19,13 +19,13 @@ use self::memory::MemoryLink;
 pub(crate) use self::memory::{MemoryListener, MemoryPort};
 use self::rdma::RdmaLink;
 use self::tcp::TcpLink;
-use crate::address::{Address, Peer, Place, Transport};
+use crate::address::{Address, AddressKind, Peer, Transport};
 use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::Buffer;
 
-/// One end of a connection.
+/// Transport of one connection.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaLink),
@@ -35,7 +35,7 @@ pub(crate) enum Link {
     Memory(MemoryLink),
 }
 
-/// Encryption of TCP connections.
+/// TLS settings for TCP connections; empty without the feature `tls`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Encryption {
     #[cfg(feature = "tls")]
@@ -45,7 +45,7 @@ pub(crate) struct Encryption {
 }
 
 impl Link {
-    /// Creates a link over an RDMA connection.
+    /// Creates a link over an RDMA connection, and the description of its peer.
     pub(crate) fn over_rdma(rdma: rdma_async::Rdma) -> (Self, Peer) {
         let peer = Peer {
             transport: Transport::Rdma,
@@ -76,19 +76,20 @@ impl Link {
         encryption: &Encryption,
     ) -> Result<(Self, Peer), Error> {
         match &address.0 {
-            Place::Rdma(address) => Ok(Self::over_rdma(transport.connect(address).await?)),
-            Place::Tcp(address) => {
+            AddressKind::Rdma(address) => Ok(Self::over_rdma(transport.connect(address).await?)),
+            AddressKind::Tcp(address) => {
                 let stream = TcpStream::connect(address);
                 let stream = stream
                     .await
                     .map_err(|cause| Error::tcp("connecting", cause))?;
                 encryption.connect(stream, address).await
             }
-            Place::Memory(port) => Ok(Self::over_memory(port.connect()?)),
+            AddressKind::Memory(port) => Ok(Self::over_memory(port.connect()?)),
         }
     }
 
-    /// Returns the RDMA connection, over which the peer's memory can be accessed one-sided.
+    /// Returns the RDMA connection, which can access memory of the peer one-sided; `None` for other
+    /// transports.
     pub(crate) fn rdma(&self) -> Option<&rdma_async::Rdma> {
         match self {
             Self::Rdma(link) => Some(link.rdma()),
@@ -96,17 +97,18 @@ impl Link {
         }
     }
 
-    /// Returns the number of bytes before the header of each message, for its length.
+    /// Returns the number of bytes that precede each message: its length over TCP, nothing over
+    /// other transports.
     pub(crate) fn prefix(&self) -> usize {
         match self {
-            Self::Tcp(_) => tcp::PREFIX,
+            Self::Tcp(_) => tcp::PREFIX_LEN,
             #[cfg(feature = "tls")]
-            Self::Tls(_) => tcp::PREFIX,
+            Self::Tls(_) => tcp::PREFIX_LEN,
             Self::Rdma(_) | Self::Memory(_) => 0,
         }
     }
 
-    /// Allocates the buffer of a message.
+    /// Allocates a buffer of `len` bytes for a message.
     pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         match self {
             Self::Rdma(link) => link.allocate(len),
@@ -117,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Sends a batch without waiting. Returns `false` if a part of it, or all, is left to be sent.
+    /// Sends a batch without waiting. Returns `false` if unsent bytes remain.
     pub(crate) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
         match self {
             Self::Rdma(link) => link.try_send(batch),
@@ -128,7 +130,7 @@ impl Link {
         }
     }
 
-    /// Sends the bytes of a batch that were not sent yet.
+    /// Sends the remaining bytes of a batch, and waits while the transport accepts none.
     pub(crate) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
         match self {
             Self::Rdma(link) => return link.send(batch).await,
@@ -140,13 +142,14 @@ impl Link {
         Ok(())
     }
 
-    /// Returns whether long messages can be sent beside the batches, in any order.
+    /// Returns whether the transport can send a long message concurrently with the batches, in any
+    /// order.
     pub(crate) fn sends_concurrently(&self) -> bool {
         matches!(self, Self::Rdma(_))
     }
 }
 
-/// Starts the task that receives the messages of a connection.
+/// Spawns the task that receives the messages of a connection.
 pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
     let link = core.outbox.link()?;
     let core = Arc::clone(core);
@@ -154,7 +157,7 @@ pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
         rdma.handle_messages(&core);
     }
     Some(tokio::spawn(async move {
-        let stopped = Stopped(Arc::clone(&core));
+        let stopped = FailOnDrop(Arc::clone(&core));
         let end = tokio::select! {
             end = async {
                 match &*link {
@@ -173,21 +176,22 @@ pub(crate) fn receive(core: &Arc<Core>) -> Option<JoinHandle<()>> {
     }))
 }
 
-/// Ends the connection when its task ends in any way, even with its runtime.
-struct Stopped(Arc<Core>);
+/// Guard that ends the connection when its receiving task ends in any way, for example with its
+/// runtime.
+struct FailOnDrop(Arc<Core>);
 
-impl Drop for Stopped {
+impl Drop for FailOnDrop {
     fn drop(&mut self) {
-        let reason = "the runtime that the connection was made on has ended";
+        let reason = "the runtime of the connection has ended";
         self.0.fail(Error::disconnected(reason));
     }
 }
 
-/// Returns the peer of a TCP connection.
+/// Returns the description of the peer of a TCP connection.
 fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
     let address = stream
         .peer_addr()
-        .map_err(|cause| Error::tcp("asking for the peer's address", cause))?;
+        .map_err(|cause| Error::tcp("querying the peer's address", cause))?;
     Ok(Peer {
         transport: Transport::Tcp,
         address: Some(address),
@@ -196,7 +200,8 @@ fn peer_of(stream: &TcpStream) -> Result<Peer, Error> {
 }
 
 impl Encryption {
-    /// Creates the link of a client over a TCP connection to the server at `address`.
+    /// Creates the client's link over a TCP connection to the server at `address`, with TLS if the
+    /// client has TLS settings.
     #[cfg_attr(
         not(feature = "tls"),
         expect(clippy::unused_async, reason = "TLS waits for the server")
@@ -216,6 +221,7 @@ impl Encryption {
 }
 
 #[cfg(feature = "tls")]
+/// Returns a TLS link, and the description of its peer with the certificate.
 fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     let peer = Peer {
         certificate: link.certificate(),
@@ -224,21 +230,22 @@ fn with_certificate(link: tls::TlsLink, peer: Peer) -> (Link, Peer) {
     (Link::Tls(link), peer)
 }
 
-/// Client that has connected.
+/// Connection of a client that a listener has accepted.
 #[derive(Debug)]
 pub(crate) enum Accepted {
+    /// A connection that is ready.
     Link((Link, Peer)),
-    /// TCP connection, on which TLS may have to begin.
+    /// A TCP connection, which may need a TLS handshake.
     Tcp(TcpStream),
 }
 
 impl Accepted {
-    /// Creates the link of the server, after beginning TLS if it is set.
+    /// Completes the TLS handshake, if the server has TLS settings, and returns the server's link.
     #[cfg_attr(
         not(feature = "tls"),
         expect(clippy::unused_async, reason = "TLS waits for the client")
     )]
-    pub(crate) async fn begin(self, encryption: &Encryption) -> Result<(Link, Peer), Error> {
+    pub(crate) async fn into_link(self, encryption: &Encryption) -> Result<(Link, Peer), Error> {
         let stream = match self {
             Self::Link(link) => return Ok(link),
             Self::Tcp(stream) => stream,
@@ -254,7 +261,7 @@ impl Accepted {
     }
 }
 
-/// Place at which a server listens.
+/// Listener of a server.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),
@@ -263,33 +270,33 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address.
+    /// Creates a listener at an address.
     pub(crate) async fn bind(address: &Address, transport: RdmaBuilder) -> Result<Self, Error> {
         Ok(match &address.0 {
-            Place::Rdma(address) => Self::Rdma(transport.bind(address).await?),
-            Place::Tcp(address) => {
+            AddressKind::Rdma(address) => Self::Rdma(transport.bind(address).await?),
+            AddressKind::Tcp(address) => {
                 let listener = TcpListener::bind(address).await;
                 Self::Tcp(listener.map_err(|cause| Error::tcp("listening", cause))?)
             }
-            Place::Memory(port) => Self::Memory(port.listen()?),
+            AddressKind::Memory(port) => Self::Memory(port.listen()?),
         })
     }
 
-    /// Returns the address at which clients connect, with the port that the system chose.
+    /// Returns the address at which clients connect, with the port that the operating system chose.
     pub(crate) fn address(&self) -> Result<Address, Error> {
         Ok(Address(match self {
-            Self::Rdma(listener) => Place::Rdma(listener.local_address()?.to_string()),
+            Self::Rdma(listener) => AddressKind::Rdma(listener.local_address()?.to_string()),
             Self::Tcp(listener) => {
                 let address = listener.local_addr();
                 let address =
-                    address.map_err(|cause| Error::tcp("asking for the address", cause))?;
-                Place::Tcp(address.to_string())
+                    address.map_err(|cause| Error::tcp("querying the listening address", cause))?;
+                AddressKind::Tcp(address.to_string())
             }
-            Self::Memory(listener) => Place::Memory(listener.port().clone()),
+            Self::Memory(listener) => AddressKind::Memory(listener.port().clone()),
         }))
     }
 
-    /// Waits for the next client. Cancel-safe.
+    /// Waits for the next client. This function is cancel-safe.
     pub(crate) async fn accept(&mut self) -> Result<Accepted, Error> {
         Ok(match self {
             Self::Rdma(listener) => Accepted::Link(Link::over_rdma(listener.accept().await?)),

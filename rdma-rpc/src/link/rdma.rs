@@ -1,4 +1,5 @@
-//! RDMA: messages of one piece are handled within the poll that finds them, longer ones in a task.
+//! [`RdmaLink`]: the RDMA transport. Messages of one piece are handled within the poll that
+//! receives them, longer messages in a task.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 
-/// An RDMA connection.
+/// Transport over an RDMA connection.
 #[derive(Debug)]
 pub(crate) struct RdmaLink {
     rdma: Rdma,
@@ -25,6 +26,7 @@ impl RdmaLink {
         &self.rdma
     }
 
+    /// Allocates registered memory, which may contain bytes of earlier messages.
     pub(super) fn allocate(&self, len: usize) -> Result<Buffer, Error> {
         let layout = Layout::from_size_align(len.max(1), 8).map_err(|_| Error::TooLarge {
             len,
@@ -33,31 +35,34 @@ impl RdmaLink {
         Ok(Buffer::Region(self.rdma.alloc_local_mr_stale(layout)?))
     }
 
-    /// Posts a batch. If the peer has no room, or takes only shorter pieces, the flusher sends it.
+    /// Posts a batch without waiting. Returns `false` if the peer has no credit left or accepts
+    /// only shorter pieces; the flusher then sends the batch.
     pub(super) fn try_send(&self, batch: &mut Batch) -> Result<bool, Error> {
-        match self.rdma.try_post(&part(batch)?) {
+        match self.rdma.try_post(&message_of(batch)?) {
             Err(rdma_async::Error::InvalidArgument { .. }) => Ok(false),
             outcome => Ok(outcome?),
         }
     }
 
+    /// Posts a batch, and waits until the peer accepts the message.
     pub(super) async fn send(&self, batch: &mut Batch) -> Result<(), Error> {
-        Ok(self.rdma.post(&part(batch)?).await?)
+        Ok(self.rdma.post(&message_of(batch)?).await?)
     }
 
-    /// Passes each message of one piece to the connection within the poll that finds it. While the
-    /// connection has no room for answers, messages are left to [`Self::receive`].
+    /// Registers a handler that passes each message of one piece to the connection, within the poll
+    /// that receives the message. While the connection cannot handle messages, they are left to
+    /// [`Self::receive`].
     pub(super) fn handle_messages(&self, core: &Arc<Core>) {
-        // The connection holds this link, so the handler must not hold the connection.
+        // The connection owns this link, so a strong reference would form a cycle.
         let weak = Arc::downgrade(core);
         let set = self.rdma.handle_messages(move |message, _| {
             let core = weak.upgrade()?;
-            // The peer's settings come first: a message behind them must not be handled before
-            // them.
-            if core.others().is_none() || !core.has_room() {
+            // The peer's settings are the first message. Later messages must not be handled
+            // earlier.
+            if core.peer_settings().is_none() || !core.has_room() {
                 return Some(message);
             }
-            // The thread that polls may belong to another runtime, or to none.
+            // The polling thread may belong to another runtime, or to no runtime.
             let _entered = core.runtime.enter();
             core.handle(Message::Owned(Buffer::Region(message.region)));
             None
@@ -67,10 +72,11 @@ impl RdmaLink {
         }
     }
 
-    /// Receives the messages that no poll has handled, until the connection ends.
+    /// Receives and handles the messages that the handler has left, until the connection ends.
+    /// Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         loop {
-            core.room().await;
+            core.wait_for_room().await;
             match self.rdma.receive().await {
                 Ok(region) => core.handle(Message::Owned(Buffer::Region(region))),
                 Err(error) if self.rdma.failure().is_some() => return error.into(),
@@ -81,8 +87,8 @@ impl RdmaLink {
     }
 }
 
-/// Returns the message of a batch in its registered memory.
-fn part(batch: &mut Batch) -> Result<LocalMrSlice<'_>, Error> {
+/// Returns the message of a batch as a slice of its registered memory.
+fn message_of(batch: &mut Batch) -> Result<LocalMrSlice<'_>, Error> {
     let len = batch.len();
     let region = match batch.buffer() {
         Buffer::Region(region) => region as &LocalMr,

@@ -1,4 +1,5 @@
-//! TCP: each message follows its length, four bytes in network byte order.
+//! [`TcpLink`]: the TCP transport. Each message follows its length, four bytes in network byte
+//! order.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +14,17 @@ use crate::outbox::Batch;
 use crate::payload::{Buffer, Message};
 use crate::wire::Violation;
 
-/// Length of the length of a message in bytes.
-pub(super) const PREFIX: usize = 4;
+/// Number of bytes of the length that precedes each message.
+pub(super) const PREFIX_LEN: usize = 4;
 
-/// Length in bytes of the buffer into which the socket is read.
-const READ: usize = 64 << 10;
+/// Length of the receive buffer in bytes. A message that fits is handled without another copy.
+const READ_BUFFER_LEN: usize = 64 << 10;
 
-/// Time after which an idle connection notices that the peer's host is gone, about.
+/// Approximate time after which an idle connection fails if the peer's host does not respond. Equal
+/// to the timeout for connecting.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// A TCP connection.
+/// Transport over a TCP connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
@@ -34,8 +36,9 @@ impl TcpLink {
         Ok(Self { stream })
     }
 
-    /// Writes as much of a batch as the socket accepts. Bytes for a peer that is gone are dropped:
-    /// the task that receives reports the end, after the messages that have arrived before.
+    /// Writes as much of a batch as the socket accepts without waiting. Returns `false` if unsent
+    /// bytes remain. If the peer has closed the connection, the bytes are dropped: the receiving
+    /// task reports the end, after all messages that arrived earlier.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         while !batch.rest().is_empty() {
             match self.stream.try_write(batch.rest()) {
@@ -43,7 +46,7 @@ impl TcpLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the peer is gone");
+                    tracing::debug!(%error, "writing to the peer failed");
                     return true;
                 }
             }
@@ -51,22 +54,23 @@ impl TcpLink {
         true
     }
 
+    /// Writes the rest of a batch, and waits while the socket accepts no bytes.
     pub(super) async fn send(&self, batch: &mut Batch) {
         while !self.try_send(batch) {
             if let Err(error) = self.stream.writable().await {
-                tracing::debug!(%error, "the peer is gone");
+                tracing::debug!(%error, "writing to the peer failed");
                 return;
             }
         }
     }
 
-    /// Receives messages until the connection ends.
+    /// Receives and handles messages until the connection ends. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         read_messages(self, core).await
     }
 }
 
-/// Sets the options of a socket.
+/// Sets `TCP_NODELAY` and keepalive probes.
 pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     let configured = stream.set_nodelay(true).and_then(|()| {
         let probes = TcpKeepalive::new()
@@ -78,40 +82,41 @@ pub(super) fn configure(stream: &TcpStream) -> Result<(), Error> {
     configured.map_err(|cause| Error::tcp("configuring the connection", cause))
 }
 
-/// Bytes of a peer, in which each message follows its length.
-pub(super) trait Source {
-    /// Reads some bytes; 0 at the end of the stream.
+/// Byte stream of a peer, in which each message follows its length.
+pub(super) trait MessageSource {
+    /// Reads bytes into `room` and returns their number; 0 at the end of the stream.
     fn read(&mut self, room: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
-/// Passes the messages of a source to the connection. Returns the reason for the end.
-pub(super) async fn read_messages(source: impl Source + Send, core: &Arc<Core>) -> Error {
-    match (Messages { source }).read_all(core).await {
-        Ok(()) => Error::disconnected("the peer closed it"),
+/// Handles the messages of a byte stream until the connection ends. Returns the reason for the end.
+pub(super) async fn read_messages(source: impl MessageSource + Send, core: &Arc<Core>) -> Error {
+    match (MessageReader { source }).read_all(core).await {
+        Ok(()) => Error::disconnected("closed by the peer"),
         Err(error) => error,
     }
 }
 
-struct Messages<S> {
+/// Reader that splits a byte stream into messages.
+struct MessageReader<S> {
     source: S,
 }
 
-impl<S: Source + Send> Messages<S> {
+impl<S: MessageSource + Send> MessageReader<S> {
     async fn read_all(&mut self, core: &Arc<Core>) -> Result<(), Error> {
-        let mut buffer = vec![0; READ];
-        // The bytes `start..end` are received and not yet handled.
+        let mut buffer = vec![0; READ_BUFFER_LEN];
+        // The bytes `start..end` were received and are not handled yet.
         let (mut start, mut end) = (0, 0);
         loop {
             while let Some(len) = length(&buffer[start..end]) {
                 if len > core.message_limit() {
                     return Err(Violation::TooLong.into());
                 }
-                core.room().await;
-                let message = start + PREFIX..start + PREFIX + len;
+                core.wait_for_room().await;
+                let message = start + PREFIX_LEN..start + PREFIX_LEN + len;
                 if message.end <= end {
                     core.handle(Message::Borrowed(&buffer[message.clone()]));
                     start = message.end;
-                } else if PREFIX + len > READ {
+                } else if PREFIX_LEN + len > READ_BUFFER_LEN {
                     let begun = &buffer[message.start..end];
                     let Some(whole) = self.read_long(begun, len).await? else {
                         return Ok(());
@@ -136,13 +141,14 @@ impl<S: Source + Send> Messages<S> {
         }
     }
 
-    /// Reads the rest of a message of `len` bytes. Memory grows with the bytes that have arrived,
-    /// not with the length that the peer told. Returns `None` if the peer closes the connection.
+    /// Reads the rest of a message of `len` bytes, of which `begun` has arrived. The buffer grows
+    /// with the bytes that arrive, because a malicious peer may announce any length. Returns `None`
+    /// if the peer closes the connection.
     async fn read_long(&mut self, begun: &[u8], len: usize) -> Result<Option<Vec<u8>>, Error> {
         let (mut whole, mut at) = (begun.to_vec(), begun.len());
         while at < len {
             if at == whole.len() {
-                whole.resize(len.min(at + at.max(READ)), 0);
+                whole.resize(len.min(at + at.max(READ_BUFFER_LEN)), 0);
             }
             match self.read(&mut whole[at..]).await? {
                 0 => return Ok(None),
@@ -153,14 +159,14 @@ impl<S: Source + Send> Messages<S> {
     }
 
     async fn read(&mut self, room: &mut [u8]) -> Result<usize, Error> {
-        // A peer that keeps the socket full must not keep other tasks from running.
+        // A peer that fills the socket continuously must not prevent other tasks from running.
         tokio::task::coop::consume_budget().await;
         let read = self.source.read(room).await;
         read.map_err(|cause| Error::tcp("receiving from the peer", cause))
     }
 }
 
-impl Source for &TcpLink {
+impl MessageSource for &TcpLink {
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             self.stream.readable().await?;
@@ -176,8 +182,9 @@ impl Source for &TcpLink {
     }
 }
 
-/// Returns the length of the message that begins at the start of `bytes`, once it has arrived.
+/// Returns the length of the message at the start of `bytes`; `None` if the length has not arrived
+/// completely.
 fn length(bytes: &[u8]) -> Option<usize> {
-    let bytes = bytes.first_chunk::<PREFIX>()?;
+    let bytes = bytes.first_chunk::<PREFIX_LEN>()?;
     usize::try_from(u32::from_be_bytes(*bytes)).ok()
 }

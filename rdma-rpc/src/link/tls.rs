@@ -1,5 +1,5 @@
-//! TLS over TCP, behind the feature `tls`: the messages of [`tcp`](super::tcp) on an encrypted
-//! stream.
+//! [`TlsLink`]: TLS over TCP, behind the feature `tls`. Messages have the format of
+//! [`tcp`](super::tcp).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,15 +15,15 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::tcp::{Source, configure, read_messages};
+use super::tcp::{MessageSource, configure, read_messages};
 use crate::core::Core;
 use crate::error::Error;
 use crate::outbox::Batch;
 
-/// An encrypted TCP connection.
+/// Transport over a TLS connection.
 pub(crate) struct TlsLink {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
-    /// Taken by the task that receives.
+    /// Read half; `None` once the receiving task has taken the half.
     reader: Mutex<Option<ReadHalf<TlsStream<TcpStream>>>>,
     certificate: Option<Arc<[u8]>>,
 }
@@ -35,28 +35,28 @@ impl fmt::Debug for TlsLink {
 }
 
 impl TlsLink {
-    /// Begins TLS as the client of the server with this name.
+    /// Performs the TLS handshake as the client of the server with this name.
     pub(super) async fn connect(
         stream: TcpStream,
         config: &Arc<ClientConfig>,
         name: &str,
     ) -> Result<Self, Error> {
         configure(&stream)?;
-        let failed = |cause| Error::tcp("beginning TLS", cause);
+        let failed = |cause| Error::tcp("performing the TLS handshake", cause);
         let name = ServerName::try_from(name.to_owned());
         let name = name.map_err(|cause| failed(io::Error::other(cause)))?;
         let connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
         Ok(Self::new(connecting.await.map_err(failed)?.into()))
     }
 
-    /// Begins TLS as the server.
+    /// Performs the TLS handshake as the server.
     pub(super) async fn accept(
         stream: TcpStream,
         config: &Arc<ServerConfig>,
     ) -> Result<Self, Error> {
         configure(&stream)?;
         let accepting = TlsAcceptor::from(Arc::clone(config)).accept(stream);
-        let failed = |cause| Error::tcp("beginning TLS", cause);
+        let failed = |cause| Error::tcp("performing the TLS handshake", cause);
         Ok(Self::new(accepting.await.map_err(failed)?.into()))
     }
 
@@ -72,26 +72,28 @@ impl TlsLink {
         }
     }
 
-    /// Returns the certificate of the peer, in DER.
+    /// Returns the DER encoding of the peer's certificate.
     pub(super) fn certificate(&self) -> Option<Arc<[u8]>> {
         self.certificate.clone()
     }
 
-    /// Writes as much of a batch as the stream accepts. Returns `false` if bytes are left, in the
-    /// batch or in the stream. Bytes for a peer that is gone are dropped.
+    /// Writes as much of a batch as the stream accepts without waiting. Returns `false` if unsent
+    /// bytes remain in the batch or in the stream. If the peer has closed the connection, the bytes
+    /// are dropped.
     pub(super) fn try_send(&self, batch: &mut Batch) -> bool {
         let written = self.poll_send(batch, &mut Context::from_waker(Waker::noop()));
         written.is_ready()
     }
 
+    /// Writes and flushes the rest of a batch.
     pub(super) async fn send(&self, batch: &mut Batch) {
         poll_fn(|cx| self.poll_send(batch, cx)).await;
     }
 
     fn poll_send(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         if let Err(error) = ready!(self.poll_write(batch, cx)) {
-            // The task that receives reports the end.
-            tracing::debug!(%error, "the peer is gone");
+            // The receiving task reports the end of the connection.
+            tracing::debug!(%error, "writing to the peer failed");
         }
         Poll::Ready(())
     }
@@ -105,16 +107,16 @@ impl TlsLink {
         writer.poll_flush(cx)
     }
 
-    /// Receives messages until the connection ends.
+    /// Receives and handles messages until the connection ends. Returns the reason for the end.
     pub(super) async fn receive(&self, core: &Arc<Core>) -> Error {
         let Some(reader) = self.reader.lock().take() else {
-            return Error::disconnected("it was closed");
+            return Error::disconnected("the reason was not recorded");
         };
         read_messages(reader, core).await
     }
 }
 
-impl Source for ReadHalf<TlsStream<TcpStream>> {
+impl MessageSource for ReadHalf<TlsStream<TcpStream>> {
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         AsyncReadExt::read(self, room).await
     }

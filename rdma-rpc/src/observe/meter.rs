@@ -1,4 +1,4 @@
-//! [`Meter`]: metrics of one call, through the facade of the crate `metrics`.
+//! [`Meter`]: the metrics of a call, recorded through the crate `metrics`.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -7,13 +7,14 @@ use metrics::{counter, gauge, histogram};
 
 use super::Outcome;
 
-/// Metrics of a call in progress.
+/// Metrics of a call in progress, recorded when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Meter {
+    /// Label of the end: `client` or `server`.
     side: &'static str,
     method: Cow<'static, str>,
     begun: Instant,
-    /// `None` for a call that was given up, or whose deadline has passed.
+    /// Outcome of the call; `None` for a call that was cancelled or whose deadline has passed.
     outcome: Option<Outcome>,
 }
 
@@ -52,6 +53,7 @@ impl Drop for Meter {
     }
 }
 
+/// Increments the counter of calls with this outcome.
 fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     counter!(
         "rdma_rpc_calls_total",
@@ -62,7 +64,7 @@ fn count(side: &'static str, method: Cow<'static, str>, outcome: &'static str) {
     .increment(1);
 }
 
-/// Counts a call that a server has refused before it was started.
-pub(super) fn refused(method: &'static str) {
+/// Counts a call that a server refused before it was started.
+pub(super) fn count_refused(method: &'static str) {
     count("server", method.into(), "refused");
 }

@@ -1,6 +1,5 @@
-//! Observation of calls: metrics per method (feature `metrics`), and traces across processes
-//! (feature `trace`). A server or client whose program has not asked for them has none, whatever
-//! the features are.
+//! Metrics of calls (feature `metrics`), and traces across processes (feature `trace`). Besides the
+//! feature, the server or client must enable them.
 
 #[cfg(feature = "reflection")]
 mod counts;
@@ -14,76 +13,80 @@ use std::borrow::Cow;
 use tracing::Instrument;
 
 #[cfg(feature = "reflection")]
-pub(crate) use self::counts::Counts;
+pub(crate) use self::counts::CallCounters;
 #[cfg(feature = "trace")]
 pub use self::trace::TraceContext;
 use crate::address::Peer;
 use crate::metadata::Metadata;
 
-/// Observations that the program has asked for.
+/// Metrics and traces that the program has enabled.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Observed {
+pub(crate) struct ObserveOptions {
     #[cfg(feature = "metrics")]
     pub(crate) has_metrics: bool,
     #[cfg(feature = "trace")]
     pub(crate) has_traces: bool,
 }
 
-/// Outcome of a call, as metrics name it.
+/// Outcome of a call in metrics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
+    /// The handler returned a result.
     Ok,
     /// The handler returned the service's error.
     Service,
+    /// The handler panicked.
     Panicked,
     /// The call has no response.
     Failed,
 }
 
-/// A call that a server runs. Dropping it before [`Self::end`] counts the call as cancelled.
+/// Metrics and span of a call that a server executes. Dropping this value before [`Self::end`]
+/// counts the call as cancelled.
 #[derive(Debug)]
-pub(crate) struct Handled {
+pub(crate) struct ServerObservation {
     #[cfg(feature = "reflection")]
-    _counted: Option<counts::Counted>,
+    _counted: Option<counts::CountedCall>,
     #[cfg(feature = "metrics")]
     meter: Option<meter::Meter>,
     #[cfg(feature = "trace")]
-    trace: Option<trace::Traced>,
+    trace: Option<trace::HandlerSpan>,
 }
 
-impl Handled {
+impl ServerObservation {
+    /// Begins the observation of a call.
     pub(crate) fn begin(
-        observed: Observed,
+        observe: ObserveOptions,
         method: &'static str,
         peer: &Peer,
         metadata: &Metadata,
     ) -> Self {
-        // Without features, nobody needs them.
-        let _ = (observed, method, peer, metadata);
+        // Without the features, the arguments are not used.
+        let _ = (observe, method, peer, metadata);
         Self {
             #[cfg(feature = "reflection")]
             _counted: None,
             #[cfg(feature = "metrics")]
-            meter: observed
+            meter: observe
                 .has_metrics
                 .then(|| meter::Meter::begin("server", method.into())),
             #[cfg(feature = "trace")]
-            trace: observed
+            trace: observe
                 .has_traces
-                .then(|| trace::Traced::begin(method, peer, metadata)),
+                .then(|| trace::HandlerSpan::begin(method, peer, metadata)),
         }
     }
 
-    /// Counts the call as running until it has ended.
+    /// Counts the call in `counts` until this value is dropped.
     #[cfg(feature = "reflection")]
-    pub(crate) fn counted(self, counts: Option<&std::sync::Arc<Counts>>) -> Self {
+    pub(crate) fn with_counters(self, counts: Option<&std::sync::Arc<CallCounters>>) -> Self {
         Self {
-            _counted: counts.map(counts::Counted::new),
+            _counted: counts.map(counts::CountedCall::new),
             ..self
         }
     }
 
-    /// Makes this call the current one of the thread while `poll` runs.
+    /// Calls `poll` within the span of the call.
     pub(crate) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         #[cfg(feature = "trace")]
         if let Some(trace) = &self.trace {
@@ -92,6 +95,7 @@ impl Handled {
         poll()
     }
 
+    /// Ends the observation with the outcome of the call.
     pub(crate) fn end(self, outcome: Outcome) {
         #[cfg(feature = "metrics")]
         if let Some(meter) = self.meter {
@@ -101,20 +105,21 @@ impl Handled {
     }
 }
 
-/// A call that a client makes. Dropping it before [`Self::end`] counts the call as cancelled.
+/// Metrics of a call that a client makes. Dropping this value before [`Self::end`] counts the call
+/// as cancelled.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct ClientObservation {
     #[cfg(feature = "metrics")]
     meter: Option<meter::Meter>,
 }
 
-impl Made {
-    pub(crate) fn begin(observed: Observed, method: Cow<'static, str>) -> Self {
+impl ClientObservation {
+    pub(crate) fn begin(observe: ObserveOptions, method: Cow<'static, str>) -> Self {
         #[cfg(not(feature = "metrics"))]
-        let _ = (observed, method);
+        let _ = (observe, method);
         Self {
             #[cfg(feature = "metrics")]
-            meter: observed
+            meter: observe
                 .has_metrics
                 .then(|| meter::Meter::begin("client", method)),
         }
@@ -129,30 +134,30 @@ impl Made {
     }
 }
 
-/// Returns a future that belongs to the call whose handler this thread is polling, for a task of
-/// the handler.
-pub(crate) fn continued<F: Future>(future: F) -> impl Future<Output = F::Output> {
+/// Returns a future that runs in the span of the handler that this thread is polling, for a task
+/// that continues the call.
+pub(crate) fn in_current_call<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let future = future.in_current_span();
     #[cfg(feature = "trace")]
-    let future = trace::continued(future, TraceContext::current());
+    let future = trace::in_current_call(future, TraceContext::current());
     future
 }
 
 /// Counts a call that was refused before it was started.
-pub(crate) fn refused(observed: Observed, method: &'static str) {
+pub(crate) fn count_refused(observe: ObserveOptions, method: &'static str) {
     #[cfg(feature = "metrics")]
-    if observed.has_metrics {
-        meter::refused(method);
+    if observe.has_metrics {
+        meter::count_refused(method);
     }
-    let _ = (observed, method);
+    let _ = (observe, method);
 }
 
-/// Returns the metadata of a request with the trace that the call belongs to.
-pub(crate) fn traced(observed: Observed, metadata: Metadata) -> Metadata {
+/// Adds a trace context to the metadata of a request, if traces are enabled.
+pub(crate) fn with_trace(observe: ObserveOptions, metadata: Metadata) -> Metadata {
     #[cfg(feature = "trace")]
-    if observed.has_traces {
+    if observe.has_traces {
         return trace::propagate(metadata);
     }
-    let _ = observed;
+    let _ = observe;
     metadata
 }

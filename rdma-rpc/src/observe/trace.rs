@@ -1,4 +1,4 @@
-//! [`TraceContext`]: the place of a call in a trace, in the format of W3C Trace Context.
+//! [`TraceContext`]: the trace and span of a call, in the format of W3C Trace Context.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,20 +9,22 @@ use std::str::FromStr;
 use crate::address::Peer;
 use crate::metadata::Metadata;
 
-/// Name of the metadata with the trace context, which is that of the header in [W3C Trace
+/// Name of the metadata value with the trace context. Equal to the header name in [W3C Trace
 /// Context](https://www.w3.org/TR/trace-context/).
 const NAME: &str = "traceparent";
 
 thread_local! {
+    // Span of the handler that this thread is polling.
     static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
 }
 
-/// Place of a call in a trace: the trace, and the span within it.
+/// Position of a call in a trace: the trace, and the span of the call.
 ///
 /// A [server with traces](crate::Server::traces) runs each handler in a span of the crate
 /// `tracing`, with the fields `method`, `peer`, `trace_id`, `span_id` and `parent_id`. Calls that
-/// the handler makes by a [client with traces](crate::ClientBuilder::traces) belong to its trace. A
-/// call outside of a handler begins a trace, unless its metadata has a `traceparent`.
+/// the handler makes through a [client with traces](crate::ClientBuilder::traces) belong to the
+/// same trace. A call outside of a handler begins a new trace, unless its metadata already contains
+/// a `traceparent`.
 ///
 /// ```
 /// use rdma_rpc::TraceContext;
@@ -42,7 +44,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Begins a trace.
+    /// Creates the first span of a new trace.
     pub fn new() -> Self {
         Self {
             trace_id: u128::from(random()) << 64 | u128::from(random()),
@@ -51,7 +53,7 @@ impl TraceContext {
         }
     }
 
-    /// Returns a new span of the same trace.
+    /// Creates a new span in the same trace.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -60,22 +62,22 @@ impl TraceContext {
         }
     }
 
-    /// Returns the number of the trace.
+    /// Returns the ID of the trace.
     pub fn trace_id(&self) -> u128 {
         self.trace_id
     }
 
-    /// Returns the number of the span.
+    /// Returns the ID of the span.
     pub fn span_id(&self) -> u64 {
         self.span_id
     }
 
-    /// Returns the span of the handler that this thread is polling.
+    /// Returns the span of the handler that this thread is polling; `None` outside of a handler.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs a future in this span, such as a task that a handler starts.
+    /// Runs a future in this span, for example in a task that a handler spawns.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| within(self, || future.as_mut().poll(cx))).await
@@ -88,29 +90,32 @@ impl Default for TraceContext {
     }
 }
 
-/// Returns a random number that is not 0, which the format does not allow.
+/// Returns a random nonzero ID, because the format does not allow 0.
 fn random() -> u64 {
     RandomState::new().hash_one(()).max(1)
 }
 
+/// Calls `poll` with `context` as the current span of this thread.
 fn within<T>(context: TraceContext, poll: impl FnOnce() -> T) -> T {
-    let _former = Restored(CURRENT.replace(Some(context)));
+    let _former = RestoreOnDrop(CURRENT.replace(Some(context)));
     poll()
 }
 
-/// Returns a future that runs in the span of the handler that this thread is polling, if there is
-/// one.
-pub(super) async fn continued<F: Future>(future: F, context: Option<TraceContext>) -> F::Output {
+/// Runs a future in the span `context`, if given.
+pub(super) async fn in_current_call<F: Future>(
+    future: F,
+    context: Option<TraceContext>,
+) -> F::Output {
     match context {
         Some(context) => context.scope(future).await,
         None => future.await,
     }
 }
 
-/// Span that continues after this one, even if a handler panics.
-struct Restored(Option<TraceContext>);
+/// Guard that restores the previous span, also if a handler panics.
+struct RestoreOnDrop(Option<TraceContext>);
 
-impl Drop for Restored {
+impl Drop for RestoreOnDrop {
     fn drop(&mut self) {
         CURRENT.set(self.0);
     }
@@ -127,62 +132,65 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The text is not in the format `00-<trace>-<span>-<flags>`.
+/// Error of parsing a text that is not in the format `00-<trace>-<span>-<flags>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the text is no trace context")]
-pub struct NotATraceContext;
+#[error("the text is not a trace context")]
+pub struct InvalidTraceContext;
 
 impl FromStr for TraceContext {
-    type Err = NotATraceContext;
+    type Err = InvalidTraceContext;
 
-    fn from_str(text: &str) -> Result<Self, NotATraceContext> {
+    fn from_str(text: &str) -> Result<Self, InvalidTraceContext> {
         let mut parts = text.split('-');
         let mut part = |len: usize| {
             let part = parts.next().filter(|part| part.len() == len);
             let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
             part.filter(|part| part.bytes().all(is_digit))
-                .ok_or(NotATraceContext)
+                .ok_or(InvalidTraceContext)
         };
         let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-        // A later version may have further parts.
+        // Later versions of the format may append further fields.
         let has_more = parts.next().is_some();
         if version == "ff" || (version == "00" && has_more) {
-            return Err(NotATraceContext);
+            return Err(InvalidTraceContext);
         }
-        let wrong = |_| NotATraceContext;
+        let wrong = |_| InvalidTraceContext;
         let context = Self {
             trace_id: u128::from_str_radix(trace, 16).map_err(wrong)?,
             span_id: u64::from_str_radix(span, 16).map_err(wrong)?,
             flags: u8::from_str_radix(flags, 16).map_err(wrong)?,
         };
         let is_valid = context.trace_id != 0 && context.span_id != 0;
-        is_valid.then_some(context).ok_or(NotATraceContext)
+        is_valid.then_some(context).ok_or(InvalidTraceContext)
     }
 }
 
+/// Returns the trace context in the metadata of a request.
 fn of(metadata: &Metadata) -> Option<TraceContext> {
     metadata.get_str(NAME)?.parse().ok()
 }
 
-/// Returns the metadata of a request with the trace that the call belongs to.
+/// Adds a trace context to the metadata of a request: a child of the current span, or a new trace.
+/// Metadata that already contains a trace context is unchanged.
 pub(super) fn propagate(metadata: Metadata) -> Metadata {
     if metadata.get(NAME).is_some() {
         return metadata;
     }
     let parent = TraceContext::current();
     let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
-    let traced = metadata.checked_with(NAME, context.to_string().as_bytes());
+    let traced = metadata.try_with(NAME, context.to_string().as_bytes());
     traced.unwrap_or(metadata)
 }
 
-/// Handler in its span.
+/// Span of a running handler.
 #[derive(Debug)]
-pub(super) struct Traced {
+pub(super) struct HandlerSpan {
     context: TraceContext,
     span: tracing::Span,
 }
 
-impl Traced {
+impl HandlerSpan {
+    /// Creates the span of a handler, as a child of the span in the metadata of its request.
     pub(super) fn begin(method: &'static str, peer: &Peer, metadata: &Metadata) -> Self {
         let parent = of(metadata);
         let context = parent.map_or_else(TraceContext::new, |parent| parent.child());
@@ -203,6 +211,7 @@ impl Traced {
         Self { context, span }
     }
 
+    /// Calls `poll` within the span.
     pub(super) fn within<T>(&self, poll: impl FnOnce() -> T) -> T {
         let _entered = self.span.enter();
         within(self.context, poll)
@@ -214,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_valid_contexts_are_read() {
+    fn only_valid_contexts_are_parsed() {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let span = "00f067aa0ba902b7";
         let valid = [
@@ -239,7 +248,7 @@ mod tests {
         for text in invalid {
             assert_eq!(
                 text.parse::<TraceContext>(),
-                Err(NotATraceContext),
+                Err(InvalidTraceContext),
                 "{text}"
             );
         }

@@ -1,39 +1,43 @@
-//! Calls that are executed at most once, even if their client sends them again after a reconnect.
+//! Calls that a server executes at most once, even if the client sends them again after a
+//! reconnect.
 //!
-//! The client numbers such calls. The server keeps the answers of a window of numbers, and its
-//! incarnation: a random number that it tells its clients. A request names the incarnation that it
-//! was first sent to, and another one refuses it.
+//! The client assigns a number to each of these calls, and the server stores their answers. A
+//! server process has an *instance ID*: a random number that the server sends to its clients. A
+//! request names the instance ID to which it was first sent, and a server with another instance ID
+//! refuses the request.
 
+mod answer_cache;
 mod session;
-mod windows;
 
+pub(crate) use self::answer_cache::AnswerCache;
+pub use self::answer_cache::execute_once;
 pub(crate) use self::session::Session;
-pub(crate) use self::windows::Windows;
-pub use self::windows::once;
 use crate::metadata::Metadata;
 
-/// Name of the metadata of such a request, and, in the settings of a server, of its incarnation.
+/// Name of the metadata value that carries the [`CallNumber`] of a request, and in the settings of
+/// a server the instance ID.
 const NAME: &str = "rdma-rpc-once";
 
-/// Length in bytes of the metadata that a request has besides the caller's.
-pub(crate) const LEN: usize = 1 + NAME.len() + 2 + Number::LEN;
+/// Length in bytes of the metadata that a call number adds to a request.
+pub(crate) const LEN: usize = 1 + NAME.len() + 2 + CallNumber::LEN;
 
-/// Number of a call, as its request carries it.
+/// Number of a call in the metadata of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Number {
-    /// Random number of the client.
+pub(crate) struct CallNumber {
+    /// Random identifier of the client.
     session: u128,
-    /// Number of the call of the client.
+    /// Sequence number of the call at the client.
     call: u64,
-    /// Lowest number of a call whose answer the client may still request.
+    /// Lowest sequence number whose answer the client may still request.
     floor: u64,
-    /// Incarnation of the server that the call was first sent to.
-    incarnation: u64,
-    /// Set if the call may have arrived before.
+    /// Instance ID of the server to which the call was first sent.
+    instance_id: u64,
+    /// Set if an earlier request with this number may have arrived.
     is_repeated: bool,
 }
 
-impl Number {
+impl CallNumber {
+    /// Length of the encoded number in bytes.
     const LEN: usize = 16 + 8 + 8 + 8 + 1;
 
     fn encode(&self) -> [u8; Self::LEN] {
@@ -41,7 +45,7 @@ impl Number {
         bytes[..16].copy_from_slice(&self.session.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.call.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.floor.to_be_bytes());
-        bytes[32..40].copy_from_slice(&self.incarnation.to_be_bytes());
+        bytes[32..40].copy_from_slice(&self.instance_id.to_be_bytes());
         bytes[40] = self.is_repeated.into();
         bytes
     }
@@ -56,24 +60,25 @@ impl Number {
             session: u128::from(word(0)) << 64 | u128::from(word(8)),
             call: word(16),
             floor: word(24),
-            incarnation: word(32),
+            instance_id: word(32),
             is_repeated: bytes[40] != 0,
         })
     }
 
+    /// Returns the call number of a request with this metadata.
     fn of(metadata: &Metadata) -> Option<Self> {
         Self::decode(metadata.get(NAME)?)
     }
 }
 
-/// Returns the metadata in the settings of a server of this incarnation.
-pub(crate) fn hello(incarnation: u64) -> Metadata {
-    Metadata::default().with(NAME, incarnation.to_be_bytes())
+/// Returns the metadata that a server sends with its settings.
+pub(crate) fn server_metadata(instance_id: u64) -> Metadata {
+    Metadata::default().with(NAME, instance_id.to_be_bytes())
 }
 
-/// Returns the incarnation in the settings of a server.
-pub(crate) fn incarnation(hello: &Metadata) -> Option<u64> {
-    let bytes = hello.get(NAME)?.try_into().ok()?;
+/// Returns the instance ID in the metadata of a server's settings.
+pub(crate) fn instance_id(server_metadata: &Metadata) -> Option<u64> {
+    let bytes = server_metadata.get(NAME)?.try_into().ok()?;
     Some(u64::from_be_bytes(bytes))
 }
 
@@ -82,18 +87,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_round_trip() {
-        let number = Number {
+    fn call_numbers_round_trip() {
+        let number = CallNumber {
             session: 1 << 100 | 7,
             call: 2,
             floor: 3,
-            incarnation: 4 << 40,
+            instance_id: 4 << 40,
             is_repeated: true,
         };
-        assert_eq!(Number::decode(&number.encode()), Some(number));
-        assert_eq!(Number::decode(&number.encode()[1..]), None);
+        assert_eq!(CallNumber::decode(&number.encode()), Some(number));
+        assert_eq!(CallNumber::decode(&number.encode()[1..]), None);
         let metadata = Metadata::default().with(NAME, number.encode());
         assert_eq!(metadata.encoded().len(), LEN);
-        assert_eq!(incarnation(&hello(77)), Some(77));
+        assert_eq!(instance_id(&server_metadata(77)), Some(77));
     }
 }

@@ -1,22 +1,24 @@
-//! [`Session`]: the numbers of the calls of a client.
+//! [`Session`]: the call numbers of a client.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::Mutex;
 
-use super::{NAME, Number};
+use super::{CallNumber, NAME};
 use crate::metadata::Metadata;
 
-/// Numbers of the calls of a client and its clones that are executed at most once.
+/// Generator of call numbers, shared by a client and its clones.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Random identifier of the client.
     id: u128,
-    calls: Mutex<Calls>,
+    numbers: Mutex<Numbers>,
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+/// Sequence numbers of the calls of a client.
+struct Numbers {
     next: u64,
     in_progress: BTreeSet<u64>,
 }
@@ -26,17 +28,17 @@ impl Session {
         let random = || u128::from(RandomState::new().hash_one(()));
         Self {
             id: random() << 64 | random(),
-            calls: Mutex::default(),
+            numbers: Mutex::default(),
         }
     }
 
-    /// Begins a call, which is in progress until the returned value is dropped.
-    pub(crate) fn begin(&self) -> Numbered<'_> {
-        let mut calls = self.calls.lock();
-        let call = calls.next;
-        calls.next += 1;
-        calls.in_progress.insert(call);
-        Numbered {
+    /// Assigns a number to a new call. The call is in progress until the returned value is dropped.
+    pub(crate) fn begin(&self) -> NumberedCall<'_> {
+        let mut numbers = self.numbers.lock();
+        let call = numbers.next;
+        numbers.next += 1;
+        numbers.in_progress.insert(call);
+        NumberedCall {
             session: self,
             call,
             sent_to: None,
@@ -44,49 +46,50 @@ impl Session {
     }
 }
 
-/// Call with a number.
+/// A call in progress, with its sequence number.
 #[derive(Debug)]
-pub(crate) struct Numbered<'s> {
+pub(crate) struct NumberedCall<'s> {
     session: &'s Session,
     call: u64,
-    /// Incarnation of the server that the request may have reached.
+    /// Instance ID of the server that may have received the request; `None` before the first
+    /// attempt.
     sent_to: Option<u64>,
 }
 
-impl Numbered<'_> {
-    /// Returns whether a server of this incarnation may get the request: one that no other may
-    /// have.
-    pub(crate) fn suits(&self, incarnation: u64) -> bool {
-        self.sent_to.is_none_or(|first| first == incarnation)
+impl NumberedCall<'_> {
+    /// Returns whether the request may be sent to the server with this instance ID: no other server
+    /// may have received the request.
+    pub(crate) fn may_be_sent_to(&self, instance_id: u64) -> bool {
+        self.sent_to.is_none_or(|first| first == instance_id)
     }
 
-    /// Returns the metadata of the request to a server of this incarnation; `None` if it is too
-    /// long.
-    pub(crate) fn metadata(&self, metadata: &Metadata, incarnation: u64) -> Option<Metadata> {
-        let floor = self.session.calls.lock().in_progress.first().copied();
-        let number = Number {
+    /// Returns the metadata of the request with the call number, for the server with this instance
+    /// ID; `None` if the metadata would be too long.
+    pub(crate) fn metadata(&self, metadata: &Metadata, instance_id: u64) -> Option<Metadata> {
+        let floor = self.session.numbers.lock().in_progress.first().copied();
+        let number = CallNumber {
             session: self.session.id,
             call: self.call,
             floor: floor.unwrap_or(self.call),
-            incarnation,
+            instance_id,
             is_repeated: self.sent_to.is_some(),
         };
-        metadata.checked_with(NAME, &number.encode())
+        metadata.try_with(NAME, &number.encode())
     }
 
-    /// Records that a server of this incarnation may have the request.
-    pub(crate) fn set_sent(&mut self, incarnation: u64) {
-        self.sent_to = Some(incarnation);
+    /// Records that the server with this instance ID may have received the request.
+    pub(crate) fn set_sent(&mut self, instance_id: u64) {
+        self.sent_to = Some(instance_id);
     }
 
-    /// Returns whether a server may have the request.
+    /// Returns whether a server may have received the request.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent_to.is_some()
     }
 }
 
-impl Drop for Numbered<'_> {
+impl Drop for NumberedCall<'_> {
     fn drop(&mut self) {
-        self.session.calls.lock().in_progress.remove(&self.call);
+        self.session.numbers.lock().in_progress.remove(&self.call);
     }
 }

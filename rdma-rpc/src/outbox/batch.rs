@@ -1,50 +1,50 @@
-//! [`Batch`]: frames in one buffer, which is sent as one message.
+//! [`Batch`]: a buffer with frames that is sent as one message.
 
 use std::collections::VecDeque;
 
-use super::Unplaced;
+use super::AppendError;
 use crate::codec::{CodecError, Encodable};
 use crate::error::Error;
 use crate::link::Link;
 use crate::payload::Buffer;
-pub(crate) use crate::wire::BATCH;
-use crate::wire::{CallId, Header, ITEM_LENGTH, MESSAGE_HEADER, write_message_header};
+pub(crate) use crate::wire::MAX_BATCH_LEN;
+use crate::wire::{CallId, Header, ITEM_PREFIX_LEN, MESSAGE_HEADER_LEN, write_message_header};
 
-/// Number of spare buffers that are kept: one for each request of a send queue.
-const SPARE: usize = 64;
+/// Maximum number of unused buffers that are kept, equal to the number of requests in a send queue.
+const MAX_SPARE_BUFFERS: usize = 64;
 
-/// Message under construction, or one that waits to be sent.
+/// A message that is under construction or waits to be sent.
 ///
 /// ```text
 /// byte 0..4              4..8               8..
-///      length, TCP only  message's header   frames
+///      length, TCP only  message header     frames
 /// ```
 #[derive(Debug)]
 pub(crate) struct Batch {
     buffer: Buffer,
-    /// Length of the message with its prefix.
+    /// Length of the message including its prefix, in bytes.
     len: usize,
     frames: u16,
-    /// Length of the body of the last frame.
+    /// Length of the body of the last frame, in bytes.
     body: usize,
-    /// Number of bytes that were written to a TCP socket.
+    /// Number of bytes that were written to the socket; used only by TCP.
     pub(crate) sent: usize,
-    /// Length of the prefix, which holds the length of the message.
+    /// Length in bytes of the prefix, which contains the length of the message over TCP.
     prefix: usize,
-    /// The last frame, if further items of a stream can follow in it.
-    run: Option<Run>,
+    /// The last frame, if further items of its stream can be added to the frame.
+    items: Option<ItemFrame>,
 }
 
-/// Frame of consecutive items, whose header is written once all items are there.
+/// Frame with consecutive items of a stream. The header is written after the last item was added.
 #[derive(Debug)]
-struct Run {
+struct ItemFrame {
     header: ItemHeader,
     /// Position of the frame in the buffer.
     start: usize,
     count: u16,
 }
 
-/// An item of a stream to be sent, without its body.
+/// Call, codec and sequence number of a stream item to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemHeader {
     pub(crate) id: CallId,
@@ -53,9 +53,9 @@ pub(crate) struct ItemHeader {
 }
 
 impl ItemHeader {
-    /// Returns the header of a frame with `count` items that follow their lengths, of which this is
-    /// the first.
-    fn of_several(&self, count: u16) -> Header<'static> {
+    /// Returns the header of a frame with `count` items, each with its length. This item is the
+    /// first item of the frame.
+    fn run_header(&self, count: u16) -> Header<'static> {
         Header::Items {
             id: self.id,
             codec: self.codec,
@@ -64,14 +64,15 @@ impl ItemHeader {
         }
     }
 
-    /// Returns the header of a frame with this item alone, without its length.
-    pub(crate) fn of_one(&self) -> Header<'static> {
-        self.of_several(0)
+    /// Returns the header of a frame with only this item, without a length.
+    pub(crate) fn single_header(&self) -> Header<'static> {
+        self.run_header(0)
     }
 }
 
-impl Run {
-    /// Returns whether the item `header` can follow in this frame.
+impl ItemFrame {
+    /// Returns whether the item `header` is the next item of this frame's stream and the frame is
+    /// not full.
     fn is_followed_by(&self, header: &ItemHeader) -> bool {
         let next = ItemHeader {
             sequence: self.header.sequence.wrapping_add(self.count.into()),
@@ -82,7 +83,7 @@ impl Run {
 }
 
 impl Batch {
-    /// Opens a batch in a spare buffer that the transport no longer uses, or in a new one.
+    /// Opens an empty batch in a free buffer, or in a new buffer.
     pub(super) fn open(link: &Link, spare: &mut VecDeque<Buffer>) -> Result<Self, Error> {
         let is_free = spare
             .front_mut()
@@ -91,30 +92,36 @@ impl Batch {
         let prefix = link.prefix();
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => link.allocate(prefix + BATCH)?,
+            None => link.allocate(prefix + MAX_BATCH_LEN)?,
         };
         Ok(Self::new(buffer, prefix))
     }
 
-    /// Creates a message of one frame that is longer than a batch.
-    pub(super) fn of_one(
+    /// Creates a message with a single frame that is longer than a batch.
+    pub(super) fn new_long(
         link: &Link,
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
         limit: usize,
-    ) -> Result<Self, Unplaced> {
-        let body_len = body.encoded_len().map_err(Unplaced::Codec)?;
-        let len = (MESSAGE_HEADER + header.len()).saturating_add(body_len);
+    ) -> Result<Self, AppendError> {
+        let body_len = body.encoded_len().map_err(AppendError::Codec)?;
+        let len = (MESSAGE_HEADER_LEN + header.len()).saturating_add(body_len);
         let limit = limit.min(u32::MAX as usize);
         if len > limit {
-            return Err(Unplaced::TooLarge { len, limit });
+            return Err(AppendError::TooLarge { len, limit });
         }
         let prefix = link.prefix();
-        let buffer = link.allocate(prefix + len).map_err(Unplaced::Transport)?;
+        let buffer = link
+            .allocate(prefix + len)
+            .map_err(AppendError::Transport)?;
         let mut batch = Self::new(buffer, prefix);
-        if batch.push(header, body).map_err(Unplaced::Codec)?.is_none() {
-            let changed = CodecError::new("its encoded length changes with each encoding");
-            return Err(Unplaced::Codec(changed));
+        if batch
+            .push(header, body)
+            .map_err(AppendError::Codec)?
+            .is_none()
+        {
+            let changed = CodecError::new("its encoded length is not constant");
+            return Err(AppendError::Codec(changed));
         }
         Ok(batch.finish())
     }
@@ -122,23 +129,22 @@ impl Batch {
     fn new(buffer: Buffer, prefix: usize) -> Self {
         Self {
             buffer,
-            len: prefix + MESSAGE_HEADER,
+            len: prefix + MESSAGE_HEADER_LEN,
             frames: 0,
             body: 0,
             sent: 0,
             prefix,
-            run: None,
+            items: None,
         }
     }
 
-    /// Encodes a frame behind the others. Returns the length of its body, or `None` if the frame
-    /// does not fit.
+    /// Appends a frame. Returns the length of its body, or `None` if the frame does not fit.
     pub(super) fn push(
         &mut self,
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
     ) -> Result<Option<usize>, CodecError> {
-        self.end_run();
+        self.end_items();
         let bytes = self.buffer.bytes_mut().unwrap_or_default();
         let Some(room) = bytes.get_mut(self.len..) else {
             return Ok(None);
@@ -157,31 +163,32 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Encodes an item of a stream behind the others, in the frame of the last item if that item
-    /// precedes this one. Returns the length of the item, or `None` if it does not fit.
+    /// Appends a stream item. The item is added to the last frame if that frame ends with the
+    /// preceding item of the same stream. Returns the length of the item, or `None` if the item
+    /// does not fit.
     pub(super) fn push_item(
         &mut self,
         header: &ItemHeader,
         body: &(impl Encodable + ?Sized),
     ) -> Result<Option<usize>, CodecError> {
         let follows = self
-            .run
+            .items
             .as_ref()
-            .is_some_and(|run| run.is_followed_by(header));
+            .is_some_and(|items| items.is_followed_by(header));
         if !follows {
-            self.end_run();
+            self.end_items();
         }
         let front = if follows {
             0
         } else {
-            header.of_several(1).len()
+            header.run_header(1).len()
         };
         let bytes = self.buffer.bytes_mut().unwrap_or_default();
         let start = self.len + front;
         let Some(room) = bytes.get_mut(start..) else {
             return Ok(None);
         };
-        let Some((length, room)) = room.split_first_chunk_mut::<ITEM_LENGTH>() else {
+        let Some((length, room)) = room.split_first_chunk_mut::<ITEM_PREFIX_LEN>() else {
             return Ok(None);
         };
         let Some(len) = body.encode(room)? else {
@@ -191,43 +198,43 @@ impl Batch {
             return Ok(None);
         };
         *length = short.to_be_bytes();
-        match &mut self.run {
-            Some(run) => run.count += 1,
+        match &mut self.items {
+            Some(items) => items.count += 1,
             none => {
                 if self.frames == u16::MAX {
                     return Ok(None);
                 }
                 self.frames += 1;
-                *none = Some(Run {
+                *none = Some(ItemFrame {
                     header: *header,
                     start: self.len,
                     count: 1,
                 });
             }
         }
-        self.len = start + ITEM_LENGTH + len;
+        self.len = start + ITEM_PREFIX_LEN + len;
         self.body = len;
         Ok(Some(len))
     }
 
-    /// Writes the header of the last frame, if that frame has items.
-    fn end_run(&mut self) {
-        let Some(run) = self.run.take() else {
+    /// Writes the header of the last frame, if the frame contains items.
+    fn end_items(&mut self) {
+        let Some(items) = self.items.take() else {
             return;
         };
-        let header = run.header.of_several(run.count);
-        let body = self.len - run.start - header.len();
+        let header = items.header.run_header(items.count);
+        let body = self.len - items.start - header.len();
         if let Some(bytes) = self.buffer.bytes_mut() {
-            header.write(&mut bytes[run.start..], body);
+            header.write(&mut bytes[items.start..], body);
         }
     }
 
-    /// Writes the length and the message's header.
+    /// Completes the message by writing its length and its header.
     pub(super) fn finish(mut self) -> Self {
-        self.end_run();
+        self.end_items();
         let (prefix, len, frames) = (self.prefix, self.len - self.prefix, self.frames);
         if let Some(bytes) = self.buffer.bytes_mut() {
-            // At most the message limit, which fits.
+            // The message limit ensures that the length fits.
             bytes[..prefix].copy_from_slice(&(len as u32).to_be_bytes()[..prefix]);
             write_message_header(&mut bytes[prefix..], frames);
         }
@@ -243,17 +250,17 @@ impl Batch {
         self.frames == 0
     }
 
-    /// Returns the length of the message, with its prefix.
+    /// Returns the length of the message including its prefix, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the length of the body of the last frame.
+    /// Returns the length of the body of the last frame, in bytes.
     pub(crate) fn body_len(&self) -> usize {
         self.body
     }
 
-    /// Returns the bytes that are left to be sent.
+    /// Returns the bytes that were not sent yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.buffer
             .bytes()
@@ -261,14 +268,17 @@ impl Batch {
             .unwrap_or_default()
     }
 
-    /// Returns the buffer, whose first [`Self::len`] bytes are the message.
+    /// Returns the buffer. Its first [`Self::len`] bytes are the message.
     pub(crate) fn buffer(&mut self) -> &mut Buffer {
         &mut self.buffer
     }
 
-    /// Keeps the buffer for a later batch. Memory of RDMA is still being sent: it goes to the end.
+    /// Keeps the buffer for a later batch. The device may still be reading an RDMA buffer, so the
+    /// buffer is added at the end of the list.
     pub(super) fn recycle(self, link: &Link, spare: &mut VecDeque<Buffer>) {
-        if spare.len() < SPARE && self.buffer.bytes().len() == link.prefix() + BATCH {
+        if spare.len() < MAX_SPARE_BUFFERS
+            && self.buffer.bytes().len() == link.prefix() + MAX_BATCH_LEN
+        {
             spare.push_back(self.buffer);
         }
     }
@@ -277,7 +287,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Head, Reader};
+    use crate::wire::{Frame, FrameReader};
 
     fn item(index: u32, sequence: u32) -> ItemHeader {
         ItemHeader {
@@ -290,16 +300,17 @@ mod tests {
         }
     }
 
-    /// Returns the first item, the number of items and the body of each frame of a message.
+    /// Returns the sequence number of the first item, the number of items and the body of each
+    /// frame of a message.
     fn frames(message: &[u8]) -> Vec<(u32, u16, &[u8])> {
-        let mut reader = Reader::begin(message).unwrap();
+        let mut reader = FrameReader::new(message).unwrap();
         let mut frames = Vec::new();
-        while let Some(head) = reader.next(message).unwrap() {
-            frames.push(match head {
-                Head::Items {
+        while let Some(frame) = reader.next(message).unwrap() {
+            frames.push(match frame {
+                Frame::Items {
                     first, count, body, ..
                 } => (first, count, &message[body]),
-                Head::End { items, .. } => (items, 0, &[][..]),
+                Frame::End { items, .. } => (items, 0, &[][..]),
                 other => panic!("{other:?}"),
             });
         }
@@ -308,14 +319,14 @@ mod tests {
 
     #[test]
     fn consecutive_items_of_a_stream_share_a_frame() {
-        let mut batch = Batch::new(Buffer::Heap(vec![0; BATCH]), 0);
+        let mut batch = Batch::new(Buffer::Heap(vec![0; MAX_BATCH_LEN]), 0);
         let push = |batch: &mut Batch, header, body: &[u8]| {
             assert_eq!(batch.push_item(&header, body).unwrap(), Some(body.len()));
         };
         push(&mut batch, item(0, u32::MAX), b"ab");
         push(&mut batch, item(0, 0), b"");
         push(&mut batch, item(0, 1), b"c");
-        // The item between was sent by itself.
+        // The item in between was sent as a separate message.
         push(&mut batch, item(0, 3), b"e");
         push(&mut batch, item(1, 4), b"of another stream");
         let end = Header::End {
@@ -336,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_does_not_fit_changes_nothing() {
+    fn an_item_that_does_not_fit_leaves_the_batch_unchanged() {
         let mut batch = Batch::new(Buffer::Heap(vec![0; 40]), 0);
         assert_eq!(
             batch.push_item(&item(0, 0), &[1; 10][..]).unwrap(),

@@ -1,5 +1,5 @@
 //! The flusher: the task that sends the batches of a connection at the end of a turn of the
-//! scheduler, and waits for a transport that accepts no more.
+//! scheduler, and that waits while the transport does not accept more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,30 @@ use super::{Batch, Outbox};
 use crate::error::Error;
 use crate::link::Link;
 
-/// Time after which a peer that takes no message is disconnected.
-const STALLED: Duration = Duration::from_secs(30);
+/// Time after which a peer is disconnected if it accepts no message. Longer than temporary
+/// congestion.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Outbox {
-    /// Sends batches whenever the flusher is notified. Returns the error that ends the connection.
+    /// Sends all batches whenever the flusher is notified. Returns the error that ends the
+    /// connection.
     pub(crate) async fn run_flusher(&self) -> Error {
-        // On a runtime with one thread, the tasks that are ready now run before this one. Other
-        // runtimes run a notified task next, so this one goes back to the end of the queue first.
+        // A current-thread runtime runs all tasks that are ready before the notified flusher. Other
+        // runtimes run a notified task next, so the flusher first yields to the other tasks.
         let yields = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         loop {
-            self.work.notified().await;
+            self.flush_notify.notified().await;
             if yields {
                 yield_now().await;
             }
-            if let Err(error) = self.send_everything().await {
+            if let Err(error) = self.send_all_batches().await {
                 return error;
             }
         }
     }
 
-    async fn send_everything(&self) -> Result<(), Error> {
+    /// Sends all batches, and waits for the transport if necessary.
+    async fn send_all_batches(&self) -> Result<(), Error> {
         loop {
             let (link, mut batch) = {
                 let mut state = self.state.lock();
@@ -51,18 +54,18 @@ impl Outbox {
             let outcome = send(&link, &mut batch).await;
             let mut state = self.state.lock();
             state.is_sending = false;
-            self.sent(&mut state, &link, batch);
+            self.count_sent(&mut state, &link, batch);
             outcome?;
         }
     }
 }
 
-/// Sends a batch, for at most [`STALLED`].
+/// Sends a batch, with the timeout [`SEND_TIMEOUT`].
 pub(super) async fn send(link: &Arc<Link>, batch: &mut Batch) -> Result<(), Error> {
-    match timeout(STALLED, link.send(batch)).await {
+    match timeout(SEND_TIMEOUT, link.send(batch)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::disconnected(format!(
-            "the peer has taken no message for {STALLED:?}"
+            "the peer has accepted no message for {SEND_TIMEOUT:?}"
         ))),
     }
 }

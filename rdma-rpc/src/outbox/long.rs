@@ -1,18 +1,19 @@
-//! Long frames, each of which is a message of its own.
+//! The sending of long frames, each as a separate message.
 
 use std::ops::Deref;
 
-use super::{Batch, CROWDED, Outbox, ended, flusher};
+use super::{Batch, MAX_QUEUED, Outbox, ended, flusher};
 use crate::core::Core;
 use crate::error::Error;
 
-/// Returns the future that sends a message of one long frame. The frame counts as waiting from now
-/// on, not only from the first poll, because a turn of the scheduler may produce many.
+/// Returns a future that sends a message with a long frame. The frame counts as waiting from the
+/// call of this function on, not from the first poll, because many long frames may be created in
+/// one turn of the scheduler.
 pub(crate) fn send_long<C: Deref<Target = Core>>(
     core: C,
     batch: Batch,
 ) -> impl Future<Output = Result<(), Error>> {
-    let counted = Counted::new(core, batch.len());
+    let counted = CountedFrame::new(core, batch.len());
     async move {
         let outcome = counted.core.outbox.send_counted(batch).await;
         drop(counted);
@@ -21,6 +22,7 @@ pub(crate) fn send_long<C: Deref<Target = Core>>(
 }
 
 impl Outbox {
+    /// Sends a message whose frame is already counted as waiting.
     async fn send_counted(&self, mut batch: Batch) -> Result<(), Error> {
         let link = self.link().ok_or_else(ended)?;
         if link.sends_concurrently() {
@@ -31,10 +33,10 @@ impl Outbox {
             }
             return flusher::send(&link, &mut batch).await;
         }
-        // Not until there is room: long frames that wait leave none.
+        // Waits for the short frames only: `wait_for_room` would also wait for this frame.
         let is_queue_short = || {
             let state = self.state.lock();
-            state.link.is_none() || state.queued <= CROWDED
+            state.link.is_none() || state.queued <= MAX_QUEUED
         };
         self.wait_until(is_queue_short).await;
         let mut state = self.state.lock();
@@ -45,33 +47,33 @@ impl Outbox {
     }
 }
 
-/// Long frame that counts as waiting until this value is dropped.
-struct Counted<C: Deref<Target = Core>> {
+/// Guard that counts a long frame as waiting until it is dropped.
+struct CountedFrame<C: Deref<Target = Core>> {
     core: C,
     len: usize,
 }
 
-impl<C: Deref<Target = Core>> Counted<C> {
+impl<C: Deref<Target = Core>> CountedFrame<C> {
     fn new(core: C, len: usize) -> Self {
         let outbox = &core.outbox;
         let mut state = outbox.state.lock();
         state.long += len;
-        // A connection that has ended has room, so that nobody waits.
+        // After the end of the connection there must be room, so that no task waits.
         if state.link.is_some() {
-            outbox.update_crowded(&state);
+            outbox.update_full(&state);
         }
         drop(state);
         Self { core, len }
     }
 }
 
-impl<C: Deref<Target = Core>> Drop for Counted<C> {
+impl<C: Deref<Target = Core>> Drop for CountedFrame<C> {
     fn drop(&mut self) {
         let outbox = &self.core.outbox;
         let mut state = outbox.state.lock();
         state.long -= self.len;
         if state.link.is_some() {
-            outbox.update_crowded(&state);
+            outbox.update_full(&state);
         }
     }
 }

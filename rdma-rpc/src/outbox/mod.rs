@@ -1,8 +1,7 @@
-//! [`Outbox`]: the frames of a connection that wait to be sent.
+//! [`Outbox`]: the send queue of a connection.
 //!
-//! Frames are encoded into the open batch, which becomes one message. A batch is sent when it is
-//! full, at once if its caller asks for that, or by the flusher at the end of a turn of the
-//! scheduler.
+//! Frames are encoded into the open batch. A batch is sent as one message: when it is full, when
+//! the caller flushes the outbox, or by the flusher at the end of a turn of the scheduler.
 
 mod batch;
 mod flusher;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-pub(crate) use self::batch::{BATCH, Batch, ItemHeader};
+pub(crate) use self::batch::{Batch, ItemHeader, MAX_BATCH_LEN};
 pub(crate) use self::long::send_long;
 use crate::codec::{CodecError, Encodable};
 use crate::error::Error;
@@ -24,86 +23,98 @@ use crate::payload::Buffer;
 use crate::status::Status;
 use crate::wire::Header;
 
-/// Number of frames with which a batch is sent before the end of the turn. The other end then
-/// handles them while this end makes further ones. Otherwise the two ends would take turns.
-const ENOUGH: u16 = 32;
+/// Number of frames after which a batch is sent before the end of the turn. The other end then
+/// handles these frames while this end produces more. Otherwise the two ends would alternate.
+const EARLY_SEND_FRAMES: u16 = 32;
 
-/// Number of bytes in full batches above which an end takes no more work that adds frames.
-const CROWDED: usize = 256 << 10;
+/// Number of bytes in full batches above which the outbox has no room, which limits the memory of
+/// the queue.
+const MAX_QUEUED: usize = 256 << 10;
 
-/// Number of bytes of long frames, each sent by itself, above which an end takes no more work that
-/// adds frames.
-const LONG_CROWDED: usize = 16 << 20;
+/// Number of bytes of long frames above which the outbox has no room. Each long frame is sent
+/// separately.
+const MAX_LONG: usize = 16 << 20;
 
-/// Frames that wait to be sent, and the transport that sends them.
+/// Send queue of a connection, and its transport.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
-    /// Set while more than [`CROWDED`] or [`LONG_CROWDED`] bytes wait.
-    is_crowded: AtomicBool,
-    /// Notification of the flusher.
-    work: Notify,
-    /// Notification of those who wait for room or for the end of all frames.
+    /// Set while more than [`MAX_QUEUED`] or [`MAX_LONG`] bytes wait to be sent.
+    is_full: AtomicBool,
+    /// Notification that the flusher must send the batches.
+    flush_notify: Notify,
+    /// Notification that there is room, or that all frames were sent.
     drained: Notify,
 }
 
 #[derive(Debug)]
+/// Mutable state of an [`Outbox`].
 struct State {
-    /// `None` once the connection has ended.
+    /// Transport; `None` once the connection has ended.
     link: Option<Arc<Link>>,
+    /// Batch to which frames are appended.
     open: Option<Batch>,
+    /// Complete batches that wait to be sent.
     queue: VecDeque<Batch>,
-    /// Number of bytes of the batches in `queue`, and of the batch that the flusher is sending.
+    /// Number of bytes of the batches in `queue` and of the batch that the flusher is sending.
     queued: usize,
-    /// Number of bytes of the long frames that wait or are being sent, each by itself.
+    /// Number of bytes of the long frames that wait or are being sent.
     long: usize,
-    /// Buffers to be used again, the one that was sent first at the front.
+    /// Free buffers. The buffer that was sent first is at the front.
     spare: VecDeque<Buffer>,
-    /// Set once the flusher was notified, until it runs.
+    /// Set from the notification of the flusher until the flusher runs.
     is_scheduled: bool,
-    /// Set while the flusher waits for the transport, so that no batch overtakes another.
+    /// Set while the flusher waits for the transport. No other batch may be sent then, because
+    /// batches must stay in order.
     is_sending: bool,
-    sent: Sent,
+    /// Numbers of frames and messages sent so far.
+    sent: SendCounts,
 }
 
-/// Numbers of the frames and messages that one end of a connection has sent.
+/// Numbers of frames and messages that one end of a connection has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Sent {
-    /// Number of frames: requests or responses, items of streams, credits and cancellations.
+pub struct SendCounts {
+    /// Number of frames: requests, responses, stream items, window grants, cancellations and
+    /// others.
     pub frames: u64,
-    /// Number of messages that carried these frames: how often the transport was used.
+    /// Number of messages that contained these frames, which is the number of send operations of
+    /// the transport.
     pub messages: u64,
 }
 
 /// Time at which an appended frame is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// With the next flush, which the caller must request.
-    WithFlush,
+pub(crate) enum SendAt {
+    /// At the next flush, which the caller must request.
+    NextFlush,
     /// At the end of this turn of the scheduler.
-    AtTurnEnd,
+    TurnEnd,
 }
 
-/// Result of [`Outbox::append`].
+/// Place of an appended frame: a batch, or a separate message.
 #[derive(Debug)]
-pub(crate) enum Placed {
-    /// The frame is part of a batch.
+pub(crate) enum Appended {
+    /// The frame was appended to a batch.
     Batched,
-    /// The frame is longer than a batch: a message of its own, to be sent by [`send_long`].
+    /// The frame is longer than a batch. The caller must send this separate message by
+    /// [`send_long`].
     Long(Batch),
 }
 
-/// Reason why a frame was not placed.
+/// Reason for which a frame was not appended.
 #[derive(Debug)]
-pub(crate) enum Unplaced {
+pub(crate) enum AppendError {
+    /// The body cannot be encoded.
     Codec(CodecError),
+    /// The message would have `len` bytes, and `limit` is the maximum.
     TooLarge { len: usize, limit: usize },
+    /// The connection has ended, or memory cannot be allocated.
     Transport(Error),
 }
 
-impl Unplaced {
-    /// Returns the error of a caller whose request or item was not placed.
+impl AppendError {
+    /// Converts the error to the error that the program gets for its request or item.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Codec(error) => Error::Encode(error),
@@ -112,7 +123,7 @@ impl Unplaced {
         }
     }
 
-    /// Returns the status that replaces a response that was not placed.
+    /// Converts the error to the status that is sent instead of the response.
     pub(crate) fn into_status(self) -> Status {
         match self {
             Self::Codec(error) => Status::BadResponse(error.to_string().into()),
@@ -137,95 +148,97 @@ impl Outbox {
                 spare: VecDeque::new(),
                 is_scheduled: false,
                 is_sending: false,
-                sent: Sent::default(),
+                sent: SendCounts::default(),
             }),
-            is_crowded: AtomicBool::new(false),
-            work: Notify::new(),
+            is_full: AtomicBool::new(false),
+            flush_notify: Notify::new(),
             drained: Notify::new(),
         }
     }
 
     /// Returns the numbers of frames and messages sent so far.
-    pub(crate) fn counts(&self) -> Sent {
+    pub(crate) fn counts(&self) -> SendCounts {
         self.state.lock().sent
     }
 
-    /// Returns the transport, unless the connection has ended.
+    /// Returns the transport; `None` once the connection has ended.
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.state.lock().link.clone()
     }
 
-    /// Appends a frame to the open batch. `limit` is the maximum length of a message.
+    /// Appends a frame to the open batch. `limit` is the maximum length of a message in bytes.
     pub(crate) fn append(
         &self,
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
         limit: usize,
-        leaves: Leaves,
-    ) -> Result<Placed, Unplaced> {
+        send_at: SendAt,
+    ) -> Result<Appended, AppendError> {
         let push = |batch: &mut Batch| batch.push(header, body);
-        // A statement of its own, after which the lock is free.
-        let placed = self.begin().place(push, leaves)?;
-        match placed {
-            Some(_) => Ok(Placed::Batched),
-            None => self.place_alone(header, body, limit).map(Placed::Long),
+        // A separate statement, so that the lock is released before `encode_long`.
+        let appended = self.lock_batch().append_with(push, send_at)?;
+        match appended {
+            Some(_) => Ok(Appended::Batched),
+            None => self.encode_long(header, body, limit).map(Appended::Long),
         }
     }
 
-    /// Locks the open batch, for frames that are appended one after the other.
-    pub(crate) fn begin(&self) -> Appending<'_> {
-        Appending {
+    /// Locks the open batch, to append several frames in sequence.
+    pub(crate) fn lock_batch(&self) -> OpenBatch<'_> {
+        OpenBatch {
             outbox: self,
             state: self.state.lock(),
         }
     }
 
-    /// Encodes a frame that is longer than a batch, to be sent by [`send_long`].
-    pub(crate) fn place_alone(
+    /// Encodes a frame that is longer than a batch as a separate message, to be sent by
+    /// [`send_long`].
+    pub(crate) fn encode_long(
         &self,
         header: &Header<'_>,
         body: &(impl Encodable + ?Sized),
         limit: usize,
-    ) -> Result<Batch, Unplaced> {
-        let link = self.link().ok_or_else(|| Unplaced::Transport(ended()))?;
-        Batch::of_one(&link, header, body, limit)
+    ) -> Result<Batch, AppendError> {
+        let link = self.link().ok_or_else(|| AppendError::Transport(ended()))?;
+        Batch::new_long(&link, header, body, limit)
     }
 
     /// Appends a frame without a body, to be sent at the end of the turn.
-    pub(crate) fn append_bare(&self, header: &Header<'_>) -> Result<(), Error> {
-        match self.append(header, &[][..], BATCH, Leaves::AtTurnEnd) {
+    pub(crate) fn append_empty(&self, header: &Header<'_>) -> Result<(), Error> {
+        match self.append(header, &[][..], MAX_BATCH_LEN, SendAt::TurnEnd) {
             Ok(_) => Ok(()),
-            Err(unplaced) => Err(unplaced.into_error()),
+            Err(error) => Err(error.into_error()),
         }
     }
 
-    /// Sends everything that the transport accepts without waiting. The flusher sends the rest.
+    /// Sends all batches that the transport accepts without waiting. The flusher sends the rest.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.close_batch();
         self.send_queue(&mut state)
     }
 
-    /// Notifies the flusher, which sends everything at the end of this turn of the scheduler.
+    /// Notifies the flusher, which sends all batches at the end of this turn of the scheduler.
     pub(crate) fn schedule(&self) {
         let mut state = self.state.lock();
         self.notify_flusher(&mut state);
     }
 
+    /// Notifies the flusher, unless a notification is pending.
     fn notify_flusher(&self, state: &mut State) {
         if !state.is_scheduled {
             state.is_scheduled = true;
-            self.work.notify_one();
+            self.flush_notify.notify_one();
         }
     }
 
-    /// Hands the batches of the queue to the transport until it accepts no more.
+    /// Passes the queued batches to the transport until it does not accept more.
     fn send_queue(&self, state: &mut State) -> Result<(), Error> {
         let Some(link) = state.link.clone() else {
             return Err(ended());
         };
         if state.is_sending {
-            self.update_crowded(state);
+            self.update_full(state);
             return Ok(());
         }
         while let Some(batch) = state.queue.front_mut() {
@@ -234,54 +247,54 @@ impl Outbox {
                 break;
             }
             if let Some(batch) = state.queue.pop_front() {
-                self.sent(state, &link, batch);
+                self.count_sent(state, &link, batch);
             }
         }
-        self.update_crowded(state);
+        self.update_full(state);
         Ok(())
     }
 
-    /// Records whether too many bytes wait. Notifies those who wait for room once there is some.
-    fn update_crowded(&self, state: &State) {
-        let is_crowded = state.queued > CROWDED || state.long > LONG_CROWDED;
-        if self.is_crowded.swap(is_crowded, Ordering::AcqRel) && !is_crowded {
+    /// Updates `is_full`, and notifies the tasks that wait for room once there is room again.
+    fn update_full(&self, state: &State) {
+        let is_full = state.queued > MAX_QUEUED || state.long > MAX_LONG;
+        if self.is_full.swap(is_full, Ordering::AcqRel) && !is_full {
             self.drained.notify_waiters();
         }
     }
 
-    /// Counts a batch as sent and keeps its buffer.
-    fn sent(&self, state: &mut State, link: &Link, batch: Batch) {
+    /// Counts a batch as sent, and keeps its buffer.
+    fn count_sent(&self, state: &mut State, link: &Link, batch: Batch) {
         state.sent.frames += u64::from(batch.frames());
         state.sent.messages += 1;
         let before = state.queued;
         state.queued -= batch.len().min(before);
         batch.recycle(link, &mut state.spare);
-        self.update_crowded(state);
-        let is_short_again = before > CROWDED && state.queued <= CROWDED;
+        self.update_full(state);
+        let is_short_again = before > MAX_QUEUED && state.queued <= MAX_QUEUED;
         if state.queue.is_empty() || is_short_again {
             self.drained.notify_waiters();
         }
     }
 
-    /// Returns whether there is room for the frames of more work.
+    /// Returns whether there is room for the frames of further calls.
     pub(crate) fn has_room(&self) -> bool {
-        !self.is_crowded.load(Ordering::Acquire)
+        !self.is_full.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes of the full batches that wait to be sent.
+    /// Returns the number of bytes of the complete batches that wait to be sent.
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().queued
     }
 
-    /// Waits until there is room for the frames of more work, or the connection has ended.
-    pub(crate) async fn room(&self) {
+    /// Waits until there is room for the frames of further calls, or the connection has ended.
+    pub(crate) async fn wait_for_room(&self) {
         if !self.has_room() {
             self.wait_until(|| self.has_room()).await;
         }
     }
 
-    /// Waits until the transport has accepted everything, or the connection has ended.
-    pub(crate) async fn sent_all(&self) {
+    /// Waits until the transport has accepted all frames, or the connection has ended.
+    pub(crate) async fn wait_until_sent(&self) {
         self.schedule();
         let is_done = || {
             let state = self.state.lock();
@@ -301,7 +314,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the transport. Frames that are not sent are dropped.
+    /// Drops the transport and all frames that were not sent.
     pub(crate) fn close(&self) {
         let (link, queue) = {
             let mut state = self.state.lock();
@@ -310,47 +323,50 @@ impl Outbox {
             state.spare.clear();
             (state.link.take(), std::mem::take(&mut state.queue))
         };
-        self.is_crowded.store(false, Ordering::Release);
-        self.work.notify_one();
+        self.is_full.store(false, Ordering::Release);
+        self.flush_notify.notify_one();
         self.drained.notify_waiters();
         drop((link, queue));
     }
 }
 
-/// Guard for appending frames to the open batch.
-pub(crate) struct Appending<'o> {
+/// Lock guard of the open batch, for appending frames.
+pub(crate) struct OpenBatch<'o> {
     outbox: &'o Outbox,
     state: MutexGuard<'o, State>,
 }
 
-impl Appending<'_> {
+impl OpenBatch<'_> {
     /// Appends an item of a stream, to be sent at the end of the turn. Consecutive items of a
-    /// stream share a frame. Returns the length of the item, or `None` if a batch has no room for
-    /// it.
-    pub(crate) fn place_item(
+    /// stream share a frame. Returns the length of the item, or `None` if the item does not fit
+    /// into a batch.
+    pub(crate) fn append_item(
         &mut self,
         header: &ItemHeader,
         body: &(impl Encodable + ?Sized),
-    ) -> Result<Option<usize>, Unplaced> {
-        self.place(|batch| batch.push_item(header, body), Leaves::AtTurnEnd)
+    ) -> Result<Option<usize>, AppendError> {
+        self.append_with(|batch| batch.push_item(header, body), SendAt::TurnEnd)
     }
 
-    /// Encodes a frame into the open batch with `push`, or into a new batch if it does not fit.
-    /// Returns the length of its body, or `None` if a batch has no room for it.
-    fn place(
+    /// Encodes a frame into the open batch with `push`, or into a new batch if the open batch is
+    /// too full. Returns the length of the body, or `None` if the frame does not fit into an empty
+    /// batch.
+    fn append_with(
         &mut self,
         push: impl Fn(&mut Batch) -> Result<Option<usize>, CodecError>,
-        leaves: Leaves,
-    ) -> Result<Option<usize>, Unplaced> {
+        send_at: SendAt,
+    ) -> Result<Option<usize>, AppendError> {
         let state = &mut *self.state;
-        // At most two attempts: the second one has a whole batch.
+        // At most two iterations: the second iteration has an empty batch.
         loop {
-            let batch = state.open_batch().map_err(Unplaced::Transport)?;
-            if let Some(len) = push(batch).map_err(Unplaced::Codec)? {
-                if batch.frames() >= ENOUGH {
+            let batch = state.open_batch().map_err(AppendError::Transport)?;
+            if let Some(len) = push(batch).map_err(AppendError::Codec)? {
+                if batch.frames() >= EARLY_SEND_FRAMES {
                     state.close_batch();
-                    self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
-                } else if leaves == Leaves::AtTurnEnd {
+                    self.outbox
+                        .send_queue(state)
+                        .map_err(AppendError::Transport)?;
+                } else if send_at == SendAt::TurnEnd {
                     self.outbox.notify_flusher(state);
                 }
                 return Ok(Some(len));
@@ -359,13 +375,15 @@ impl Appending<'_> {
                 return Ok(None);
             }
             state.close_batch();
-            self.outbox.send_queue(state).map_err(Unplaced::Transport)?;
+            self.outbox
+                .send_queue(state)
+                .map_err(AppendError::Transport)?;
         }
     }
 }
 
 impl State {
-    /// Returns the open batch, after opening one if there is none.
+    /// Returns the open batch, or opens a new batch.
     fn open_batch(&mut self) -> Result<&mut Batch, Error> {
         let Some(link) = &self.link else {
             return Err(ended());
@@ -376,7 +394,7 @@ impl State {
         }
     }
 
-    /// Moves the open batch, if it has frames, to the queue.
+    /// Moves the open batch to the queue, unless it is empty.
     fn close_batch(&mut self) {
         if let Some(batch) = self.open.take_if(|batch| !batch.is_empty()) {
             self.queued += batch.len();
@@ -385,7 +403,8 @@ impl State {
     }
 }
 
-/// Returns the error of frames for a connection that has ended, whose reason the connection knows.
+/// Returns a general error for frames of a connection that has ended. The connection stores the
+/// actual reason.
 fn ended() -> Error {
-    Error::disconnected("it was closed")
+    Error::disconnected("the reason was not recorded")
 }

@@ -1,26 +1,26 @@
-//! The reflection service: the methods of a server, with their types.
+//! The reflection service, which describes the methods of a server and their types.
 
+mod sample;
 mod schema;
-mod trace;
 
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::sample::schema;
 pub use self::schema::{Fields, Format, Schema, TypeFormat};
-pub(crate) use self::trace::schema;
 use crate::method::MethodInfo;
-use crate::server::{Method, Part, Role};
+use crate::server::{CountedMethod, Role, TypeUse};
 
-/// Type of an argument, a result or an item.
+/// Description of the type of an argument, a result, an error or a stream item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TypeDescription {
-    /// Name of the argument or stream; empty for a result.
+    /// Name of the argument or stream; empty for a result or an error.
     pub name: String,
-    /// The type, as the trait has it: `"Vec<u8>"`.
+    /// Source text of the type in the trait, for example `"Vec<u8>"`.
     pub text: String,
-    /// Structure of the type; `None` if it is not known, for example for types of Protocol Buffers.
+    /// Structure of the type; `None` if the structure is unknown, for example for Protocol Buffers.
     pub schema: Option<Schema>,
 }
 
@@ -28,30 +28,31 @@ pub struct TypeDescription {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MethodDescription {
-    /// Name of the service and of the method: `"Store.get"`.
+    /// Name of the service and of the method, for example `"Store.get"`.
     pub name: String,
-    /// Number in requests.
+    /// Number of the method in requests.
     pub number: u32,
-    /// Number of the codec of requests: 0 for bytes, 1 for Postcard, 2 for JSON, 3 for Protocol
-    /// Buffers.
+    /// Number of the requests' codec: 0 for unencoded bytes, 1 for Postcard, 2 for JSON, 3 for
+    /// Protocol Buffers.
     pub codec: u8,
     /// Set if the method has no response.
     pub is_one_way: bool,
-    /// Set if the method is executed at most once: see [`Request::once`](crate::Request::once).
+    /// Set if the server executes each call at most once, see
+    /// [`Request::once`](crate::Request::once).
     pub is_once: bool,
-    /// Arguments, in their order. Several are encoded as a tuple.
+    /// Arguments in order. Several arguments are encoded as a tuple.
     pub arguments: Vec<TypeDescription>,
-    /// Items of the stream of the caller.
+    /// Item type of the caller's stream; `None` without a stream.
     pub input: Option<TypeDescription>,
-    /// Items of the stream of the handler.
+    /// Item type of the handler's stream; `None` without a stream.
     pub output: Option<TypeDescription>,
-    /// Value of the result; `None` for bytes, and without a response.
+    /// Type of the success value; `None` for unencoded bytes, or without a response.
     pub result: Option<TypeDescription>,
-    /// The service's error; `None` without a response.
+    /// Type of the service's error; `None` without a response.
     pub error: Option<TypeDescription>,
 }
 
-/// Numbers of the calls of a method since the server was started.
+/// Numbers of the calls of a method since the start of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallCounts {
@@ -63,8 +64,8 @@ pub struct CallCounts {
     pub ended: u64,
 }
 
-/// The reflection service, which describes the services of a server: [`Server::reflection`] adds
-/// it.
+/// Reflection service, which describes the services of a server. [`Server::reflection`] adds this
+/// service to a server.
 ///
 /// [`Server::reflection`]: crate::Server::reflection
 ///
@@ -95,38 +96,39 @@ pub struct CallCounts {
 /// ```
 #[rdma_rpc_macros::service]
 pub trait Reflection {
-    /// Returns the methods of the server, in the order of their names.
+    /// Returns descriptions of the server's methods, ordered by name.
     async fn methods(&self) -> Result<Vec<MethodDescription>, ()>;
-    /// Returns the numbers of calls of each method, in the order of their names.
+    /// Returns the numbers of calls of each method, ordered by name.
     async fn calls(&self) -> Result<Vec<CallCounts>, ()>;
 }
 
-/// Methods of a server, whose types are described at the first request.
+/// Implementation of the reflection service. The descriptions are created at the first request.
 #[derive(Debug)]
-pub(crate) struct Described {
-    methods: Vec<Method>,
-    parts: Vec<Part>,
+pub(crate) struct ReflectionService {
+    methods: Vec<CountedMethod>,
+    uses: Vec<TypeUse>,
     descriptions: OnceLock<Vec<MethodDescription>>,
 }
 
-impl Described {
-    pub(crate) fn new(mut methods: Vec<Method>, parts: Vec<Part>) -> Self {
+impl ReflectionService {
+    pub(crate) fn new(mut methods: Vec<CountedMethod>, uses: Vec<TypeUse>) -> Self {
         methods.sort_by_key(|(info, _, _)| info.name);
         Self {
             methods,
-            parts,
+            uses,
             descriptions: OnceLock::new(),
         }
     }
 
+    /// Describes a method.
     fn describe(&self, info: &'static MethodInfo, codec: u8) -> MethodDescription {
-        let parts = self.parts.iter().filter(|part| part.method.id == info.id);
+        let uses = self.uses.iter().filter(|used| used.method.id == info.id);
         let with = |role: Role| {
-            let parts = parts.clone().filter(move |part| part.role == role);
-            parts.map(|part| TypeDescription {
-                name: part.texts[0].to_owned(),
-                text: part.texts[1].to_owned(),
-                schema: (part.schema)(),
+            let uses = uses.clone().filter(move |used| used.role == role);
+            uses.map(|used| TypeDescription {
+                name: used.texts[0].to_owned(),
+                text: used.texts[1].to_owned(),
+                schema: (used.schema)(),
             })
         };
         MethodDescription {
@@ -144,7 +146,7 @@ impl Described {
     }
 }
 
-impl Reflection for Described {
+impl Reflection for ReflectionService {
     async fn methods(&self) -> Result<Vec<MethodDescription>, ()> {
         let descriptions = self.descriptions.get_or_init(|| {
             let methods = self.methods.iter();

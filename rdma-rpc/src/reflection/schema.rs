@@ -6,25 +6,26 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Maximum number of formats that a decoded format is within. Each needs memory of the stack.
+/// Maximum nesting depth of a decoded format. Each level needs stack memory.
 const MAX_DEPTH: u32 = 128;
 
-/// Structure of a type, as its `Deserialize` has it.
+/// Structure of a type according to its `Deserialize` implementation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Schema {
     /// Format of the type.
     pub format: Format,
-    /// Structs and enums within the type, by name.
+    /// Structs and enums that the format refers to, by name.
     pub types: BTreeMap<String, TypeFormat>,
 }
 
-/// Format of a value.
+/// Format of a value, in terms of the serde data model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants have the names of Rust's types")]
 pub enum Format {
-    /// A format that no value was decoded of, for example within a type that contains itself.
+    /// An unknown format: no sample value with this format was decoded, for example because the
+    /// type contains itself.
     #[default]
     Unknown,
     Unit,
@@ -47,14 +48,14 @@ pub enum Format {
     Option(#[serde(deserialize_with = "inner")] Box<Format>),
     /// A sequence of any length.
     Seq(#[serde(deserialize_with = "inner")] Box<Format>),
-    /// Pairs of keys and values.
+    /// A map from keys to values.
     Map(
         #[serde(deserialize_with = "inner")] Box<Format>,
         #[serde(deserialize_with = "inner")] Box<Format>,
     ),
-    /// Values of a fixed number.
+    /// A fixed number of values.
     Tuple(#[serde(deserialize_with = "inner")] Vec<Format>),
-    /// A struct or enum of this name.
+    /// A struct or enum with this name, see [`Schema::types`].
     Named(String),
 }
 
@@ -62,14 +63,14 @@ pub enum Format {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TypeFormat {
-    /// A struct, or a struct-like thing.
+    /// A struct with these fields.
     Struct(Fields),
-    /// An enum: its variants, in their order. The fields of a variant are `None` if no value of it
-    /// could be decoded.
+    /// An enum with these variants in order. The fields of a variant are `None` if no sample value
+    /// of the variant was decoded.
     Enum(Vec<(String, Option<Fields>)>),
 }
 
-/// Fields of a struct or of a variant.
+/// Fields of a struct or of an enum variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Fields {
@@ -83,22 +84,22 @@ pub enum Fields {
     Named(Vec<(String, Format)>),
 }
 
-/// Decodes formats within another one.
+/// Decodes the inner format of a format, up to a nesting depth of [`MAX_DEPTH`].
 fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Depth that continues after this one.
-    struct Outer(u32);
+    /// Guard that restores the outer nesting depth.
+    struct RestoreDepth(u32);
 
-    impl Drop for Outer {
+    impl Drop for RestoreDepth {
         fn drop(&mut self) {
             DEPTH.set(self.0);
         }
     }
 
-    let outer = Outer(DEPTH.get());
+    let outer = RestoreDepth(DEPTH.get());
     if outer.0 == MAX_DEPTH {
         return Err(D::Error::custom("a format is nested too deeply"));
     }
@@ -107,7 +108,8 @@ fn inner<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D
 }
 
 impl Format {
-    /// Adds what another value of the same type has shown. Returns `false` if the two disagree.
+    /// Merges the format of another sample value of the same type. Returns `false` if the formats
+    /// contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (_, Self::Unknown) => true,
@@ -127,6 +129,7 @@ impl Format {
     }
 }
 
+/// Merges several formats pairwise. Returns `false` if the formats contradict each other.
 fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
     let is_same_length = this.len() == other.len();
     let mut pairs = this.iter_mut().zip(other);
@@ -134,7 +137,8 @@ fn merge_all(this: &mut [Format], other: Vec<Format>) -> bool {
 }
 
 impl Fields {
-    /// Adds what another value of the same type has shown. Returns `false` if the two disagree.
+    /// Merges the fields of another sample value of the same type. Returns `false` if the fields
+    /// contradict each other.
     pub(super) fn merge(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Unit, Self::Unit) => true,

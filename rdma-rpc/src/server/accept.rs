@@ -1,4 +1,4 @@
-//! The tasks of a server: one that accepts clients, and one for each connection.
+//! The tasks of a server: a task that accepts clients, and a task for each connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::{Server, Serving, Shared};
+use super::{Server, ServerConnection, Shared};
 use crate::address::Address;
 use crate::core::{Core, Side};
 use crate::error::{Error, Result};
@@ -16,14 +16,15 @@ use crate::link::{Accepted, Listener};
 use crate::once;
 use crate::wire::Settings;
 
-/// Time after the grace period in which connections may still send their last answers.
+/// Time after the grace period in which each connection may still send its last answers. Short,
+/// because the program waits for the shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Pause after a failed accept: the cause may be a temporary lack of resources.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed `accept`, whose cause may be a temporary lack of resources.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A handle to a running server. Dropping the handle shuts the server down as [`Self::shutdown`]
-/// does, but does not wait.
+/// A handle to a running server. Dropping the handle shuts the server down like [`Self::shutdown`],
+/// but without waiting.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the server"]
 pub struct ServerHandle {
@@ -33,18 +34,18 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// Returns the address at which clients connect, with the port that the system chose.
+    /// Returns the address at which clients connect, with the port that the operating system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Shuts the server down: accepts no more clients, refuses new calls with
-    /// [`Error::ShuttingDown`], and waits for running calls for at most the [grace
-    /// period](Server::grace). Calls that are still running then are dropped.
+    /// Shuts the server down: stops accepting clients, refuses new calls with
+    /// [`Error::ShuttingDown`], and waits until the running calls have finished, at most for the
+    /// [grace period](Server::grace). Calls that run longer are dropped.
     pub async fn shutdown(mut self) {
         self.closing.send_replace(true);
         if let Err(stopped) = (&mut self.acceptor).await {
-            tracing::error!(%stopped, "the server did not end in order");
+            tracing::error!(%stopped, "the server's task has panicked or was aborted");
         }
     }
 }
@@ -55,7 +56,7 @@ impl Drop for ServerHandle {
     }
 }
 
-/// Starts the task of a server.
+/// Spawns the task of a server.
 pub(super) fn start(server: Server, listener: Listener) -> Result<ServerHandle> {
     let address = listener.address()?;
     let (closing, closed) = watch::channel(false);
@@ -67,7 +68,7 @@ pub(super) fn start(server: Server, listener: Listener) -> Result<ServerHandle> 
     })
 }
 
-/// Accepts clients and serves each of them in a new task.
+/// Accepts clients until the server shuts down, and spawns a task for each client.
 async fn accept(server: Server, mut listener: Listener, mut closing: watch::Receiver<bool>) {
     let most = server.connections;
     let shared = Arc::new(server.shared);
@@ -82,11 +83,11 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
                     connections.spawn(serve(shared, client, closing));
                 }
                 Err(Error::Transport(error @ rdma_async::Error::Handshake { .. })) => {
-                    tracing::warn!(%error, "passed over");
+                    tracing::warn!(%error, "the handshake of a client failed");
                 }
                 Err(error) => {
-                    tracing::error!(%error, "could not accept");
-                    tokio::time::sleep(PAUSE).await;
+                    tracing::error!(%error, "accepting a client failed");
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 }
             }
         }
@@ -97,34 +98,34 @@ async fn accept(server: Server, mut listener: Listener, mut closing: watch::Rece
     }
 }
 
-/// Serves one client without a server's handle.
+/// Serves one client until its connection ends, without a server handle.
 pub(super) async fn serve_one(shared: Arc<Shared>, client: Accepted) -> Error {
-    // No message is ever sent on this channel: only dropping the future ends the service early.
+    // Nothing is sent on this channel: only dropping the future ends the connection early.
     let (_closing, closed) = watch::channel(false);
     serve(shared, client, closed).await
 }
 
-/// Connection that is served, which ends when this value is dropped.
-struct Served(Arc<Core>);
+/// Guard that ends a connection when it is dropped.
+struct EndOnDrop(Arc<Core>);
 
-impl Drop for Served {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.fail(Error::disconnected("the server was dropped"));
     }
 }
 
-/// Serves a client until it disconnects or violates the protocol, or the server shuts down. Returns
-/// the reason.
+/// Serves a client until its connection ends or the server shuts down. Returns the reason for the
+/// end.
 async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiver<bool>) -> Error {
     let begun = tokio::select! {
-        begun = timeout(limits::CONNECT, client.begin(&shared.encryption)) => begun,
+        begun = timeout(limits::CONNECT_TIMEOUT, client.into_link(&shared.encryption)) => begun,
         () = closed(&mut closing) => return Error::ShuttingDown,
     };
-    let late = || Error::disconnected("the client has not begun TLS in time");
+    let late = || Error::disconnected("the client has not completed the TLS handshake in time");
     let (link, peer) = match begun.unwrap_or_else(|_| Err(late())) {
         Ok(begun) => begun,
         Err(error) => {
-            tracing::debug!(%error, "a client has gone already");
+            tracing::debug!(%error, "the handshake of a client failed");
             return error;
         }
     };
@@ -136,43 +137,50 @@ async fn serve(shared: Arc<Shared>, client: Accepted, mut closing: watch::Receiv
         window_bytes: 0,
     };
     let bulk_limit = shared.bulk_limit;
-    // A client that must authenticate gets the settings afterwards.
-    let incarnation = once::hello(shared.once.incarnation());
-    let is_open = shared.guards.authenticate.is_none();
-    let hello = is_open.then_some(&incarnation);
-    let side = Side::Server(Serving::new(shared));
-    let Served(core) = &Served(Core::start(link, peer, own, bulk_limit, hello, side));
+    // If clients must authenticate, the settings are sent after the authentication.
+    let metadata = once::server_metadata(shared.once.instance_id());
+    let is_open = shared.authorization.authenticate.is_none();
+    let metadata = is_open.then_some(&metadata);
+    let side = Side::Server(ServerConnection::new(shared));
+    let EndOnDrop(core) = &EndOnDrop(Core::start(link, peer, own, bulk_limit, metadata, side));
     tokio::select! {
         end = core.ended() => return end,
         () = closed(&mut closing) => {}
     }
-    let serving = Serving::of(core);
-    serving.close(core);
+    let connection = ServerConnection::of(core);
+    connection.close(core);
     tokio::select! {
-        _ = timeout(grace, serving.idle()) => {}
+        _ = timeout(grace, connection.wait_for_handlers()) => {}
         end = core.ended() => return end,
     }
-    serving.stop(core);
-    // A response may still be on its way to the outbox. If it takes too long, the client repeats
-    // nothing.
-    if timeout(LAST_ANSWERS, serving.idle()).await.is_ok() {
-        serving.part(core);
+    connection.stop(core);
+    // A finished handler may not have appended its response yet. If this takes too long, the
+    // announcement is omitted, and the client repeats no call.
+    if timeout(LAST_ANSWERS, connection.wait_for_handlers())
+        .await
+        .is_ok()
+    {
+        connection.announce_all_answered(core);
     }
-    if timeout(LAST_ANSWERS, core.outbox.sent_all()).await.is_err() {
-        tracing::warn!(peer = %core.peer, "a client did not take its last answers");
+    if timeout(LAST_ANSWERS, core.outbox.wait_until_sent())
+        .await
+        .is_err()
+    {
+        tracing::warn!(peer = %core.peer, "a client did not receive its last answers in time");
     }
     core.fail(Error::ShuttingDown);
-    core.ended_now()
+    core.end_error()
 }
 
-/// Waits until the server is to end.
+/// Waits until the server's shutdown begins.
 async fn closed(closing: &mut watch::Receiver<bool>) {
-    // An error means that the handle was dropped, which shuts the server down too.
+    // An error means that the handle was dropped, which also begins the shutdown.
     drop(closing.wait_for(|&closing| closing).await);
 }
 
+/// Logs the end of a connection's task if the task has panicked.
 fn log_end(ended: Result<Error, tokio::task::JoinError>) {
     if let Err(stopped) = ended {
-        tracing::error!(%stopped, "a connection's task did not end in order");
+        tracing::error!(%stopped, "a connection's task has panicked or was aborted");
     }
 }

@@ -1,21 +1,21 @@
-//! [`Call`]: a decoded request, as generated code passes it to the service.
+//! [`Call`]: a decoded request for generated code.
 
-use super::gate::Entered;
+use super::call_limit::CallPermit;
 use crate::codec::{Decode, Encode};
 use crate::server::Context;
 use crate::stream::{Receiver, Sender, Streams};
 
-/// A decoded request with its context and its streams.
+/// A decoded request with its context and streams.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Call<Q> {
     /// Context of the call.
     pub context: Context,
-    /// Arguments of the method: the argument itself, or a tuple of several.
+    /// Arguments of the method: the value of a single argument, or a tuple of several arguments.
     pub request: Q,
     streams: Streams,
-    /// Limits that count the call, if its handler outlives the call.
-    gates: [Option<Entered>; 3],
+    /// Permits of the limits that count the call. Empty unless the handler may outlive the call.
+    permits: [Option<CallPermit>; 3],
 }
 
 impl<Q> Call<Q> {
@@ -24,44 +24,47 @@ impl<Q> Call<Q> {
             context,
             request,
             streams,
-            gates: [None, None, None],
+            permits: [None, None, None],
         }
     }
 
-    /// Lets the limits count the call as long as this value, or that of [`Self::take_gates`],
-    /// lasts.
-    pub(super) fn set_gates(&mut self, gates: [Option<Entered>; 3]) {
-        self.gates = gates;
+    /// Stores the permits of the call. The limits count the call until the permits are dropped.
+    pub(super) fn set_permits(&mut self, permits: [Option<CallPermit>; 3]) {
+        self.permits = permits;
     }
 
-    /// Takes the limits that count the call.
-    pub(crate) fn take_gates(&mut self) -> [Option<Entered>; 3] {
-        std::mem::take(&mut self.gates)
+    /// Takes the permits of the call.
+    pub(crate) fn take_permits(&mut self) -> [Option<CallPermit>; 3] {
+        std::mem::take(&mut self.permits)
     }
 
-    /// Returns the receiver of the caller's items.
+    /// Returns the receiver of the caller's stream.
     ///
     /// # Panics
     ///
-    /// If the method has no input, which generated code rules out.
+    /// If the method has no stream from the caller. Generated code never does this.
     pub fn receiver<C: Decode<T>, T>(&self) -> Receiver<T> {
-        let inlet = self.streams.inlet.clone().expect("the method has an input");
+        let incoming = self
+            .streams
+            .incoming
+            .clone()
+            .expect("the method has an input");
         let (core, id) = self.context.parts();
-        Receiver::new::<C>(inlet, core, id)
+        Receiver::new::<C>(incoming, core, id)
     }
 
-    /// Returns the sender of the handler's items.
+    /// Returns the sender of the handler's stream.
     ///
     /// # Panics
     ///
-    /// If the method has no output, which generated code rules out.
+    /// If the method has no stream to the caller. Generated code never does this.
     pub fn sender<C: Encode<T>, T>(&self) -> Sender<T> {
-        let outlet = self
+        let outgoing = self
             .streams
-            .outlet
+            .outgoing
             .clone()
             .expect("the method has an output");
         let (core, id) = self.context.parts();
-        Sender::new::<C>(outlet, core, id)
+        Sender::new::<C>(outgoing, core, id)
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers: the methods of a server, whose futures are polled first where their request is found.
+//! The execution of requests: decoding, the first poll of the handler, and the response.
 
 use std::any::type_name;
 use std::fmt;
@@ -13,99 +13,106 @@ use crossbeam_queue::ArrayQueue;
 use tokio::time::Instant;
 
 use super::call::Call;
+use super::call_limit::{CallLimit, CallPermit};
+use super::connection::{ServerConnection, refuse};
 use super::context::Context;
-use super::gate::{Entered, Gate};
-use super::running::Running;
-use super::serving::{Serving, refuse};
+use super::handler_task::HandlerTask;
 use crate::bulk::{self, Accesses};
-use crate::codec::{Codec, CodecError, Decode, Encode, Format, Value};
+use crate::codec::{Codec, CodecError, Decode, Encode, MethodCodecs, TypedBody};
 use crate::core::Core;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use crate::method::MethodInfo;
 #[cfg(feature = "reflection")]
-use crate::observe::Counts;
-use crate::observe::{self, Handled, Outcome};
-use crate::outbox::{Batch, Leaves, Placed, send_long};
+use crate::observe::CallCounters;
+use crate::observe::{self, Outcome, ServerObservation};
+use crate::outbox::{Appended, Batch, SendAt, send_long};
 use crate::payload::Body;
 use crate::status::Status;
-use crate::stream::{Inlet, Outlet, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
+use crate::stream::{ReceiveBuffer, SendWindow, Streams, WINDOW_BYTES, WINDOW_ITEMS, Window};
 use crate::wire::{CallId, Header, ONE_WAY};
 
-/// Time for which a poll of a handler may occupy the thread before it is reported in the log.
-const BLOCKING: Duration = Duration::from_millis(10);
+/// Duration of a single poll of a handler above which a warning is logged. Well-behaved handlers
+/// return within microseconds.
+const MAX_POLL_TIME: Duration = Duration::from_millis(10);
 
-/// Number of futures of one method whose memory is kept for the next calls.
-const SPARE: usize = 64;
+/// Maximum number of unused future allocations that a method keeps. More concurrent handlers than
+/// this allocate.
+const MAX_SPARE_FUTURES: usize = 64;
 
-/// Memory of a handler's future, which is used again for later calls.
-pub(super) type Cell<Fut> = Pin<Box<Option<Fut>>>;
+/// Allocation for a handler's future, which later calls use again.
+pub(super) type FutureBox<Fut> = Pin<Box<Option<Fut>>>;
 
-/// A received request.
-pub(super) struct Incoming<'m> {
+/// A received request, before its body is decoded.
+pub(super) struct IncomingRequest<'m> {
     pub(super) core: &'m Arc<Core>,
     pub(super) id: CallId,
     pub(super) codec: u8,
     pub(super) limit: Option<Duration>,
     pub(super) metadata: Metadata,
     pub(super) body: Body<'m>,
-    /// Time of the last reading of the clock.
+    /// Time at which the clock was last read; updated after each poll of a handler.
     pub(super) clock: &'m mut Instant,
 }
 
-/// A method of a server.
+/// A method of a server, with erased types.
 pub(super) trait Handler: Send + Sync {
+    /// Returns the name and the properties of the method.
     fn info(&self) -> &'static MethodInfo;
 
-    /// Returns the number of the codec of the requests.
+    /// Returns the number of the requests' codec.
     #[cfg(feature = "reflection")]
     fn codec(&self) -> u8;
 
-    /// Counts the calls of the method from now on.
+    /// Returns the counters of the method. Calls are counted from the first call of this function
+    /// on.
     #[cfg(feature = "reflection")]
-    fn count(&self) -> Arc<Counts>;
+    fn counters(&self) -> Arc<CallCounters>;
 
-    /// Limits the calls of the method that run at once. Only the first call has an effect.
-    fn limit(&self, calls: usize);
+    /// Limits the number of running calls of the method. Only the first call of this function has
+    /// an effect.
+    fn set_limit(&self, calls: usize);
 
-    /// Decodes a request and polls its handler. If the handler does not finish, it becomes a task.
-    fn start(&self, incoming: Incoming<'_>) -> Result<()>;
+    /// Decodes a request, starts its handler and polls the handler once. Spawns a task for a
+    /// handler that is not ready.
+    fn start(&self, incoming: IncomingRequest<'_>) -> Result<()>;
 }
 
-/// A method with its types.
-pub(super) struct Typed<F, Q, T, E, Fut, H> {
+/// A method with its types: the codecs `F`, the request `Q`, the result `T` and `E`, the future
+/// `Fut` and the handler function `H`.
+pub(super) struct TypedHandler<F, Q, T, E, Fut, H> {
     info: &'static MethodInfo,
     handle: H,
-    spare: ArrayQueue<Cell<Fut>>,
-    gate: OnceLock<Arc<Gate>>,
+    spare: ArrayQueue<FutureBox<Fut>>,
+    call_limit: OnceLock<Arc<CallLimit>>,
     #[cfg(feature = "reflection")]
-    counts: OnceLock<Arc<Counts>>,
+    counts: OnceLock<Arc<CallCounters>>,
     #[expect(clippy::type_complexity, reason = "a marker of the types of a method")]
     types: PhantomData<fn() -> (F, Q, T, E)>,
 }
 
-impl<F, Q, T, E, Fut, H> Typed<F, Q, T, E, Fut, H> {
+impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H> {
     pub(super) fn new(info: &'static MethodInfo, handle: H) -> Self {
         Self {
             info,
             handle,
-            spare: ArrayQueue::new(SPARE),
-            gate: OnceLock::new(),
+            spare: ArrayQueue::new(MAX_SPARE_FUTURES),
+            call_limit: OnceLock::new(),
             #[cfg(feature = "reflection")]
             counts: OnceLock::new(),
             types: PhantomData,
         }
     }
 
-    /// Keeps the memory of a future, which is dropped.
-    pub(super) fn keep(&self, mut cell: Cell<Fut>) {
-        cell.set(None);
-        // Memory above the limit is freed.
-        drop(self.spare.push(cell));
+    /// Drops the future, and keeps its allocation for a later call.
+    pub(super) fn recycle(&self, mut boxed: FutureBox<Fut>) {
+        boxed.set(None);
+        // An allocation beyond the capacity of the queue is freed.
+        drop(self.spare.push(boxed));
     }
 }
 
-impl<F, Q, T, E, Fut, H> fmt::Debug for Typed<F, Q, T, E, Fut, H> {
+impl<F, Q, T, E, Fut, H> fmt::Debug for TypedHandler<F, Q, T, E, Fut, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(type_name::<Self>())
             .field("info", &self.info)
@@ -113,9 +120,9 @@ impl<F, Q, T, E, Fut, H> fmt::Debug for Typed<F, Q, T, E, Fut, H> {
     }
 }
 
-impl<F, Q, T, E, Fut, H> Handler for Arc<Typed<F, Q, T, E, Fut, H>>
+impl<F, Q, T, E, Fut, H> Handler for Arc<TypedHandler<F, Q, T, E, Fut, H>>
 where
-    F: Format,
+    F: MethodCodecs,
     F::Request: Decode<Q>,
     F::Response: Encode<T>,
     F::Error: Encode<E>,
@@ -135,16 +142,17 @@ where
     }
 
     #[cfg(feature = "reflection")]
-    fn count(&self) -> Arc<Counts> {
+    fn counters(&self) -> Arc<CallCounters> {
         Arc::clone(self.counts.get_or_init(Arc::default))
     }
 
-    fn limit(&self, calls: usize) {
-        self.gate.get_or_init(|| Arc::new(Gate::new(calls)));
+    fn set_limit(&self, calls: usize) {
+        self.call_limit
+            .get_or_init(|| Arc::new(CallLimit::new(calls)));
     }
 
-    fn start(&self, incoming: Incoming<'_>) -> Result<()> {
-        let Incoming {
+    fn start(&self, incoming: IncomingRequest<'_>) -> Result<()> {
+        let IncomingRequest {
             core,
             id,
             codec,
@@ -153,27 +161,27 @@ where
             body,
             clock,
         } = incoming;
-        let serving = Serving::of(core);
+        let connection = ServerConnection::of(core);
         if id.index == ONE_WAY && !self.info.is_one_way {
             let reason = "the method has a response or streams";
             refuse(core, id, &Status::BadRequest(reason.into()));
             return Ok(());
         }
         if self.info.is_once
-            && let Err(status) =
-                serving
-                    .shared
-                    .once
-                    .check(&metadata, &serving.session, serving.shared.concurrency)
+            && let Err(status) = connection.shared.once.check(
+                &metadata,
+                &connection.session,
+                connection.shared.concurrency,
+            )
         {
-            observe::refused(serving.shared.observed, self.info.name);
+            observe::count_refused(connection.shared.observe, self.info.name);
             refuse(core, id, &status);
             return Ok(());
         }
-        let mut entered = match self.enter(serving, id) {
-            Ok(entered) => entered,
+        let mut permits = match self.acquire_permits(connection, id) {
+            Ok(permits) => permits,
             Err(reason) => {
-                observe::refused(serving.shared.observed, self.info.name);
+                observe::count_refused(connection.shared.observe, self.info.name);
                 refuse(core, id, &Status::Overloaded(reason.into()));
                 return Ok(());
             }
@@ -185,47 +193,48 @@ where
         let (request, bulks) = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
-                observe::refused(serving.shared.observed, self.info.name);
+                observe::count_refused(connection.shared.observe, self.info.name);
                 refuse(core, id, &Status::BadRequest(error.to_string().into()));
                 return Ok(());
             }
         };
         let deadline = core.deadlines.after(*clock, limit);
         let streams = self.streams(core, bulks);
-        if id.index != ONE_WAY && !serving.slots.begin(id, deadline, streams.clone())? {
+        if id.index != ONE_WAY && !connection.slots.begin(id, deadline, streams.clone())? {
             return Ok(());
         }
-        if !serving.begin() {
-            serving.slots.end(id);
+        if !connection.begin_handler() {
+            connection.slots.end(id);
             refuse(core, id, &Status::ShuttingDown);
             return Ok(());
         }
         if self.info.has_input {
-            // The caller's items wait for this window, so that none arrives before its request.
+            // The caller sends no item before this window, so that no item arrives before its
+            // request.
             let (items, bytes) = (WINDOW_ITEMS, WINDOW_BYTES);
             let window = Header::Window { id, items, bytes };
-            // If the connection has ended, so has the call.
-            drop(core.outbox.append_bare(&window));
+            // If the connection has ended, the call has ended, too.
+            drop(core.outbox.append_empty(&window));
         }
-        let handled = Handled::begin(
-            serving.shared.observed,
+        let observed = ServerObservation::begin(
+            connection.shared.observe,
             self.info.name,
             &core.peer,
             &metadata,
         );
         #[cfg(feature = "reflection")]
-        let handled = handled.counted(self.counts.get());
+        let observed = observed.with_counters(self.counts.get());
         let context = Context::new(core, id, deadline, metadata);
         let mut call = Call::new(context, request, streams.clone());
         if self.info.is_once {
-            call.set_gates(std::mem::take(&mut entered));
+            call.set_permits(std::mem::take(&mut permits));
         }
-        let mut cell = self.spare.pop().unwrap_or_else(|| Box::pin(None));
-        // Unwind safe: a future that has panicked is dropped.
+        let mut boxed = self.spare.pop().unwrap_or_else(|| Box::pin(None));
+        // Unwind safe: a future that panicked is not polled again.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            handled.within(|| {
-                cell.set(Some((self.handle)(call)));
-                poll(&mut cell, &mut TaskContext::from_waker(Waker::noop()))
+            observed.within(|| {
+                boxed.set(Some((self.handle)(call)));
+                poll(&mut boxed, &mut TaskContext::from_waker(Waker::noop()))
             })
         }));
         let now = Instant::now();
@@ -233,126 +242,142 @@ where
         *clock = now;
         match polled {
             Ok(Poll::Ready(result)) => {
-                self.keep(cell);
-                handled.end(outcome_of(&result));
+                self.recycle(boxed);
+                observed.end(outcome_of(&result));
                 streams.bulks.close();
                 if !streams.bulks.is_idle() {
-                    // A task of the handler still transfers a piece.
+                    // A task that the handler has spawned is still transferring a piece of a bulk.
                     let (method, core) = (Arc::clone(self), Arc::clone(core));
                     core.runtime.clone().spawn(async move {
                         method.respond(&core, id, &streams, result).await;
-                        Serving::of(&core).ended();
+                        ServerConnection::of(&core).end_handler();
                     });
                 } else if let Some(batch) =
-                    self.finish(core, id, &streams, &result, Leaves::WithFlush)
+                    self.finish(core, id, &streams, &result, SendAt::NextFlush)
                 {
-                    let (sending, core) = (send(core, id, batch), Arc::clone(core));
+                    let (sending, core) = (send_response(core, id, batch), Arc::clone(core));
                     core.runtime.clone().spawn(async move {
                         sending.await;
-                        Serving::of(&core).ended();
+                        ServerConnection::of(&core).end_handler();
                     });
                 } else {
-                    serving.ended();
+                    connection.end_handler();
                 }
             }
             Ok(Poll::Pending) => {
-                let running = Running::new(self, cell, core, id, streams, (entered, handled));
+                let running = HandlerTask::new(self, boxed, core, id, streams, (permits, observed));
                 let task = core.runtime.spawn(running.run(deadline));
                 if id.index != ONE_WAY {
-                    serving.slots.set_task(id, task.abort_handle());
+                    connection.slots.set_task(id, task.abort_handle());
                     core.deadlines.add(deadline);
-                    // The connection may have ended its calls before this one began.
+                    // If the connection ended before this call occupied its slot, `fail` has not
+                    // seen the call.
                     if core.end().is_some() {
-                        serving.slots.cancel(id)?;
+                        connection.slots.cancel(id)?;
                     }
                 }
             }
             Err(_) => {
-                drop_quietly(cell);
-                handled.end(Outcome::Panicked);
+                drop_catching_panic(boxed);
+                observed.end(Outcome::Panicked);
                 self.panicked(core, id);
-                serving.ended();
+                connection.end_handler();
             }
         }
         Ok(())
     }
 }
 
-impl<F, Q, T, E, Fut, H> Typed<F, Q, T, E, Fut, H>
+impl<F, Q, T, E, Fut, H> TypedHandler<F, Q, T, E, Fut, H>
 where
-    F: Format,
+    F: MethodCodecs,
     F::Response: Encode<T>,
     F::Error: Encode<E>,
 {
+    /// Creates the buffers and windows of the method's streams.
     fn streams(&self, core: &Core, bulks: Accesses) -> Streams {
         let window = Window {
             items: WINDOW_ITEMS,
             bytes: WINDOW_BYTES,
         };
-        // The settings are the first message of the client, which a long request may overtake.
+        // A long request may overtake the client's settings, which contain the initial window.
         let granted = core
-            .others()
+            .peer_settings()
             .map_or(Window { items: 1, bytes: 1 }, |others| Window {
                 items: others.window_items,
                 bytes: others.window_bytes,
             });
         Streams {
-            inlet: self.info.has_input.then(|| Arc::new(Inlet::new(window))),
-            outlet: self.info.has_output.then(|| Arc::new(Outlet::new(granted))),
+            incoming: self
+                .info
+                .has_input
+                .then(|| Arc::new(ReceiveBuffer::new(window))),
+            outgoing: self
+                .info
+                .has_output
+                .then(|| Arc::new(SendWindow::new(granted))),
             bulks,
         }
     }
 
-    /// Counts a call at the gates of the server, of the method and of one-way calls.
-    fn enter(&self, serving: &Serving, id: CallId) -> Result<[Option<Entered>; 3], &'static str> {
-        let gates = [
+    /// Acquires the permits that a call needs: of the server, of the method, and of one-way calls.
+    /// Returns the reason as the error if a limit is reached.
+    fn acquire_permits(
+        &self,
+        connection: &ServerConnection,
+        id: CallId,
+    ) -> Result<[Option<CallPermit>; 3], &'static str> {
+        let limits = [
             (
-                serving.shared.load.as_ref(),
-                "it runs as many calls as it may",
+                connection.shared.load.as_ref(),
+                "the limit of running calls is reached",
             ),
             (
-                self.gate.get(),
-                "it runs as many calls of the method as it may",
+                self.call_limit.get(),
+                "the limit of running calls of the method is reached",
             ),
             (
-                (id.index == ONE_WAY).then_some(&serving.one_way),
-                "it runs as many one-way calls of the connection as it may",
+                (id.index == ONE_WAY).then_some(&connection.one_way),
+                "the limit of running one-way calls of the connection is reached",
             ),
         ];
-        let mut entered = [None, None, None];
-        for (entered, (gate, reason)) in entered.iter_mut().zip(gates) {
-            if let Some(gate) = gate {
-                *entered = Some(gate.enter().ok_or(reason)?);
+        let mut permits = [None, None, None];
+        for (permit, (limit, reason)) in permits.iter_mut().zip(limits) {
+            if let Some(limit) = limit {
+                *permit = Some(limit.try_acquire().ok_or(reason)?);
             }
         }
-        Ok(entered)
+        Ok(permits)
     }
 
-    /// Ends a call and sends its response, after the last piece of its bulks was transferred.
+    /// Waits until all pieces of the call's bulks were transferred, and then ends the call and
+    /// sends its response.
     async fn respond(&self, core: &Arc<Core>, id: CallId, streams: &Streams, result: Result<T, E>) {
         streams.bulks.close();
         streams.bulks.idle().await;
-        match self.finish(core, id, streams, &result, Leaves::AtTurnEnd) {
-            Some(batch) => send(core, id, batch).await,
+        match self.finish(core, id, streams, &result, SendAt::TurnEnd) {
+            Some(batch) => send_response(core, id, batch).await,
             None => core.outbox.schedule(),
         }
     }
 
-    /// Ends a call and appends its response. Returns a response that is too long for a batch.
+    /// Ends a call and appends its response to the outbox. Returns a response that is too long for
+    /// a batch; the caller must send it.
     pub(super) fn finish(
         &self,
         core: &Arc<Core>,
         id: CallId,
         streams: &Streams,
         result: &Result<T, E>,
-        leaves: Leaves,
+        send_at: SendAt,
     ) -> Option<Batch> {
         if id.index == ONE_WAY {
             return None;
         }
-        // Before the response: the client may use the slot again as soon as it has the response.
-        Serving::of(core).slots.end(id);
-        let items = streams.outlet.as_ref().map(|outlet| outlet.sent());
+        // The slot must be free before the response is sent, because the client may then use the
+        // slot again.
+        ServerConnection::of(core).slots.end(id);
+        let items = streams.outgoing.as_ref().map(|outgoing| outgoing.sent());
         let header = |codec, is_error| Header::Response {
             id,
             codec,
@@ -360,57 +385,58 @@ where
             items,
         };
         let limit = core.send_limit();
-        // Unwind safe: a batch is changed only after its frame was encoded.
+        // Unwind safe: a batch changes only after a frame was encoded completely.
         let append = || match result {
             Ok(value) => {
                 let header = header(<F::Response as Codec>::ID, false);
-                let value = Value::new::<F::Response>(value);
-                core.outbox.append(&header, &value, limit, leaves)
+                let value = TypedBody::new::<F::Response>(value);
+                core.outbox.append(&header, &value, limit, send_at)
             }
             Err(error) => {
                 let header = header(<F::Error as Codec>::ID, true);
-                let error = Value::new::<F::Error>(error);
-                core.outbox.append(&header, &error, limit, leaves)
+                let error = TypedBody::new::<F::Error>(error);
+                core.outbox.append(&header, &error, limit, send_at)
             }
         };
-        let placed = catch_unwind(AssertUnwindSafe(|| {
-            bulk::place(core, bulk::results_left(core), append)
+        let appended = catch_unwind(AssertUnwindSafe(|| {
+            bulk::append_with_bulks(core, bulk::results_left(core), append)
         }));
-        match placed {
-            Ok(Ok((placed, leased))) => {
+        match appended {
+            Ok(Ok((appended, leased))) => {
                 if !leased.is_empty() {
-                    let serving = Serving::of(core);
-                    let results = bulk::serve_results(leased, serving.shared.bulk_lease);
-                    serving.slots.set_results(id, results);
+                    let connection = ServerConnection::of(core);
+                    let results = bulk::expire_results(leased, connection.shared.bulk_lease);
+                    connection.slots.set_results(id, results);
                 }
-                match placed {
-                    Placed::Batched => None,
-                    Placed::Long(batch) => Some(batch),
+                match appended {
+                    Appended::Batched => None,
+                    Appended::Long(batch) => Some(batch),
                 }
             }
             Err(_) => {
                 self.panicked(core, id);
                 None
             }
-            Ok(Err(unplaced)) => {
-                refuse(core, id, &unplaced.into_status());
+            Ok(Err(error)) => {
+                refuse(core, id, &error.into_status());
                 None
             }
         }
     }
 
-    /// Ends a call whose handler, or the encoder of its response, has panicked.
+    /// Ends a call whose handler has panicked, or whose response could not be encoded because of a
+    /// panic.
     pub(super) fn panicked(&self, core: &Core, id: CallId) {
         tracing::error!(method = self.info.name, "a handler panicked");
         if id.index != ONE_WAY {
-            Serving::of(core).slots.end(id);
+            ServerConnection::of(core).slots.end(id);
         }
         refuse(core, id, &Status::Panicked);
     }
 
-    /// Reports a poll that has occupied the thread for too long.
+    /// Logs a warning if a poll took longer than [`MAX_POLL_TIME`].
     pub(super) fn report_blocking(&self, elapsed: Duration) {
-        if elapsed >= BLOCKING {
+        if elapsed >= MAX_POLL_TIME {
             let method = self.info.name;
             tracing::warn!(
                 method,
@@ -421,7 +447,7 @@ where
     }
 }
 
-/// Returns the outcome of a handler, as metrics name it.
+/// Returns the outcome of a handler for metrics.
 pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     match result {
         Ok(_) => Outcome::Ok,
@@ -429,39 +455,41 @@ pub(super) fn outcome_of<T, E>(result: &Result<T, E>) -> Outcome {
     }
 }
 
-/// Polls the future of a handler once. A future that is ready is dropped.
+/// Polls the future of a handler, and drops the future when it is ready.
 pub(super) fn poll<Fut: Future>(
-    cell: &mut Cell<Fut>,
+    boxed: &mut FutureBox<Fut>,
     cx: &mut TaskContext<'_>,
 ) -> Poll<Fut::Output> {
-    let future = cell
+    let future = boxed
         .as_mut()
         .as_pin_mut()
         .expect("the future was not dropped yet");
     let polled = future.poll(cx);
     if polled.is_ready() {
-        cell.set(None);
+        boxed.set(None);
     }
     polled
 }
 
-/// Drops a future that has panicked, whose drop may panic too.
-pub(super) fn drop_quietly<Fut>(cell: Cell<Fut>) {
-    drop(catch_unwind(AssertUnwindSafe(|| drop(cell))));
+/// Drops a future that has panicked, and ignores a panic of its destructor.
+pub(super) fn drop_catching_panic<Fut>(boxed: FutureBox<Fut>) {
+    drop(catch_unwind(AssertUnwindSafe(|| drop(boxed))));
 }
 
+/// Decodes the body of a request after checking the number of its codec.
 fn decode<C: Decode<Q>, Q>(codec: u8, body: Body<'_>) -> Result<Q, CodecError> {
     if codec != C::ID {
-        return Err(CodecError::other_codec(codec, C::ID));
+        return Err(CodecError::codec_mismatch(codec, C::ID));
     }
     match body {
         Body::Short(bytes) => C::decode(bytes),
-        Body::Long(kept) => C::decode_payload(kept.into()),
+        Body::Long(retained) => C::decode_payload(retained.into()),
     }
 }
 
-/// Returns the future that sends a long response.
-pub(super) fn send(
+/// Returns a future that sends a long response. If the client refuses the message because of its
+/// length, an error is sent instead.
+pub(super) fn send_response(
     core: &Arc<Core>,
     id: CallId,
     batch: Batch,

@@ -1,4 +1,4 @@
-//! [`Service`] and [`Methods`]: what a server can be asked for.
+//! [`Service`] and [`Methods`]: the methods that a server offers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,25 +7,25 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::call::Call;
-use super::handler::{Handler, Typed};
-use crate::codec::{Decode, Encode, Format};
+use super::handler::{Handler, TypedHandler};
+use crate::codec::{Decode, Encode, MethodCodecs};
 use crate::method::MethodInfo;
 
-/// A service that a server offers: the `…Server` type that [`service`](macro@crate::service)
-/// generates.
+/// A service that a server can offer. The attribute [`service`](macro@crate::service) generates an
+/// implementation, the type `…Server`.
 pub trait Service {
-    /// Adds the methods of the service. Generated code implements this function.
+    /// Adds the methods of the service to `methods`. Implemented by generated code.
     #[doc(hidden)]
     fn register(self, methods: &mut Methods);
 }
 
-/// Methods of a server by number.
+/// Methods of a server, indexed by number.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Methods {
-    handlers: HashMap<u32, Box<dyn Handler>, BuildHasherDefault<Identity>>,
+    handlers: HashMap<u32, Box<dyn Handler>, BuildHasherDefault<IdentityHasher>>,
     #[cfg(feature = "reflection")]
-    parts: Vec<Part>,
+    type_uses: Vec<TypeUse>,
 }
 
 /// Role of a type in a method.
@@ -34,7 +34,7 @@ pub struct Methods {
 pub enum Role {
     /// An argument.
     Argument,
-    /// The value of the result.
+    /// The success value of the result.
     Result,
     /// The service's error.
     Error,
@@ -44,26 +44,27 @@ pub enum Role {
     Output,
 }
 
-/// A method, the number of the codec of its requests, and the counts of its calls.
+/// A method, with the number of its requests' codec and the counters of its calls.
 #[cfg(feature = "reflection")]
-pub(crate) type Method = (&'static MethodInfo, u8, Arc<crate::observe::Counts>);
+pub(crate) type CountedMethod = (&'static MethodInfo, u8, Arc<crate::observe::CallCounters>);
 
-/// Type in a method, for reflection.
+/// Use of a type in a method, for reflection.
 #[cfg(feature = "reflection")]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct TypeUse {
     pub(crate) method: &'static MethodInfo,
     pub(crate) role: Role,
-    /// Name of an argument or stream, and the type as the trait has it.
+    /// Name of the argument or stream, and the source text of the type.
     pub(crate) texts: [&'static str; 2],
+    /// Function that returns the structure of the type.
     pub(crate) schema: fn() -> Option<crate::Schema>,
 }
 
-/// Hasher of method numbers, which are hashes already.
+/// Hasher that returns a method number unchanged, because most method numbers are hashes.
 #[derive(Default)]
-struct Identity(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Identity {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -75,7 +76,7 @@ impl Hasher for Identity {
     }
 
     fn write_u32(&mut self, number: u32) {
-        // The table uses the high bits and the low bits.
+        // The hash table uses both the high and the low bits.
         self.0 = u64::from(number) << 32 | u64::from(number);
     }
 }
@@ -85,10 +86,10 @@ impl Methods {
     ///
     /// # Panics
     ///
-    /// If there is a method of the same number.
+    /// If another method has the same number.
     pub fn add<F, Q, T, E, Fut, H>(&mut self, info: &'static MethodInfo, handle: H)
     where
-        F: Format,
+        F: MethodCodecs,
         F::Request: Decode<Q>,
         F::Response: Encode<T>,
         F::Error: Encode<E>,
@@ -98,7 +99,7 @@ impl Methods {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
         H: Fn(Call<Q>) -> Fut + Send + Sync + 'static,
     {
-        let handler = Arc::new(Typed::<F, Q, T, E, Fut, H>::new(info, handle));
+        let handler = Arc::new(TypedHandler::<F, Q, T, E, Fut, H>::new(info, handle));
         match self.handlers.entry(info.id) {
             Entry::Vacant(place) => {
                 place.insert(Box::new(handler));
@@ -112,7 +113,7 @@ impl Methods {
         }
     }
 
-    /// Describes a type of a method, for reflection.
+    /// Adds the use of a type in a method, for reflection.
     pub fn describe<C: Decode<T>, T>(
         &mut self,
         method: &'static MethodInfo,
@@ -120,7 +121,7 @@ impl Methods {
         texts: [&'static str; 2],
     ) {
         #[cfg(feature = "reflection")]
-        self.parts.push(Part {
+        self.type_uses.push(TypeUse {
             method,
             role,
             texts,
@@ -129,21 +130,21 @@ impl Methods {
         let _ = (method, role, texts);
     }
 
-    /// Returns the methods, each with the number of the codec of its requests and the counts of its
-    /// calls, and the types within them.
+    /// Returns all methods and all uses of types, for the reflection service. From now on the calls
+    /// of each method are counted.
     #[cfg(feature = "reflection")]
-    pub(super) fn described(&self) -> (Vec<Method>, Vec<Part>) {
+    pub(super) fn descriptions(&self) -> (Vec<CountedMethod>, Vec<TypeUse>) {
         let handlers = self.handlers.values();
-        let methods = handlers.map(|handler| (handler.info(), handler.codec(), handler.count()));
-        (methods.collect(), self.parts.clone())
+        let methods = handlers.map(|handler| (handler.info(), handler.codec(), handler.counters()));
+        (methods.collect(), self.type_uses.clone())
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&dyn Handler> {
         self.handlers.get(&id).map(|handler| &**handler)
     }
 
-    /// Returns the method of this name.
-    pub(super) fn named(&self, name: &str) -> Option<&dyn Handler> {
+    /// Returns the method with this name, for example `"Store.get"`.
+    pub(super) fn by_name(&self, name: &str) -> Option<&dyn Handler> {
         let mut handlers = self.handlers.values();
         handlers
             .find(|handler| handler.info().name == name)

@@ -1,14 +1,14 @@
-//! The server: accepts connections and serves their calls.
+//! The server: accepts connections and executes the calls of clients.
 
 mod accept;
+mod authorization;
 mod call;
+mod call_limit;
+mod connection;
 mod context;
-mod gate;
-mod guards;
 mod handler;
+mod handler_task;
 mod methods;
-mod running;
-mod serving;
 mod slots;
 
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use std::time::Duration;
 use rdma_async::{Rdma, RdmaBuilder, RdmaListener};
 
 pub use self::accept::ServerHandle;
+use self::authorization::Authorization;
+pub use self::authorization::CallInfo;
 pub use self::call::Call;
+pub(crate) use self::call_limit::CallLimit;
+pub(crate) use self::connection::ServerConnection;
 pub use self::context::Context;
-pub(crate) use self::gate::Gate;
-pub use self::guards::CallInfo;
-use self::guards::Guards;
 #[cfg(feature = "reflection")]
-pub(crate) use self::methods::{Method, Part};
+pub(crate) use self::methods::{CountedMethod, TypeUse};
 pub use self::methods::{Methods, Role, Service};
-pub(crate) use self::serving::Serving;
 use crate::address::{Peer, ToAddress};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::{Accepted, Encryption, Link, Listener};
 use crate::metadata::Metadata;
-use crate::observe::Observed;
-use crate::once::Windows;
+use crate::observe::ObserveOptions;
+use crate::once::AnswerCache;
 
 /// A server that offers services to any number of clients.
 ///
 /// # Limits
 ///
-/// A connection can have [`concurrency`](Self::concurrency) calls in progress; further calls wait
-/// at the client. Calls above [`load_limit`](Self::load_limit), or above the [limit of their
-/// method](Self::method_limit), fail at once with [`Error::Overloaded`]. A client that takes no
-/// answers is not read from, and is disconnected after 30 s.
+/// A connection can have [`concurrency`](Self::concurrency) running calls; further calls wait at
+/// the client. Calls beyond [`load_limit`](Self::load_limit) or beyond the [limit of their
+/// method](Self::method_limit) fail immediately with [`Error::Overloaded`]. If a client does not
+/// receive its answers, the server stops reading from the client, and disconnects it after 30 s.
 #[derive(Debug)]
 #[must_use = "a server does nothing until it listens"]
 pub struct Server {
@@ -50,39 +50,40 @@ pub struct Server {
     connections: usize,
 }
 
-/// State shared by all connections of a server.
+/// State that all connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     methods: Methods,
-    guards: Guards,
+    authorization: Authorization,
     encryption: Encryption,
-    pub(crate) once: Windows,
-    observed: Observed,
+    /// Stored answers of calls that are executed at most once.
+    pub(crate) once: AnswerCache,
+    observe: ObserveOptions,
     concurrency: usize,
     message_limit: usize,
     bulk_limit: usize,
-    /// Maximum time for which a caller can keep the bulks of a result.
+    /// Maximum time for which a caller can hold the bulks of a result.
     bulk_lease: Duration,
     grace: Duration,
-    /// Limit of the calls of all connections.
-    load: Option<Arc<Gate>>,
+    /// Limit of the running calls of all connections; `None` without a limit.
+    load: Option<Arc<CallLimit>>,
 }
 
 impl Server {
-    /// Creates a server with default settings that offers a service.
+    /// Creates a server with default settings and one service.
     pub fn new(service: impl Service) -> Self {
         let mut methods = Methods::default();
         service.register(&mut methods);
         Self {
             shared: Shared {
                 methods,
-                guards: Guards::default(),
+                authorization: Authorization::default(),
                 encryption: Encryption::default(),
-                once: Windows::default(),
-                observed: Observed::default(),
+                once: AnswerCache::default(),
+                observe: ObserveOptions::default(),
                 concurrency: 256,
-                message_limit: limits::MESSAGE,
-                bulk_limit: limits::BULK,
+                message_limit: limits::MESSAGE_LEN,
+                bulk_limit: limits::BULK_LEN,
                 bulk_lease: Duration::from_secs(60),
                 grace: Duration::from_secs(10),
                 load: None,
@@ -96,7 +97,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// If a method of the service has the number of another method of the server.
+    /// If a method of the service has the same number as another method of the server.
     pub fn service(mut self, service: impl Service) -> Self {
         service.register(&mut self.shared.methods);
         self
@@ -106,98 +107,98 @@ impl Server {
     /// added before it.
     #[cfg(feature = "reflection")]
     pub fn reflection(self) -> Self {
-        let (methods, parts) = self.shared.methods.described();
-        let described = crate::reflection::Described::new(methods, parts);
+        let (methods, type_uses) = self.shared.methods.descriptions();
+        let described = crate::reflection::ReflectionService::new(methods, type_uses);
         self.service(crate::ReflectionServer::new(described))
     }
 
-    /// Sets the maximum number of calls of one connection that are in progress; further calls wait
-    /// at the client. Default 256, minimum 1.
+    /// Sets the maximum number of running calls of a connection; further calls wait at the client.
+    /// Default 256, minimum 1.
     pub fn concurrency(mut self, calls: u16) -> Self {
         self.shared.concurrency = usize::from(calls.max(1));
         self
     }
 
-    /// Sets the maximum number of calls of all connections that run at once; further calls are
+    /// Sets the maximum number of running calls of all connections together; further calls are
     /// refused. Default: unlimited.
     pub fn load_limit(mut self, calls: usize) -> Self {
-        self.shared.load = Some(Arc::new(Gate::new(calls)));
+        self.shared.load = Some(Arc::new(CallLimit::new(calls)));
         self
     }
 
-    /// Sets the maximum number of calls of a method, such as `"Store.get"`, that run at once;
-    /// further calls are refused. Default: unlimited.
+    /// Sets the maximum number of running calls of a method, such as `"Store.get"`; further calls
+    /// are refused. Default: unlimited.
     ///
     /// # Panics
     ///
-    /// If the server has no method of this name.
+    /// If the server has no method with this name.
     pub fn method_limit(self, method: &str, calls: usize) -> Self {
-        match self.shared.methods.named(method) {
-            Some(handler) => handler.limit(calls),
+        match self.shared.methods.by_name(method) {
+            Some(handler) => handler.set_limit(calls),
             None => panic!("the server has no method {method}"),
         }
         self
     }
 
-    /// Sets the maximum number of clients served at once; further clients wait to be accepted.
-    /// Default 1024, minimum 1.
+    /// Sets the maximum number of connected clients; further clients wait to be accepted. Default
+    /// 1024, minimum 1.
     pub fn connections(mut self, clients: usize) -> Self {
         self.connections = clients.max(1);
         self
     }
 
-    /// Sets the maximum length of a request or response in bytes, headers included. Default 16 MiB,
-    /// minimum 8 KiB.
+    /// Sets the maximum length of a request or response in bytes, including headers. Default 16
+    /// MiB, minimum 8 KiB.
     pub fn message_limit(mut self, bytes: usize) -> Self {
-        self.shared.message_limit = limits::message(bytes);
+        self.shared.message_limit = limits::clamp_message_len(bytes);
         self
     }
 
-    /// Sets the maximum length of a [`Bulk`](crate::Bulk) of a request in bytes. A request with a
-    /// longer one is refused with [`Error::BadRequest`]. Default 1 GiB.
+    /// Sets the maximum length of a [`Bulk`](crate::Bulk) in a request in bytes. A request with a
+    /// longer bulk is refused with [`Error::BadRequest`]. Default 1 GiB.
     pub fn bulk_limit(mut self, bytes: usize) -> Self {
         self.shared.bulk_limit = bytes;
         self
     }
 
-    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. The
-    /// memory is freed as soon as the caller has dropped the bulk. Default 60 s.
+    /// Sets the maximum time for which a caller can read a [`Bulk`](crate::Bulk) of a result. When
+    /// the caller drops the bulk earlier, its memory is freed earlier. Default 60 s.
     pub fn bulk_lease(mut self, limit: Duration) -> Self {
         self.shared.bulk_lease = limit;
         self
     }
 
-    /// Encrypts connections at an address with `tcp://` by TLS. Clients without TLS are
-    /// disconnected. Default: no encryption.
+    /// Sets the TLS configuration for `tcp://` addresses. Clients without TLS are disconnected.
+    /// Default: no encryption.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
         self.shared.encryption.server = Some(config);
         self
     }
 
-    /// Records metrics of each method through the facade of the crate
-    /// [`metrics`](https://docs.rs/metrics): the counter `rdma_rpc_calls_total`, the gauge
-    /// `rdma_rpc_calls_in_flight` and the histogram `rdma_rpc_call_seconds`. Default: none.
+    /// Records metrics of each method through the crate [`metrics`](https://docs.rs/metrics): the
+    /// counter `rdma_rpc_calls_total`, the gauge `rdma_rpc_calls_in_flight` and the histogram
+    /// `rdma_rpc_call_seconds`. Default: no metrics.
     #[cfg(feature = "metrics")]
     pub fn metrics(mut self) -> Self {
-        self.shared.observed.has_metrics = true;
+        self.shared.observe.has_metrics = true;
         self
     }
 
-    /// Runs each handler in a span of its trace, see [`TraceContext`](crate::TraceContext).
-    /// Default: no spans.
+    /// Runs each handler in a tracing span that belongs to the trace of its call, see
+    /// [`TraceContext`](crate::TraceContext). Default: no spans.
     #[cfg(feature = "trace")]
     pub fn traces(mut self) -> Self {
-        self.shared.observed.has_traces = true;
+        self.shared.observe.has_traces = true;
         self
     }
 
-    /// Sets a function that decides about each connection, from the peer and the
+    /// Sets a function that accepts or refuses each connection. The arguments are the peer and the
     /// [credentials](crate::ClientBuilder::credentials) of the client. The function returns the
     /// identity of the client, which handlers get from [`Context::identity`], or the reason for a
-    /// refusal, with which connecting fails: [`Error::Denied`]. The function runs in the poll that
-    /// finds the first message of the client, so it must not block. Default: every client is
-    /// accepted.
+    /// refusal. After a refusal, connecting fails with [`Error::Denied`]. The function runs within
+    /// the poll that receives the first message of the client, so it must not block. Default: every
+    /// client is accepted.
     ///
     /// ```
     /// use rdma_rpc::{Address, Client, Context, Error, Metadata, Server};
@@ -238,14 +239,14 @@ impl Server {
         mut self,
         authenticate: impl Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send + Sync + 'static,
     ) -> Self {
-        self.shared.guards.authenticate = Some(Box::new(authenticate));
+        self.shared.authorization.authenticate = Some(Box::new(authenticate));
         self
     }
 
-    /// Adds a function that decides about each call before the call is started. The function
-    /// returns the reason for a refusal, with which the call fails: [`Error::Denied`]. Several
-    /// functions are called in the order in which they were added. They run in the poll that finds
-    /// the request, so they must not block.
+    /// Adds a function that allows or refuses each call before the call is started. The function
+    /// returns the reason for a refusal, and the call fails with [`Error::Denied`]. Several
+    /// functions are called in the order in which they were added. They run within the poll that
+    /// receives the request, so they must not block.
     ///
     /// ```
     /// # use rdma_rpc::Server;
@@ -261,31 +262,35 @@ impl Server {
         mut self,
         interceptor: impl Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        self.shared.guards.interceptors.push(Box::new(interceptor));
+        self.shared
+            .authorization
+            .interceptors
+            .push(Box::new(interceptor));
         self
     }
 
-    /// Sets the grace period: the time that running calls may take to finish after the server began
-    /// to shut down. Default 10 s.
+    /// Sets the grace period: the time that running calls have to finish after the beginning of a
+    /// shutdown. Default 10 s.
     pub fn grace(mut self, limit: Duration) -> Self {
         self.shared.grace = limit;
         self
     }
 
-    /// Sets how [`Self::listen`] listens by RDMA: device, completion mode, queue depths. The
-    /// message limit is this server's. Default: rdma-async's defaults, but clients can request no
-    /// memory.
+    /// Sets the RDMA settings of [`Self::listen`], such as the device, the completion mode and the
+    /// queue depths. The message limit of the server replaces that of the settings. Default: the
+    /// defaults of rdma-async, except that clients cannot request memory.
     pub fn transport(mut self, transport: RdmaBuilder) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// Serves all clients that connect to an address, in a new task, until the handle is dropped.
+    /// Spawns a task that serves all clients that connect to an address, until the handle is
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] if the text is no address, [`Error::Transport`] or [`Error::Tcp`] if the
-    /// address or the device cannot be used.
+    /// [`Error::Address`] if the text is not an address, and [`Error::Transport`] or [`Error::Tcp`]
+    /// if the address or the device cannot be used.
     pub async fn listen(self, address: impl ToAddress) -> Result<ServerHandle> {
         let address = address.to_address()?;
         let transport = limits::transport(self.transport.clone(), self.shared.message_limit);
@@ -293,10 +298,11 @@ impl Server {
         accept::start(self, listener)
     }
 
-    /// Serves all clients that connect to a listener, in a new task, until the handle is dropped.
+    /// Spawns a task that serves all clients that connect to a listener, until the handle is
+    /// dropped.
     ///
-    /// The listener's builder limits how long a message is received at all: set
-    /// [`RdmaBuilder::message_limit`] there too.
+    /// The builder of the listener also limits the length of received messages: set
+    /// [`RdmaBuilder::message_limit`] there, too.
     ///
     /// # Errors
     ///
@@ -309,8 +315,8 @@ impl Server {
         accept::start(self, Listener::Rdma(listener))
     }
 
-    /// Serves one client until it disconnects or violates the protocol, and returns the reason.
-    /// Dropping the future ends the connection.
+    /// Serves one client until the connection ends, and returns the reason. Dropping the future
+    /// ends the connection.
     pub async fn serve_connection(self, rdma: Rdma) -> Error {
         let link = Accepted::Link(Link::over_rdma(rdma));
         accept::serve_one(Arc::new(self.shared), link).await

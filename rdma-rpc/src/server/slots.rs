@@ -1,4 +1,4 @@
-//! [`Slots`]: the calls of one connection that its server runs.
+//! [`Slots`]: the running calls of one connection at the server.
 
 use std::sync::Arc;
 
@@ -6,45 +6,48 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::bulk::Results;
-use crate::deadlines::NEVER;
+use crate::bulk::ResultLeases;
+use crate::deadlines::NO_DEADLINE;
 use crate::error::Error;
 use crate::stream::Streams;
 use crate::wire::{CallId, Violation};
 
-/// Slots of running calls, at the indices that the client chose. Their number limits the calls of
-/// the connection.
+/// Slots of the running calls of a connection. The client chooses the slot of each call. The number
+/// of slots limits the running calls.
 #[derive(Debug)]
 pub(super) struct Slots(Box<[Mutex<Slot>]>);
 
 #[derive(Debug, Default)]
+/// State of a slot: its running call, and events that arrived before their request.
 struct Slot {
-    /// Call that runs in the slot.
-    running: Option<Running>,
-    /// Newest generation of a request or of a cancellation. Requests of older ones are stale.
+    /// Call that is running in the slot.
+    running: Option<RunningCall>,
+    /// Newest generation of a request or cancellation. Requests of older generations are stale.
     newest: Option<u32>,
-    /// Generation of a call that was cancelled before its request arrived: a short message may
-    /// overtake a long one.
+    /// Generation of a call that was cancelled before its request arrived: a short cancellation may
+    /// overtake a long request.
     cancelled: Option<u32>,
-    /// Generation and number of items of an input that ended before its request arrived.
-    ended: Option<(u32, u32)>,
-    /// Generation of the last call whose result has bulks, with their leases.
-    results: Option<(u32, Results)>,
+    /// Generation of a call whose input stream ended before its request arrived, and the number of
+    /// items of the stream.
+    input_end: Option<(u32, u32)>,
+    /// Generation of the last call whose result contains bulks, and the leases of the bulks.
+    results: Option<(u32, ResultLeases)>,
 }
 
 #[derive(Debug)]
-struct Running {
+/// A running call.
+struct RunningCall {
     generation: u32,
     deadline: u64,
     streams: Streams,
-    /// Task of the handler, unless the handler is in its first poll.
+    /// Task of the handler; `None` during the first poll.
     task: Option<AbortHandle>,
-    /// Notification of those who wait for the end of the call; `None` if nobody has waited.
-    watch: Option<Arc<Notify>>,
+    /// Notification that the call has ended; `None` if no task has waited for the end.
+    end_notify: Option<Arc<Notify>>,
 }
 
-impl Running {
-    /// Ends the call: drops its handler at the next `await`.
+impl RunningCall {
+    /// Ends the call, and aborts the task of its handler.
     fn stop(mut self, error: &Error) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -52,10 +55,11 @@ impl Running {
         self.end(error);
     }
 
+    /// Ends the streams of the call with `error`, and notifies the waiting tasks.
     fn end(self, error: &Error) {
         self.streams.fail(error);
-        if let Some(watch) = self.watch {
-            watch.notify_waiters();
+        if let Some(end_notify) = self.end_notify {
+            end_notify.notify_waiters();
         }
     }
 }
@@ -73,9 +77,9 @@ impl Slots {
         self.0.get(id.index as usize).ok_or(Violation::Index)
     }
 
-    /// Begins a call. Ends the former call of the slot, which the client has given up. Returns
-    /// `false` if the call was cancelled before it began, or if the client has used the slot again
-    /// since.
+    /// Begins a call. Ends the previous call in the slot, which the client has abandoned. Returns
+    /// `false` if the call was already cancelled, or if the client has already used the slot for a
+    /// newer call.
     pub(super) fn begin(
         &self,
         id: CallId,
@@ -88,23 +92,23 @@ impl Slots {
             if slot.is_stale(generation) || slot.cancelled == Some(generation) {
                 return Ok(false);
             }
-            let is_repeated = |running: &Running| running.generation == generation;
+            let is_repeated = |running: &RunningCall| running.generation == generation;
             if slot.running.as_ref().is_some_and(is_repeated) {
                 return Err(Violation::Repeated);
             }
             slot.newest = Some(generation);
             slot.cancelled = None;
-            let ended = slot.ended.take();
+            let ended = slot.input_end.take();
             if let Some((_, items)) = ended.filter(|ended| ended.0 == generation) {
-                let inlet = streams.inlet.as_ref().ok_or(Violation::Window)?;
-                inlet.end(items)?;
+                let incoming = streams.incoming.as_ref().ok_or(Violation::Window)?;
+                incoming.end(items)?;
             }
-            slot.running.replace(Running {
+            slot.running.replace(RunningCall {
                 generation,
                 deadline,
                 streams,
                 task: None,
-                watch: None,
+                end_notify: None,
             })
         };
         if let Some(former) = former {
@@ -113,16 +117,17 @@ impl Slots {
         Ok(true)
     }
 
-    /// Sets the task of a handler that did not finish in its first poll.
+    /// Stores the task of a handler that was not ready at its first poll. Aborts the task if the
+    /// call has ended.
     pub(super) fn set_task(&self, id: CallId, task: AbortHandle) {
-        let is_running = self.with(id, |running| running.task = Some(task.clone()));
+        let is_running = self.with_call(id, |running| running.task = Some(task.clone()));
         if is_running.is_none() {
             task.abort();
         }
     }
 
-    /// Calls `visit` with a running call, or returns `None` if the call does not run.
-    fn with<T>(&self, id: CallId, visit: impl FnOnce(&mut Running) -> T) -> Option<T> {
+    /// Calls `visit` with a running call; returns `None` if the call is not running.
+    fn with_call<T>(&self, id: CallId, visit: impl FnOnce(&mut RunningCall) -> T) -> Option<T> {
         let mut slot = self.slot(id).ok()?.lock();
         let running = slot.running.as_mut();
         running
@@ -130,50 +135,51 @@ impl Slots {
             .map(visit)
     }
 
-    /// Returns a stream of a running call; `None` if the call does not run.
+    /// Returns a stream of a running call, selected by `of`; `None` if the call is not running.
     pub(super) fn stream<T>(
         &self,
         id: CallId,
         of: impl FnOnce(&Streams) -> Option<T>,
     ) -> Result<Option<T>, Violation> {
         self.slot(id)?;
-        match self.with(id, |running| of(&running.streams)) {
+        match self.with_call(id, |running| of(&running.streams)) {
             Some(None) => Err(Violation::Window),
             found => Ok(found.flatten()),
         }
     }
 
-    /// Ends the input of a call. The end of a call whose request has not arrived is remembered.
+    /// Records the number of items of the caller's stream. If the request has not arrived yet, the
+    /// number is stored until then.
     pub(super) fn end_input(&self, id: CallId, items: u32) -> Result<(), Violation> {
-        let inlet = {
+        let incoming = {
             let mut slot = self.slot(id)?.lock();
             let generation = id.generation;
             match &slot.running {
                 Some(running) if running.generation == generation => {
-                    running.streams.inlet.clone().ok_or(Violation::Window)?
+                    running.streams.incoming.clone().ok_or(Violation::Window)?
                 }
                 _ => {
                     let is_late = slot.newest == Some(generation) || slot.is_stale(generation);
                     let is_older = |ended: (u32, u32)| precedes(generation, ended.0);
-                    if !is_late && !slot.ended.is_some_and(is_older) {
-                        slot.ended = Some((generation, items));
+                    if !is_late && !slot.input_end.is_some_and(is_older) {
+                        slot.input_end = Some((generation, items));
                     }
                     return Ok(());
                 }
             }
         };
-        inlet.end(items)
+        incoming.end(items)
     }
 
-    /// Returns whether a call runs.
+    /// Returns whether a call is running.
     pub(super) fn is_running(&self, id: CallId) -> bool {
-        self.with(id, |_| ()).is_some()
+        self.with_call(id, |_| ()).is_some()
     }
 
-    /// Returns the notification of the end of a call; `None` if the call does not run.
-    pub(super) fn watch(&self, id: CallId) -> Option<Arc<Notify>> {
-        self.with(id, |running| {
-            Arc::clone(running.watch.get_or_insert_default())
+    /// Returns the notification of the end of a call; `None` if the call is not running.
+    pub(super) fn end_notify(&self, id: CallId) -> Option<Arc<Notify>> {
+        self.with_call(id, |running| {
+            Arc::clone(running.end_notify.get_or_insert_default())
         })
     }
 
@@ -188,9 +194,9 @@ impl Slots {
         }
     }
 
-    /// Sets the leases of the result of a call that has ended. If its caller has given it up, they
-    /// end.
-    pub(super) fn set_results(&self, id: CallId, results: Results) {
+    /// Stores the leases of the result of a call that has ended, until the caller has decoded the
+    /// result. If the caller has already cancelled the call, the leases end now.
+    pub(super) fn set_results(&self, id: CallId, results: ResultLeases) {
         let Ok(slot) = self.slot(id) else { return };
         let mut slot = slot.lock();
         if slot.cancelled == Some(id.generation) {
@@ -200,11 +206,12 @@ impl Slots {
         }
     }
 
-    /// Ends a call that its caller has given up. A result that is on its way will not be decoded.
+    /// Ends a call that its caller has cancelled, and the leases of its result, which the caller
+    /// will not decode.
     pub(super) fn cancel(&self, id: CallId) -> Result<(), Violation> {
         let cancelled = {
             let mut slot = self.slot(id)?.lock();
-            let is_this = |results: &mut (u32, Results)| results.0 == id.generation;
+            let is_this = |results: &mut (u32, ResultLeases)| results.0 == id.generation;
             if let Some((_, results)) = slot.results.take_if(is_this) {
                 results.release();
             }
@@ -221,15 +228,15 @@ impl Slots {
         Ok(())
     }
 
-    /// Ends the calls for which `is_due` holds, passing their numbers to `ended`, and returns the
-    /// earliest deadline of the others.
+    /// Ends all calls whose deadline satisfies `is_due`, and passes their IDs to `ended`. Returns
+    /// the earliest deadline of the remaining calls.
     pub(super) fn stop(
         &self,
         is_due: impl Fn(u64) -> bool,
         error: &Error,
         mut ended: impl FnMut(CallId),
     ) -> u64 {
-        let mut next = NEVER;
+        let mut next = NO_DEADLINE;
         for (index, slot) in self.0.iter().enumerate() {
             let stopped = {
                 let mut slot = slot.lock();
@@ -250,19 +257,20 @@ impl Slots {
     }
 }
 
-/// Returns whether a generation is older than another one. Generations wrap around.
+/// Returns whether `generation` is older than `other`. Generations wrap around.
 fn precedes(generation: u32, other: u32) -> bool {
     generation.wrapping_sub(other).cast_signed() < 0
 }
 
 impl Slot {
-    /// Returns whether the slot was used again after this generation.
+    /// Returns whether the slot was used for a newer generation.
     fn is_stale(&self, generation: u32) -> bool {
         self.newest
             .is_some_and(|newest| precedes(generation, newest))
     }
 
-    fn take(&mut self, generation: u32) -> Option<Running> {
+    /// Removes the running call if it has this generation.
+    fn take(&mut self, generation: u32) -> Option<RunningCall> {
         self.running
             .take_if(|running| running.generation == generation)
     }
@@ -273,7 +281,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::stream::{Inlet, Window};
+    use crate::stream::{ReceiveBuffer, Window};
 
     fn id(index: u32, generation: u32) -> CallId {
         CallId { index, generation }
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_runs_from_its_begin_to_its_end() {
+    fn a_call_runs_from_its_beginning_to_its_end() {
         let slots = Slots::new(2);
         assert_eq!(begin(&slots, id(1, 5)), Ok(true));
         assert!(slots.is_running(id(1, 5)));
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_used_again_ends_the_former_call() {
+    fn a_new_call_in_a_slot_ends_the_previous_call() {
         let slots = Slots::new(1);
         assert_eq!(begin(&slots, id(0, 1)), Ok(true));
         assert_eq!(begin(&slots, id(0, 2)), Ok(true));
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancellation_before_the_request_is_remembered() {
+    fn a_cancellation_that_arrives_before_its_request_cancels_the_call() {
         let slots = Slots::new(1);
         slots.cancel(id(0, 3)).unwrap();
         assert_eq!(begin(&slots, id(0, 3)), Ok(false));
@@ -321,7 +329,7 @@ mod tests {
         assert_eq!(begin(&slots, id(0, 0)), Ok(true));
         assert_eq!(begin(&slots, id(0, u32::MAX)), Ok(false));
         assert!(slots.is_running(id(0, 0)));
-        // Neither after the newer call has finished, nor if the newer one was cancelled early.
+        // A stale request is also ignored after the newer call has finished or was cancelled.
         slots.end(id(0, 0));
         assert_eq!(begin(&slots, id(0, u32::MAX)), Ok(false));
         slots.cancel(id(1, 7)).unwrap();
@@ -333,16 +341,16 @@ mod tests {
     }
 
     #[test]
-    fn an_end_before_the_request_is_remembered() {
+    fn the_end_of_a_stream_may_arrive_before_its_request() {
         let slots = Slots::new(1);
         let input = || Streams {
-            inlet: Some(Arc::new(Inlet::new(Window { items: 4, bytes: 9 }))),
+            incoming: Some(Arc::new(ReceiveBuffer::new(Window { items: 4, bytes: 9 }))),
             ..Streams::default()
         };
         let is_ended = |streams: &Streams| {
             let mut cx = Context::from_waker(Waker::noop());
-            let inlet = streams.inlet.as_ref().unwrap();
-            let next = inlet.poll_run(&mut cx);
+            let incoming = streams.incoming.as_ref().unwrap();
+            let next = incoming.poll_run(&mut cx);
             matches!(next, Poll::Ready(Ok(None)))
         };
         slots.end_input(id(0, 3), 0).unwrap();
@@ -350,7 +358,7 @@ mod tests {
         let streams = input();
         assert_eq!(slots.begin(id(0, 3), 10, streams.clone()), Ok(true));
         assert!(is_ended(&streams));
-        // It is forgotten with the call. Late ones are ignored.
+        // The stored end is removed with its call. Late ends are ignored.
         slots.end_input(id(0, 2), 0).unwrap();
         slots.end(id(0, 3));
         slots.end_input(id(0, 3), 0).unwrap();
@@ -359,7 +367,7 @@ mod tests {
         assert!(!is_ended(&streams));
         slots.end_input(id(0, 4), 0).unwrap();
         assert!(is_ended(&streams));
-        // A call that takes no items has no end of them.
+        // The end of a stream that the method does not have is a violation.
         slots.end_input(id(0, 5), 0).unwrap();
         assert_eq!(begin(&slots, id(0, 5)), Err(Violation::Window));
     }
@@ -372,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_that_are_due_are_stopped() {
+    fn only_calls_that_satisfy_the_condition_are_stopped() {
         let slots = Slots::new(3);
         for (index, deadline) in [(0, 5), (1, 20), (2, 30)] {
             let begun = slots.begin(id(index, 0), deadline, Streams::default());

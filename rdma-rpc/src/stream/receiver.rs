@@ -1,4 +1,4 @@
-//! [`Receiver`]: the items that a handler receives from its caller.
+//! [`Receiver`]: the receiving end of a stream.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,53 +7,59 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 
-use super::inlet::Window;
-use super::{Encoded, Inlet, Run};
+use super::receive_buffer::Window;
+use super::{EncodedItem, ReceiveBuffer, Run};
 use crate::codec::{CodecError, Decode};
 use crate::core::Core;
 use crate::error::Error;
-use crate::payload::Stored;
+use crate::payload::BodyBuffer;
 use crate::wire::{CallId, Header};
 
-/// Items that the other end of a call sends, in their order. Also a [`Stream`].
+/// Receiver of a stream of items from the other end of a call, in order. Also implements
+/// [`Stream`].
 ///
 /// The sender waits while 4096 items or 256 KiB were sent and not yet taken from the receiver.
 pub struct Receiver<T> {
-    inlet: Arc<Inlet>,
+    incoming: Arc<ReceiveBuffer>,
     core: Arc<Core>,
     id: CallId,
-    decode: fn(u8, Encoded<'_>) -> Result<T, CodecError>,
-    /// Items that were taken from `inlet` and not yet by the program.
+    decode: fn(u8, EncodedItem<'_>) -> Result<T, CodecError>,
+    /// Run from which the program is taking items.
     run: Option<Run>,
+    /// Set once the stream has ended.
     is_done: bool,
 }
 
-/// Decodes an item of codec `C`.
-fn decode<C: Decode<T>, T>(codec: u8, item: Encoded<'_>) -> Result<T, CodecError> {
+/// Decodes an item after checking the number of its codec.
+fn decode<C: Decode<T>, T>(codec: u8, item: EncodedItem<'_>) -> Result<T, CodecError> {
     if codec != C::ID {
-        return Err(CodecError::other_codec(codec, C::ID));
+        return Err(CodecError::codec_mismatch(codec, C::ID));
     }
     match item {
-        Encoded::Bytes(bytes) => C::decode(bytes),
-        Encoded::Kept(kept) => C::decode_payload(kept.into()),
+        EncodedItem::Bytes(bytes) => C::decode(bytes),
+        EncodedItem::Retained(retained) => C::decode_payload(retained.into()),
     }
 }
 
-/// Decodes received bytes that name their codec.
+/// Decodes a stored body after checking the number of its codec.
 pub(crate) fn decode_stored<C: Decode<T>, T>(
     codec: u8,
-    stored: &mut Stored,
+    stored: &mut BodyBuffer,
 ) -> Result<T, CodecError> {
-    match stored.take_kept() {
-        Some(kept) => decode::<C, T>(codec, Encoded::Kept(kept)),
-        None => decode::<C, T>(codec, Encoded::Bytes(stored.bytes())),
+    match stored.take_retained() {
+        Some(retained) => decode::<C, T>(codec, EncodedItem::Retained(retained)),
+        None => decode::<C, T>(codec, EncodedItem::Bytes(stored.bytes())),
     }
 }
 
 impl<T> Receiver<T> {
-    pub(crate) fn new<C: Decode<T>>(inlet: Arc<Inlet>, core: Arc<Core>, id: CallId) -> Self {
+    pub(crate) fn new<C: Decode<T>>(
+        incoming: Arc<ReceiveBuffer>,
+        core: Arc<Core>,
+        id: CallId,
+    ) -> Self {
         Self {
-            inlet,
+            incoming,
             core,
             id,
             decode: decode::<C, T>,
@@ -62,16 +68,17 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Waits for the next item; `None` after the last one. Cancel-safe.
+    /// Waits for the next item; returns `None` after the last item. This function is cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the item is of another type, and the error that ended the call or the
-    /// connection. No further item follows an error that ended the call.
+    /// [`Error::Decode`] if an item has another type, or the error that ended the call or the
+    /// connection. No item follows the error that ended the call.
     pub async fn next(&mut self) -> Option<Result<T, Error>> {
         std::future::poll_fn(|cx| self.poll_item(cx)).await
     }
 
+    /// Waits for the next item.
     pub(crate) fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Error>>> {
         if self.is_done {
             return Poll::Ready(None);
@@ -79,10 +86,10 @@ impl<T> Receiver<T> {
         let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
             return Poll::Pending;
         };
-        // A decoder that panicked has left its run behind.
+        // If a decoder panicked in the previous call, its finished run is still stored.
         self.finish_run();
         if self.run.is_none() {
-            match self.inlet.poll_run(cx) {
+            match self.incoming.poll_run(cx) {
                 Poll::Ready(Ok(Some(run))) => self.run = Some(run),
                 Poll::Ready(ended) => {
                     self.is_done = true;
@@ -97,15 +104,16 @@ impl<T> Receiver<T> {
         Poll::Ready(item.map(|item| item.map_err(Error::Decode)))
     }
 
-    /// Finishes a run whose items were all taken, and gives its window back to the peer.
+    /// Finishes the current run if all of its items were taken, and grants the peer an additional
+    /// window.
     fn finish_run(&mut self) {
         if let Some(run) = self.run.take_if(|run| run.is_empty())
-            && let Some(Window { items, bytes }) = self.inlet.finish(run)
+            && let Some(Window { items, bytes }) = self.incoming.finish(run)
         {
             let id = self.id;
             let window = Header::Window { id, items, bytes };
-            // A connection that has ended also ends this stream.
-            drop(self.core.outbox.append_bare(&window));
+            // The end of the connection also ends this stream.
+            drop(self.core.outbox.append_empty(&window));
         }
     }
 }

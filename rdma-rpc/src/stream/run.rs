@@ -1,43 +1,45 @@
 //! [`Run`]: consecutive items of a stream that arrived in one frame.
 
 use crate::codec::CodecError;
-use crate::payload::{Body, Kept, Stored};
-use crate::wire::{ITEM_LENGTH, Violation};
+use crate::payload::{Body, BodyBuffer, RetainedBytes};
+use crate::wire::{ITEM_PREFIX_LEN, Violation};
 
-/// Consecutive items of a stream that arrived in one frame, until the program takes them.
+/// Consecutive items of a stream that arrived in one frame, and the number of items that the
+/// program has taken.
 #[derive(Debug)]
 pub(crate) struct Run {
     codec: u8,
     /// Sequence number of the first item.
     first: u32,
     count: u32,
-    /// Number of bytes of all items, without their lengths.
+    /// Number of bytes of all items, excluding their lengths.
     bytes: u32,
     /// Number of items that were taken.
     taken: u32,
-    /// Position of the next item, behind its length, in `stored`.
+    /// Position of the next item, including its length, in `stored`.
     at: usize,
-    stored: Stored,
-    /// Set if the items follow their lengths. Otherwise `stored` is one item.
+    stored: BodyBuffer,
+    /// Set if each item follows its length. Otherwise `stored` is a single item.
     has_lengths: bool,
 }
 
-/// The encoded bytes of a received item.
-pub(crate) enum Encoded<'e> {
+/// Encoded bytes of a received item.
+pub(crate) enum EncodedItem<'e> {
     Bytes(&'e [u8]),
-    /// Bytes in memory that the item may keep.
-    Kept(Kept),
+    /// Bytes with the receive buffer, which the decoded item may retain.
+    Retained(RetainedBytes),
 }
 
 impl Run {
-    /// Creates the run of a frame with the argument `count`: a number of items that follow their
-    /// lengths, or 0 for one item without its length. Copies a short body into `stored`.
+    /// Creates a run from the body of a frame. `count` is the argument of the frame: the number of
+    /// items that follow their lengths, or 0 for a single item without a length. A short body is
+    /// copied into `stored`.
     pub(super) fn new(
         first: u32,
         codec: u8,
         count: u16,
         body: Body<'_>,
-        mut stored: Stored,
+        mut stored: BodyBuffer,
     ) -> Result<Self, Violation> {
         let has_lengths = count > 0;
         let len = body.bytes().len();
@@ -70,7 +72,7 @@ impl Run {
         self.bytes
     }
 
-    /// Drops the items behind the first `count`.
+    /// Drops all items after the first `count` items.
     pub(super) fn truncate(&mut self, count: u32) {
         self.count = self.count.min(count);
     }
@@ -79,48 +81,48 @@ impl Run {
         self.taken >= self.count
     }
 
-    /// Takes the next item, decoded by `decode`. The run must not be empty. The item is taken even
-    /// if `decode` panics.
+    /// Takes the next item and decodes it with `decode`. The run must not be empty. The item counts
+    /// as taken even if `decode` panics.
     pub(super) fn take<T>(
         &mut self,
-        decode: impl FnOnce(u8, Encoded<'_>) -> Result<T, CodecError>,
+        decode: impl FnOnce(u8, EncodedItem<'_>) -> Result<T, CodecError>,
     ) -> Result<T, CodecError> {
         self.taken += 1;
         if !self.has_lengths {
-            return match self.stored.take_kept() {
-                Some(kept) => decode(self.codec, Encoded::Kept(kept)),
-                None => decode(self.codec, Encoded::Bytes(self.stored.bytes())),
+            return match self.stored.take_retained() {
+                Some(retained) => decode(self.codec, EncodedItem::Retained(retained)),
+                None => decode(self.codec, EncodedItem::Bytes(self.stored.bytes())),
             };
         }
-        // `new` has checked the lengths.
+        // `new` has checked all lengths.
         let rest = self.stored.bytes().get(self.at..).unwrap_or_default();
         let (item, _) = split_item(rest).unwrap_or_default();
-        self.at += ITEM_LENGTH + item.len();
-        decode(self.codec, Encoded::Bytes(item))
+        self.at += ITEM_PREFIX_LEN + item.len();
+        decode(self.codec, EncodedItem::Bytes(item))
     }
 
-    /// Returns the memory of the run, to be used again.
-    pub(super) fn into_stored(mut self) -> Stored {
+    /// Returns the buffer of the run, to be used again.
+    pub(super) fn into_stored(mut self) -> BodyBuffer {
         self.stored.clear();
         self.stored
     }
 }
 
-/// Splits off the item, without its length, at the start of `bytes`.
+/// Splits the first item off `bytes`. Returns the item without its length, and the remaining bytes.
 fn split_item(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<ITEM_LENGTH>()?;
+    let (length, rest) = bytes.split_first_chunk::<ITEM_PREFIX_LEN>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Returns the number of bytes of `count` items, without their lengths, if `bytes` are exactly
-/// these items.
+/// Returns the total length of `count` items, excluding their lengths. Fails unless `bytes`
+/// contains exactly these items.
 fn len_of_items(count: u16, bytes: &[u8]) -> Result<usize, Violation> {
     let mut rest = bytes;
     for _ in 0..count {
         (_, rest) = split_item(rest).ok_or(Violation::Short)?;
     }
     if rest.is_empty() {
-        Ok(bytes.len() - usize::from(count) * ITEM_LENGTH)
+        Ok(bytes.len() - usize::from(count) * ITEM_PREFIX_LEN)
     } else {
         Err(Violation::Fields)
     }
@@ -134,19 +136,19 @@ mod tests {
     use crate::payload::Payload;
 
     fn run(count: u16, bytes: &[u8]) -> Result<Run, Violation> {
-        Run::new(7, 1, count, Body::Short(bytes), Stored::default())
+        Run::new(7, 1, count, Body::Short(bytes), BodyBuffer::default())
     }
 
     fn take(run: &mut Run) -> Vec<u8> {
-        let decode = |_, item: Encoded<'_>| match item {
-            Encoded::Bytes(bytes) => Ok(bytes.to_vec()),
-            Encoded::Kept(kept) => Ok(Payload::from(kept).into_vec()),
+        let decode = |_, item: EncodedItem<'_>| match item {
+            EncodedItem::Bytes(bytes) => Ok(bytes.to_vec()),
+            EncodedItem::Retained(retained) => Ok(Payload::from(retained).into_vec()),
         };
         run.take(decode).unwrap()
     }
 
     #[test]
-    fn items_behind_their_lengths_are_taken_in_order() {
+    fn items_with_lengths_are_taken_in_order() {
         let mut run = run(3, &[0, 1, 5, 0, 0, 0, 2, 8, 9]).unwrap();
         assert_eq!((run.first(), run.count(), run.bytes()), (7, 3, 3));
         assert_eq!(take(&mut run), [5]);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_without_its_length_is_the_whole_body() {
+    fn an_item_without_a_length_is_the_whole_body() {
         let mut run = run(0, &[0, 1, 5]).unwrap();
         assert_eq!((run.count(), run.bytes()), (1, 3));
         assert_eq!(take(&mut run), [0, 1, 5]);
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn items_behind_the_end_are_dropped() {
+    fn items_after_the_end_are_dropped() {
         let mut run = run(3, &[0, 1, 5, 0, 1, 6, 0, 1, 7]).unwrap();
         run.truncate(1);
         assert_eq!(take(&mut run), [5]);

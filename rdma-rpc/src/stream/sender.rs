@@ -1,4 +1,4 @@
-//! [`Sender`]: sends the items of a stream.
+//! [`Sender`]: the sending end of a stream.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,51 +6,51 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use super::Outlet;
-use super::outlet::OutletWindow;
-use crate::codec::{Codec, Encode, Value};
+use super::SendWindow;
+use super::send_window::RemainingWindow;
+use crate::codec::{Codec, Encode, TypedBody};
 use crate::core::{Core, Side};
 use crate::error::Error;
-use crate::outbox::{Appending, Batch, ItemHeader, Unplaced, send_long};
+use crate::outbox::{AppendError, Batch, ItemHeader, OpenBatch, send_long};
 use crate::wire::{CallId, Header};
 
-/// Sends items to the other end of a call.
+/// Sender of a stream of items to the other end of a call.
 ///
-/// Items of one turn of the scheduler share messages. The stream of a caller ends when its sender
-/// is dropped; the stream of a handler ends when the handler returns.
+/// Items that are sent in the same turn of the scheduler share messages. A caller's stream ends
+/// when the sender is dropped. A handler's stream ends when the handler returns.
 pub struct Sender<T> {
-    outlet: Arc<Outlet>,
+    outgoing: Arc<SendWindow>,
     core: Arc<Core>,
     id: CallId,
-    place: Place<T>,
-    place_alone: PlaceAlone<T>,
+    append_item: AppendItem<T>,
+    encode_long: EncodeLong<T>,
 }
 
-/// Encodes an item into a batch. Returns the encoded length, or `None` if a batch has no room for
-/// the item.
-type Place<T> = fn(&mut Appending<'_>, CallId, u32, &T) -> Result<Option<usize>, Unplaced>;
+/// Function that appends an item to the open batch. Returns the encoded length, or `None` if the
+/// item does not fit into a batch.
+type AppendItem<T> = fn(&mut OpenBatch<'_>, CallId, u32, &T) -> Result<Option<usize>, AppendError>;
 
-/// Encodes an item into a message of its own.
-type PlaceAlone<T> = fn(&Core, CallId, u32, &T) -> Result<Batch, Unplaced>;
+/// Function that encodes an item as a separate message.
+type EncodeLong<T> = fn(&Core, CallId, u32, &T) -> Result<Batch, AppendError>;
 
-fn place<C: Encode<T>, T>(
-    outbox: &mut Appending<'_>,
+fn append_item<C: Encode<T>, T>(
+    outbox: &mut OpenBatch<'_>,
     id: CallId,
     sequence: u32,
     item: &T,
-) -> Result<Option<usize>, Unplaced> {
-    outbox.place_item(&header::<C>(id, sequence), &Value::new::<C>(item))
+) -> Result<Option<usize>, AppendError> {
+    outbox.append_item(&header::<C>(id, sequence), &TypedBody::new::<C>(item))
 }
 
-fn place_alone<C: Encode<T>, T>(
+fn encode_long<C: Encode<T>, T>(
     core: &Core,
     id: CallId,
     sequence: u32,
     item: &T,
-) -> Result<Batch, Unplaced> {
-    let header = header::<C>(id, sequence).of_one();
+) -> Result<Batch, AppendError> {
+    let header = header::<C>(id, sequence).single_header();
     core.outbox
-        .place_alone(&header, &Value::new::<C>(item), core.send_limit())
+        .encode_long(&header, &TypedBody::new::<C>(item), core.send_limit())
 }
 
 fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
@@ -61,43 +61,48 @@ fn header<C: Codec>(id: CallId, sequence: u32) -> ItemHeader {
     }
 }
 
-/// Number of items that [`Sender::send_all`] takes from its iterator at a time.
+/// Number of items that [`Sender::send_all`] takes from its iterator at a time, to limit the memory
+/// for them.
 const CHUNK: usize = 64;
 
-/// Items that were encoded, and counted in the window of their stream.
-enum Placed {
-    /// Number of items in the open batch.
+/// Items that were encoded and counted in the window: in the open batch, or one in a separate
+/// message.
+enum AppendedItems {
+    /// Items in the open batch, with their number.
     Batched(usize),
-    /// One item in a message of its own.
+    /// A single item in a separate message.
     Alone(Batch),
 }
 
 impl<T> Sender<T> {
-    pub(crate) fn new<C: Encode<T>>(outlet: Arc<Outlet>, core: Arc<Core>, id: CallId) -> Self {
+    pub(crate) fn new<C: Encode<T>>(
+        outgoing: Arc<SendWindow>,
+        core: Arc<Core>,
+        id: CallId,
+    ) -> Self {
         Self {
-            outlet,
+            outgoing,
             core,
             id,
-            place: place::<C, T>,
-            place_alone: place_alone::<C, T>,
+            append_item: append_item::<C, T>,
+            encode_long: encode_long::<C, T>,
         }
     }
 
-    /// Sends an item. Waits while the receiver's window is full.
+    /// Sends an item. Waits while the receiver's window is exhausted.
     ///
     /// # Errors
     ///
-    /// [`Error::Encode`] and [`Error::TooLarge`] for an item that cannot be sent, and the error
-    /// that ended the call: [`Error::Cancelled`] if the other end has finished the call, or the
-    /// error that ended the connection.
+    /// [`Error::Encode`] or [`Error::TooLarge`] if the item cannot be sent, [`Error::Cancelled`] if
+    /// the other end has finished the call, or the error that ended the connection.
     pub async fn send(&mut self, item: impl Borrow<T>) -> Result<(), Error> {
         self.send_some(std::slice::from_ref(&item)).await?;
         Ok(())
     }
 
     /// Sends the items of an iterator, at less cost per item than [`Self::send`]. Waits while the
-    /// receiver's window is full. The items before an error were sent, and up to 64 items behind
-    /// were taken from the iterator.
+    /// receiver's window is exhausted. If an item fails, all items before it were sent, and up to
+    /// 64 further items were taken from the iterator.
     ///
     /// # Errors
     ///
@@ -109,7 +114,7 @@ impl<T> Sender<T> {
         let mut items = items.into_iter();
         let mut chunk = Vec::with_capacity(items.size_hint().0.min(CHUNK));
         loop {
-            // The iterator runs before any lock is taken, because its code may use this connection.
+            // The iterator is called without a lock, because its code may use this connection.
             chunk.extend(items.by_ref().take(CHUNK));
             if chunk.is_empty() {
                 return Ok(());
@@ -123,25 +128,25 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends as many of `items` as the window allows, but at least one. Returns their number.
+    /// Sends as many of `items` as the window allows, at least one. Returns their number.
     async fn send_some<I: Borrow<T>>(&self, items: &[I]) -> Result<usize, Error> {
         if !self.core.outbox.has_room() {
-            self.core.outbox.room().await;
+            self.core.outbox.wait_for_room().await;
         }
-        let placed = poll_fn(|cx| {
+        let appended = poll_fn(|cx| {
             let budget = ready!(tokio::task::coop::poll_proceed(cx));
-            let placed = ready!(
-                self.outlet
-                    .poll_place(cx, |window| self.place(window, items))
+            let appended = ready!(
+                self.outgoing
+                    .poll_append(cx, |window| self.append_items(window, items))
             );
             budget.made_progress();
-            Poll::Ready(placed)
+            Poll::Ready(appended)
         });
-        match placed.await.map_err(|unplaced| self.error(unplaced))? {
-            Placed::Batched(count) => Ok(count),
-            Placed::Alone(batch) => {
-                // A task of its own: an item with a number must arrive even if this future is
-                // dropped.
+        match appended.await.map_err(|error| self.error(error))? {
+            AppendedItems::Batched(count) => Ok(count),
+            AppendedItems::Alone(batch) => {
+                // Sent in a separate task: an item with a sequence number must arrive even if this
+                // future is dropped.
                 let core = Arc::clone(&self.core);
                 let sending = send_long(Arc::clone(&core), batch);
                 let sent = self.core.runtime.spawn(async move {
@@ -155,39 +160,42 @@ impl<T> Sender<T> {
         }
     }
 
-    fn place<I: Borrow<T>>(
+    /// Appends items to the open batch while the window allows. Encodes the first item as a
+    /// separate message if the item does not fit into a batch.
+    fn append_items<I: Borrow<T>>(
         &self,
-        window: &mut OutletWindow,
+        window: &mut RemainingWindow,
         items: &[I],
-    ) -> Result<Placed, Unplaced> {
-        let mut outbox = self.core.outbox.begin();
+    ) -> Result<AppendedItems, AppendError> {
+        let mut outbox = self.core.outbox.lock_batch();
         let mut count = 0;
         for item in items {
             if !window.is_open() {
                 break;
             }
-            match (self.place)(&mut outbox, self.id, window.next(), item.borrow()) {
+            match (self.append_item)(&mut outbox, self.id, window.next(), item.borrow()) {
                 Ok(Some(len)) => window.spend(len),
-                // The items before this one are reported first.
+                // The preceding items are reported first; the next call handles this item.
                 Ok(None) | Err(_) if count > 0 => break,
                 Ok(None) => {
                     drop(outbox);
                     let batch =
-                        (self.place_alone)(&self.core, self.id, window.next(), item.borrow())?;
+                        (self.encode_long)(&self.core, self.id, window.next(), item.borrow())?;
                     window.spend(batch.body_len());
-                    return Ok(Placed::Alone(batch));
+                    return Ok(AppendedItems::Alone(batch));
                 }
                 Err(error) => return Err(error),
             }
             count += 1;
         }
-        Ok(Placed::Batched(count))
+        Ok(AppendedItems::Batched(count))
     }
 
-    fn error(&self, unplaced: Unplaced) -> Error {
-        match unplaced {
-            Unplaced::Transport(error) => self.core.end().cloned().unwrap_or(error),
-            unplaced => unplaced.into_error(),
+    /// Converts the error of an item that was not sent.
+    fn error(&self, error: AppendError) -> Error {
+        match error {
+            AppendError::Transport(error) => self.core.end().cloned().unwrap_or(error),
+            error => error.into_error(),
         }
     }
 }
@@ -195,12 +203,12 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if let Side::Client(_) = self.core.side
-            && !self.outlet.is_closed()
+            && !self.outgoing.is_closed()
         {
-            let items = self.outlet.sent();
+            let items = self.outgoing.sent();
             let end = Header::End { id: self.id, items };
-            // A connection that has ended also ends this stream.
-            drop(self.core.outbox.append_bare(&end));
+            // The end of the connection also ends this stream.
+            drop(self.core.outbox.append_empty(&end));
         }
     }
 }

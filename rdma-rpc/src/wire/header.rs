@@ -1,10 +1,11 @@
-//! [`Header`]: the part of a frame to be sent that precedes its body.
+//! [`Header`]: a frame to be sent, without its body.
 
 use std::time::Duration;
 
-use super::{CallId, FRAME_HEADER, LeaseId, MESSAGE_HEADER, Settings, VERSION, kind};
+use super::{CallId, FRAME_HEADER_LEN, LeaseId, MESSAGE_HEADER_LEN, Settings, VERSION, frame_kind};
 
-/// A frame to be sent, without its body.
+/// A frame to be sent, without its body. The variants correspond to those of
+/// [`Frame`](super::Frame).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Header<'a> {
     Request {
@@ -30,7 +31,8 @@ pub(crate) enum Header<'a> {
         codec: u8,
         /// Sequence number of the first item.
         first: u32,
-        /// Number of items, each behind its length; 0 if the body is one item without its length.
+        /// Number of items, each of which follows its length. 0 if the body is a single item
+        /// without a length.
         count: u16,
     },
     End {
@@ -51,7 +53,7 @@ pub(crate) enum Header<'a> {
     },
     BulkRead {
         lease: LeaseId,
-        /// Number of the piece, for its answer.
+        /// Number that identifies the piece in its answer.
         tag: u32,
         at: u64,
         len: u32,
@@ -64,7 +66,7 @@ pub(crate) enum Header<'a> {
     BulkAnswer {
         lease: LeaseId,
         tag: u32,
-        /// Set if the lease has ended: nothing was read or written.
+        /// Set if the lease has ended, so that no byte was read or written.
         has_ended: bool,
     },
     Revoke {
@@ -78,7 +80,7 @@ pub(crate) enum Header<'a> {
 impl Header<'_> {
     /// Returns the number of bytes that precede the body.
     pub(crate) fn len(&self) -> usize {
-        FRAME_HEADER
+        FRAME_HEADER_LEN
             + match self {
                 Self::Request { metadata, .. } => 8 + metadata.len(),
                 Self::Response { items, .. } => 4 * usize::from(items.is_some()),
@@ -96,8 +98,8 @@ impl Header<'_> {
             }
     }
 
-    /// Writes the bytes that precede a body of `body` bytes to the start of `room`, which must have
-    /// [`Self::len`] bytes.
+    /// Writes the header of a frame whose body has `body` bytes to the start of `room`, which must
+    /// have at least [`Self::len`] bytes.
     pub(crate) fn write(&self, room: &mut [u8], body: usize) {
         const NONE: CallId = CallId {
             index: 0,
@@ -110,7 +112,7 @@ impl Header<'_> {
                 metadata,
                 ..
             } => (
-                kind::REQUEST,
+                frame_kind::REQUEST,
                 codec,
                 u16::try_from(metadata.len()).unwrap_or(u16::MAX),
                 id,
@@ -121,35 +123,40 @@ impl Header<'_> {
                 is_error,
                 items,
             } => {
-                let error = kind::IS_ERROR * u16::from(is_error);
-                let items = kind::HAS_ITEMS * u16::from(items.is_some());
-                (kind::RESPONSE, codec, error | items, id)
+                let error = frame_kind::IS_ERROR * u16::from(is_error);
+                let items = frame_kind::HAS_ITEMS * u16::from(items.is_some());
+                (frame_kind::RESPONSE, codec, error | items, id)
             }
-            Self::Status { id, status } => (kind::STATUS, 0, status, id),
+            Self::Status { id, status } => (frame_kind::STATUS, 0, status, id),
             Self::Items {
                 id, codec, count, ..
-            } => (kind::ITEMS, codec, count, id),
-            Self::End { id, .. } => (kind::END, 0, 0, id),
-            Self::Window { id, .. } => (kind::WINDOW, 0, 0, id),
-            Self::Cancel { id } => (kind::CANCEL, 0, 0, id),
-            Self::Settings(_) => (kind::SETTINGS, 0, 0, NONE),
-            Self::Goodbye { status } => (kind::GOODBYE, 0, status, NONE),
-            Self::BulkRead { lease, .. } => (kind::BULK_READ, 0, 0, lease.to_words()),
-            Self::BulkWrite { lease, .. } => (kind::BULK_WRITE, 0, 0, lease.to_words()),
+            } => (frame_kind::ITEMS, codec, count, id),
+            Self::End { id, .. } => (frame_kind::END, 0, 0, id),
+            Self::Window { id, .. } => (frame_kind::WINDOW, 0, 0, id),
+            Self::Cancel { id } => (frame_kind::CANCEL, 0, 0, id),
+            Self::Settings(_) => (frame_kind::SETTINGS, 0, 0, NONE),
+            Self::Goodbye { status } => (frame_kind::GOODBYE, 0, status, NONE),
+            Self::BulkRead { lease, .. } => (frame_kind::BULK_READ, 0, 0, lease.to_words()),
+            Self::BulkWrite { lease, .. } => (frame_kind::BULK_WRITE, 0, 0, lease.to_words()),
             Self::BulkAnswer {
                 lease, has_ended, ..
-            } => (kind::BULK_ANSWER, 0, has_ended.into(), lease.to_words()),
-            Self::Revoke { lease } => (kind::REVOKE, 0, 0, lease.to_words()),
-            Self::Release { lease } => (kind::RELEASE, 0, 0, lease.to_words()),
+            } => (
+                frame_kind::BULK_ANSWER,
+                0,
+                has_ended.into(),
+                lease.to_words(),
+            ),
+            Self::Revoke { lease } => (frame_kind::REVOKE, 0, 0, lease.to_words()),
+            Self::Release { lease } => (frame_kind::RELEASE, 0, 0, lease.to_words()),
         };
         let front = self.len();
-        let rest = u32::try_from(front - FRAME_HEADER + body).unwrap_or(u32::MAX);
+        let rest = u32::try_from(front - FRAME_HEADER_LEN + body).unwrap_or(u32::MAX);
         let [a0, a1] = argument.to_be_bytes();
         room[..4].copy_from_slice(&[number, codec, a0, a1]);
         room[4..8].copy_from_slice(&rest.to_be_bytes());
         room[8..12].copy_from_slice(&id.index.to_be_bytes());
         room[12..16].copy_from_slice(&id.generation.to_be_bytes());
-        let room = &mut room[FRAME_HEADER..front];
+        let room = &mut room[FRAME_HEADER_LEN..front];
         match *self {
             Self::Request {
                 method,
@@ -186,7 +193,7 @@ impl Header<'_> {
     }
 }
 
-/// Returns a time limit in microseconds: 0 means no limit, and `u32::MAX` a limit of 71 minutes or
+/// Encodes a time limit in microseconds. 0 means no limit, and `u32::MAX` a limit of 71 minutes or
 /// more.
 fn micros(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| {
@@ -194,8 +201,8 @@ fn micros(limit: Option<Duration>) -> u32 {
     })
 }
 
-/// Writes the header of a message with this number of frames to the start of `room`.
+/// Writes the header of a message with `frames` frames to the start of `room`.
 pub(crate) fn write_message_header(room: &mut [u8], frames: u16) {
     let [c0, c1] = frames.to_be_bytes();
-    room[..MESSAGE_HEADER].copy_from_slice(&[VERSION, 0, c0, c1]);
+    room[..MESSAGE_HEADER_LEN].copy_from_slice(&[VERSION, 0, c0, c1]);
 }

@@ -1,33 +1,35 @@
-//! The wire format: messages, and the frames that a message consists of.
+//! The wire format: a message consists of a header and one or more frames.
 //!
-//! The book's page "The wire format of rdma-rpc" describes the format byte by byte. Numbers are in
-//! network byte order.
+//! The page "The wire format of rdma-rpc" of the book describes the format byte by byte. Numbers
+//! are in network byte order.
 
-mod head;
 mod header;
+mod received;
 mod settings;
 
 use std::ops::Range;
 
-pub(crate) use self::head::{BulkHead, Head};
 pub(crate) use self::header::{Header, write_message_header};
+pub(crate) use self::received::{BulkFrame, Frame};
 pub(crate) use self::settings::Settings;
 
-/// The version of the format, in the first byte of every message.
+/// Version of the wire format, in the first byte of every message.
 pub(crate) const VERSION: u8 = 2;
 
-/// Length of the header of a message in bytes.
-pub(crate) const MESSAGE_HEADER: usize = 4;
+/// Length of a message header in bytes.
+pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 
-/// Length of the header of a frame in bytes.
-pub(crate) const FRAME_HEADER: usize = 16;
+/// Length of a frame header in bytes, without the fields that only some kinds of frames have.
+pub(crate) const FRAME_HEADER_LEN: usize = 16;
 
-/// Call index of a one-way request, which occupies no slot of the caller and gets no answer.
+/// Call index of a one-way request. A one-way call occupies no slot and gets no answer.
 pub(crate) const ONE_WAY: u32 = u32::MAX;
 
-/// Number of a call: the index of its slot in the caller's table, and the generation of the slot.
+/// Identifier of a call on its connection: the index of its slot in the caller's table, and the
+/// generation of the slot.
 ///
-/// The generation changes with each use of the slot, so that a late frame matches no later call.
+/// The generation changes with each use of the slot, so that a late frame does not match a later
+/// call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallId {
     pub(crate) index: u32,
@@ -35,19 +37,20 @@ pub(crate) struct CallId {
 }
 
 impl CallId {
-    /// Number of a one-way call.
+    /// Identifier of every one-way call.
     pub(crate) const ONE_WAY: Self = Self {
         index: ONE_WAY,
         generation: 0,
     };
 }
 
-/// Number of a lease of bulk memory, which its owner chooses. It takes the place of the call number
-/// in the frames of bulk memory.
+/// Identifier of a lease of bulk memory, chosen by the owner of the memory. Frames about bulk
+/// memory contain the lease ID in place of the call ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
 impl LeaseId {
+    /// Returns the two words of the ID field of a frame.
     fn to_words(self) -> CallId {
         CallId {
             index: (self.0 >> 32) as u32,
@@ -55,12 +58,14 @@ impl LeaseId {
         }
     }
 
+    /// Creates a lease ID from the ID field of a frame.
     fn from_words(words: CallId) -> Self {
         Self(u64::from(words.index) << 32 | u64::from(words.generation))
     }
 }
 
-mod kind {
+/// Values of the first byte of a frame, and flags in the argument of responses.
+mod frame_kind {
     pub(super) const REQUEST: u8 = 1;
     pub(super) const RESPONSE: u8 = 2;
     pub(super) const STATUS: u8 = 3;
@@ -76,56 +81,67 @@ mod kind {
     pub(super) const REVOKE: u8 = 13;
     pub(super) const RELEASE: u8 = 14;
 
-    /// Bits of the argument of a response.
+    /// Flag of a response: the body is the service's error.
     pub(super) const IS_ERROR: u16 = 1;
+    /// Flag of a response: the number of stream items follows the header.
     pub(super) const HAS_ITEMS: u16 = 2;
 }
 
-/// Number of bytes of the length of an item that shares its frame with others.
-pub(crate) const ITEM_LENGTH: usize = 2;
+/// Number of bytes of the length that precedes an item in a frame with several items.
+pub(crate) const ITEM_PREFIX_LEN: usize = 2;
 
-/// Maximum length of a message with several frames in bytes: the length up to which rdma-async
+/// Maximum length of a message with several frames, in bytes: the length up to which rdma-async
 /// sends a message in one piece by default.
-pub(crate) const BATCH: usize = 4096 + 256;
+pub(crate) const MAX_BATCH_LEN: usize = 4096 + 256;
 
-/// A violation of the format or of the protocol by the peer.
+/// A violation of the wire format or of the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
+    /// A message or a frame is truncated.
     #[error("the peer sent a message or a frame that is cut off")]
     Short,
+    /// The message has another version of the format.
     #[error(
-        "the peer speaks version {0} of the protocol, or another protocol; this end speaks {VERSION}"
+        "the peer uses version {0} of the protocol, or another protocol; this end uses version {VERSION}"
     )]
     Version(u8),
+    /// The kind of a frame is unknown.
     #[error("the peer sent a frame of the unknown kind {0}")]
     Kind(u8),
+    /// A field of a frame has an invalid value.
     #[error("the peer sent a frame with a wrong field")]
     Fields,
-    #[error("the peer sent a frame that belongs to the other end")]
+    /// Only the receiver may send frames of this kind.
+    #[error("the peer sent a frame that only the other end may send")]
     Direction,
+    /// A call index exceeds the number of slots.
     #[error("the peer used a call index that it was not given")]
     Index,
-    #[error("the peer used a call number twice")]
+    /// A call ID, settings or stream items were sent twice.
+    #[error("the peer used a call number twice, or sent an item or its settings twice")]
     Repeated,
+    /// A call has no such stream, or an item exceeds the window.
     #[error("the peer sent a stream item to a call that takes none, or beyond the window")]
     Window,
+    /// A message exceeds the limit of the receiver.
     #[error("the peer sent a message longer than the limit")]
     TooLong,
-    #[error("the peer accessed bulk memory otherwise than it may")]
+    /// An access to bulk memory was not permitted.
+    #[error("the peer accessed bulk memory without permission")]
     Bulk,
 }
 
-/// Reads the frames of one received message, which may hold any bytes.
+/// Reader of the frames of one received message, which may contain arbitrary bytes.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct FrameReader {
     at: usize,
     left: u16,
 }
 
-impl Reader {
-    /// Reads the header of a message.
-    pub(crate) fn begin(message: &[u8]) -> Result<Self, Violation> {
-        let Some((&[version, zero, c0, c1], _)) = message.split_first_chunk::<MESSAGE_HEADER>()
+impl FrameReader {
+    /// Creates a reader after checking the header of `message`.
+    pub(crate) fn new(message: &[u8]) -> Result<Self, Violation> {
+        let Some((&[version, zero, c0, c1], _)) = message.split_first_chunk::<MESSAGE_HEADER_LEN>()
         else {
             return Err(Violation::Short);
         };
@@ -133,13 +149,13 @@ impl Reader {
             return Err(Violation::Version(version));
         }
         let left = u16::from_be_bytes([c0, c1]);
-        // A long message has one frame. Otherwise a short frame could keep a long buffer alive.
-        let is_too_long = left > 1 && message.len() > BATCH;
+        // A long message has one frame. Otherwise a short frame could retain a long buffer.
+        let is_too_long = left > 1 && message.len() > MAX_BATCH_LEN;
         if zero != 0 || left == 0 || is_too_long {
             return Err(Violation::Fields);
         }
         Ok(Self {
-            at: MESSAGE_HEADER,
+            at: MESSAGE_HEADER_LEN,
             left,
         })
     }
@@ -149,8 +165,8 @@ impl Reader {
         self.left == 1
     }
 
-    /// Reads the next frame; `None` at the end of the message.
-    pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Head>, Violation> {
+    /// Reads the next frame; returns `None` at the end of the message.
+    pub(crate) fn next(&mut self, message: &[u8]) -> Result<Option<Frame>, Violation> {
         if self.left == 0 {
             let is_whole = self.at == message.len();
             return if is_whole {
@@ -161,30 +177,30 @@ impl Reader {
         }
         let header = message
             .get(self.at..)
-            .and_then(|rest| rest.first_chunk::<FRAME_HEADER>())
+            .and_then(|rest| rest.first_chunk::<FRAME_HEADER_LEN>())
             .ok_or(Violation::Short)?;
-        let start = self.at + FRAME_HEADER;
+        let start = self.at + FRAME_HEADER_LEN;
         let len = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
         let end = start.checked_add(len).filter(|&end| end <= message.len());
         let rest = start..end.ok_or(Violation::Short)?;
         self.at = rest.end;
         self.left -= 1;
-        Head::parse(header, message, rest).map(Some)
+        Frame::parse(header, message, rest).map(Some)
     }
 }
 
-/// Returns the eight bytes at `at` as a number; the caller has checked the length.
-fn longer(bytes: &[u8], at: usize) -> u64 {
-    u64::from(long(bytes, at)) << 32 | u64::from(long(bytes, at + 4))
+/// Returns the `u64` at offset `at`. The caller must have checked the length of `bytes`.
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(read_u32(bytes, at)) << 32 | u64::from(read_u32(bytes, at + 4))
 }
 
-/// Returns the four bytes at `at` as a number; the caller has checked the length.
-fn long(bytes: &[u8], at: usize) -> u32 {
+/// Returns the `u32` at offset `at`. The caller must have checked the length of `bytes`.
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     word.map_or(0, |word| u32::from_be_bytes(*word))
 }
 
-/// Splits `len` bytes off the front of a range, or returns `None` if the range is shorter.
+/// Splits a range after its first `len` bytes; `None` if the range is shorter.
 fn split(range: &Range<usize>, len: usize) -> Option<(Range<usize>, Range<usize>)> {
     let middle = range.start.checked_add(len).filter(|&at| at <= range.end)?;
     Some((range.start..middle, middle..range.end))

@@ -1,16 +1,16 @@
-//! [`Settings`]: what an end accepts, told to the peer in its first message.
+//! [`Settings`]: the limits of one end, which are sent to the peer in the first message.
 
-/// Limits of the end that sends this frame. Metadata of the connection follows.
+/// Limits of the end that sends this frame. In the frame, the metadata of the connection follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Maximum length of a message in bytes.
+    /// Maximum length of a message in bytes that the sender of the settings accepts.
     pub(crate) message_limit: u32,
-    /// Number of call slots: the indices that the peer may use. 0 from a client.
+    /// Number of call slots of the server: the client must use lower call indices. 0 from a client.
     pub(crate) slots: u32,
-    /// Number of items that a stream to this end may begin with. 0 from a server, which sends a
-    /// window for each stream.
+    /// Initial window in items of a stream to this end. 0 from a server, which grants a window for
+    /// each stream.
     pub(crate) window_items: u32,
-    /// Number of bytes that a stream to this end may begin with.
+    /// Initial window in bytes of a stream to this end. 0 from a server.
     pub(crate) window_bytes: u32,
 }
 
@@ -32,10 +32,10 @@ impl Settings {
         bytes
     }
 
-    /// Decodes settings, or returns `None` if `bytes` are too short.
+    /// Decodes settings; returns `None` if `bytes` are too short.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<{ Self::LEN }>()?;
-        let number = |at| super::long(bytes, at);
+        let number = |at| super::read_u32(bytes, at);
         Some(Self {
             message_limit: number(0),
             slots: number(4),

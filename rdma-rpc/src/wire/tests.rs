@@ -12,7 +12,7 @@ const ID: CallId = CallId {
 const LEASE: LeaseId = LeaseId(0x0123_4567_89ab_cdef);
 
 fn message(frames: &[(Header<'_>, &[u8])]) -> Vec<u8> {
-    let mut bytes = vec![0; MESSAGE_HEADER];
+    let mut bytes = vec![0; MESSAGE_HEADER_LEN];
     write_message_header(&mut bytes, u16::try_from(frames.len()).unwrap());
     for (header, body) in frames {
         let at = bytes.len();
@@ -23,13 +23,13 @@ fn message(frames: &[(Header<'_>, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-fn read(message: &[u8]) -> Result<Vec<Head>, Violation> {
-    let mut reader = Reader::begin(message)?;
-    let mut heads = Vec::new();
-    while let Some(head) = reader.next(message)? {
-        heads.push(head);
+fn read(message: &[u8]) -> Result<Vec<Frame>, Violation> {
+    let mut reader = FrameReader::new(message)?;
+    let mut frames = Vec::new();
+    while let Some(frame) = reader.next(message)? {
+        frames.push(frame);
     }
-    Ok(heads)
+    Ok(frames)
 }
 
 fn settings() -> Settings {
@@ -117,7 +117,7 @@ fn every_kind() -> Vec<(Header<'static>, &'static [u8])> {
 
 proptest! {
     #[test]
-    fn anything_is_read_without_panicking(
+    fn arbitrary_bytes_are_decoded_without_panicking(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
         is_begun: bool,
     ) {
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn cut_messages_are_refused(cut in 0_usize..300) {
+    fn truncated_messages_are_refused(cut in 0_usize..300) {
         let whole = message(&every_kind());
         if cut < whole.len() {
             prop_assert!(read(&whole[..cut]).is_err());
@@ -140,7 +140,7 @@ proptest! {
 #[test]
 fn every_kind_round_trips() {
     let bytes = message(&every_kind());
-    let heads = read(&bytes).unwrap();
+    let frames = read(&bytes).unwrap();
     let text = |range: &Range<usize>| std::str::from_utf8(&bytes[range.clone()]).unwrap();
     let [
         request,
@@ -153,11 +153,11 @@ fn every_kind_round_trips() {
         set,
         goodbye,
         bulk @ ..,
-    ] = &heads[..]
+    ] = &frames[..]
     else {
-        panic!("nine frames and more: {heads:?}");
+        panic!("at least nine frames: {frames:?}");
     };
-    let Head::Request {
+    let Frame::Request {
         id: ID,
         codec: 1,
         method: 0x1234_5678,
@@ -172,39 +172,39 @@ fn every_kind_round_trips() {
     assert_eq!((text(metadata), text(body)), ("meta", "request"));
     assert!(matches!(
         response,
-        Head::Response { id: ID, codec: 1, is_error: true, items: Some(9), body } if text(body) == "response"
+        Frame::Response { id: ID, codec: 1, is_error: true, items: Some(9), body } if text(body) == "response"
     ));
-    assert!(matches!(status, Head::Status { id: ID, status: 4, body } if text(body) == "reason"));
+    assert!(matches!(status, Frame::Status { id: ID, status: 4, body } if text(body) == "reason"));
     assert!(matches!(
         item,
-        Head::Items { id: ID, codec: 1, first: 3, count: 0, body } if text(body) == "item"
+        Frame::Items { id: ID, codec: 1, first: 3, count: 0, body } if text(body) == "item"
     ));
-    assert_eq!(*end, Head::End { id: ID, items: 4 });
+    assert_eq!(*end, Frame::End { id: ID, items: 4 });
     assert_eq!(
         *window,
-        Head::Window {
+        Frame::Window {
             id: ID,
             items: 5,
             bytes: 6
         }
     );
-    assert_eq!(*cancel, Head::Cancel { id: ID });
+    assert_eq!(*cancel, Frame::Cancel { id: ID });
     assert!(matches!(
         set,
-        Head::Settings { settings: found, metadata } if *found == settings() && text(metadata) == "hello"
+        Frame::Settings { settings: found, metadata } if *found == settings() && text(metadata) == "hello"
     ));
-    assert!(matches!(goodbye, Head::Goodbye { status: 1, body } if text(body) == "because"));
+    assert!(matches!(goodbye, Frame::Goodbye { status: 1, body } if text(body) == "because"));
     let [
-        Head::Bulk(read),
-        Head::Bulk(write),
-        Head::Bulk(answer),
-        Head::Bulk(revoke),
-        Head::Bulk(release),
+        Frame::Bulk(read),
+        Frame::Bulk(write),
+        Frame::Bulk(answer),
+        Frame::Bulk(revoke),
+        Frame::Bulk(release),
     ] = bulk
     else {
         panic!("five frames of bulk memory: {bulk:?}");
     };
-    let expected = BulkHead::Read {
+    let expected = BulkFrame::Read {
         lease: LEASE,
         tag: 1,
         at: 0x0011_2233_4455_6677,
@@ -213,18 +213,18 @@ fn every_kind_round_trips() {
     assert_eq!(*read, expected);
     assert!(matches!(
         write,
-        BulkHead::Write { lease: LEASE, tag: 2, at: 9, body } if text(body) == "written"
+        BulkFrame::Write { lease: LEASE, tag: 2, at: 9, body } if text(body) == "written"
     ));
     assert!(matches!(
         answer,
-        BulkHead::Answer { lease: LEASE, tag: 3, has_ended: true, body } if text(body) == "read"
+        BulkFrame::Answer { lease: LEASE, tag: 3, has_ended: true, body } if text(body) == "read"
     ));
-    assert_eq!(*revoke, BulkHead::Revoke { lease: LEASE });
-    assert_eq!(*release, BulkHead::Release { lease: LEASE });
+    assert_eq!(*revoke, BulkFrame::Revoke { lease: LEASE });
+    assert_eq!(*release, BulkFrame::Release { lease: LEASE });
 }
 
 #[test]
-fn a_limit_of_an_hour_and_a_half_is_none() {
+fn a_time_limit_above_71_minutes_is_sent_as_no_limit() {
     let long = Header::Request {
         id: ID,
         codec: 1,
@@ -232,8 +232,8 @@ fn a_limit_of_an_hour_and_a_half_is_none() {
         limit: Some(Duration::from_secs(5400)),
         metadata: b"",
     };
-    let heads = read(&message(&[(long, b"")])).unwrap();
-    assert!(matches!(heads[..], [Head::Request { limit: None, .. }]));
+    let frames = read(&message(&[(long, b"")])).unwrap();
+    assert!(matches!(frames[..], [Frame::Request { limit: None, .. }]));
 }
 
 #[test]

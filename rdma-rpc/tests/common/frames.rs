@@ -1,13 +1,13 @@
-//! Frames byte by byte, of peers that keep no rule. The crate's own tests use this file too.
+//! Raw frames of peers that violate the protocol. The tests of the library use this file, too.
 
-/// Returns the number of a method: FNV-1a of its name.
+/// Returns the number of a method: the FNV-1a hash of its name.
 pub(crate) fn method(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-/// Returns a frame of any kind and content.
+/// Returns a frame with any fields.
 pub(crate) fn frame(kind: u8, codec: u8, argument: u16, id: (u32, u32), rest: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind, codec];
     frame.extend(argument.to_be_bytes());
@@ -28,14 +28,14 @@ pub(crate) fn request(name: &str, id: (u32, u32), body: &[u8]) -> Vec<u8> {
     frame(1, 1, 0, id, &[&numbers, body].concat())
 }
 
-/// Returns a frame with the settings of a client that accepts any message and no items.
+/// Returns a settings frame of a client that accepts messages of any length and no items.
 pub(crate) fn settings() -> Vec<u8> {
     frame(8, 0, 0, (0, 0), &[[1; 4], [0; 4], [0; 4], [0; 4]].concat())
 }
 
-/// Returns messages that end a connection, with a part of the reason that the server gives. The
-/// server has the methods `Held.echo` and `Held.wait`, which never returns, of a text, `Fed.feed`,
-/// which takes a stream, and `Fed.pour`, which returns one.
+/// Returns messages that violate the protocol, each with a part of the reason that the server
+/// sends. The server must offer `Held.echo` and `Held.wait` (which never returns) with a text,
+/// `Fed.feed` with a stream to the server, and `Fed.pour` with a stream to the client.
 pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
     let id = (3, 9);
     let wait = || request("Held.wait", id, b"\x05hello");
@@ -63,12 +63,12 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             message(&[request("Held.echo", (0, 0), &[b'x'; 5000]), wait()]),
             "wrong field",
         ),
-        // Bytes behind the last frame.
+        // Bytes after the last frame.
         (
             [message(&[frame(7, 0, 0, (0, 0), b"")]), vec![0]].concat(),
             "wrong field",
         ),
-        // Fields that are cut off, or too long.
+        // Fields that are truncated or too long.
         (message(&[frame(1, 1, 0, id, &[0; 7])]), "cut off"),
         (message(&[frame(1, 1, 9, id, &[0; 16])]), "cut off"),
         (message(&[frame(4, 1, 0, id, &[0; 3])]), "cut off"),
@@ -80,7 +80,7 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
         (message(&[frame(7, 1, 0, id, b"")]), "wrong field"),
         (message(&[frame(7, 0, 1, id, b"")]), "wrong field"),
         (message(&[frame(9, 0, 0, (0, 1), b"")]), "wrong field"),
-        // Metadata that is cut off.
+        // Truncated metadata.
         (
             message(&[frame(
                 1,
@@ -102,10 +102,10 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             )]),
             "wrong field",
         ),
-        // Answers to a server.
+        // Answers, which only a server may send.
         (message(&[frame(2, 1, 0, (0, 0), b"")]), "other end"),
         (message(&[frame(3, 0, 1, (0, 0), b"")]), "other end"),
-        // Call numbers that were not given, or are in use.
+        // Call IDs beyond the slots, or in use.
         (
             message(&[request("Held.echo", (256, 0), b"\x01x")]),
             "was not given",
@@ -123,14 +123,14 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             "was not given",
         ),
         (message(&[wait(), wait()]), "call number twice"),
-        // Items, ends and windows of a call that has no streams.
+        // Items, ends and windows of a call without streams.
         (message(&[wait(), item(0, b"\x01")]), "takes none"),
         (message(&[wait(), end(0)]), "takes none"),
         (message(&[end(0), wait()]), "takes none"),
         (message(&[wait(), window(1, 1)]), "takes none"),
         (message(&[feed(), window(1, 1)]), "takes none"),
         (message(&[pour(), item(0, b"\x01")]), "takes none"),
-        // Items beyond the window, or twice. The handler does not take item 1 before item 0.
+        // Items beyond the window, or sent twice. The handler does not take item 1 before item 0.
         (message(&[feed(), item(4096, b"\x01")]), "beyond the window"),
         (
             message(&[feed(), item(u32::MAX, b"\x01")]),
@@ -141,7 +141,7 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             "twice",
         ),
         (message(&[feed(), end(4097)]), "beyond the window"),
-        // Several items in a frame: beyond the window, some of them twice, or with wrong lengths.
+        // Several items in a frame: beyond the window, sent twice, or with wrong lengths.
         (
             message(&[feed(), items(4095, 2, &[0, 1, 1, 0, 1, 1])]),
             "beyond the window",
@@ -157,7 +157,7 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             "wrong field",
         ),
         (message(&[feed(), end(3), end(2)]), "twice"),
-        // Windows that no stream can have.
+        // Windows that overflow.
         (
             message(&[pour(), window(u32::MAX, 1), window(u32::MAX, 1)]),
             "beyond the window",
@@ -166,10 +166,10 @@ pub(crate) fn violations() -> Vec<(Vec<u8>, &'static str)> {
             message(&[pour(), window(1, u32::MAX), window(1, u32::MAX)]),
             "beyond the window",
         ),
-        // Settings that were sent already.
+        // Repeated settings.
         (message(&[settings(), settings()]), "twice"),
     ];
-    // Messages of one frame, cut off at every length.
+    // Messages with one frame, truncated at every length.
     let whole = message(&[wait()]);
     let cuts = (1..whole.len()).map(|len| (whole[..len].to_vec(), "cut off"));
     violations.extend(cuts);

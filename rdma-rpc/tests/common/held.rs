@@ -14,18 +14,18 @@ pub(crate) trait Held {
     async fn echo(&self, text: String) -> Result<String, String>;
     /// Waits until the test releases the call.
     async fn wait(&self, cx: &Context, text: String) -> Result<String, String>;
-    /// Counts how many calls run at once.
+    /// Waits, and records the number of concurrent calls.
     async fn busy(&self, number: u64) -> Result<u64, String>;
     async fn panic(&self, late: bool) -> Result<(), String>;
-    /// Returns the deadline in milliseconds, the peer and a value of the metadata.
+    /// Returns the remaining time in milliseconds, the peer and a value of the metadata.
     async fn context(&self, cx: &Context) -> Result<(Option<u64>, String, String), String>;
-    /// Starts a task that waits until the call has ended.
+    /// Spawns a task that waits until the call has ended.
     async fn watched(&self, cx: &Context) -> Result<(), String>;
     #[rpc(oneway)]
     async fn block(&self);
 }
 
-/// Counter with a notification of each change.
+/// Counter that notifies waiting tasks of each change.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     count: AtomicUsize,
@@ -82,7 +82,7 @@ impl Default for Holding {
     }
 }
 
-/// Counts a handler as dropped.
+/// Guard that counts a handler as dropped.
 struct Guard<'h>(&'h Holding);
 
 impl Drop for Guard<'_> {
@@ -148,7 +148,7 @@ impl Held for SharedHolding {
     }
 
     async fn block(&self) {
-        // A handler that computes for long, without an `await`.
+        // Blocks the thread without an `await`.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(20) {
             std::hint::spin_loop();

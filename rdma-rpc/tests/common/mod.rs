@@ -1,5 +1,5 @@
-//! Common parts of the tests of this directory. The RDMA device is the one that `RDMA_DEVICE`
-//! selects, otherwise softroce.
+//! Common code of the tests in this directory. The environment variable `RDMA_DEVICE` selects the
+//! RDMA device; the default is softroce.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use rdma_rpc::{
     Address, Client, ClientBuilder, Context, Payload, Receiver, Sender, Server, ServerHandle,
 };
 
-/// Time limit of each step. The device may be emulated, on a machine with other work.
+/// Time limit of each step, sufficient for an emulated device on a loaded machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits for a future. Panics after [`LIMIT`].
@@ -30,7 +30,7 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
         .unwrap_or_else(|_| panic!("{what} took longer than {LIMIT:?}"))
 }
 
-/// Returns the settings of all RDMA connections: the defaults, on the device under test.
+/// Returns the RDMA settings of all connections: the defaults, with the device under test.
 pub(crate) fn transport() -> RdmaBuilder {
     let transport = RdmaBuilder::default();
     match std::env::var_os("RDMA_DEVICE") {
@@ -52,8 +52,8 @@ pub(crate) fn memory() -> Address {
     Address::memory()
 }
 
-/// Defines each test function for the three transports, or only for RDMA and TCP: no peer without
-/// the protocol can use memory.
+/// Defines a test for each transport from each function. The variant for RDMA and TCP is for tests
+/// with raw peers, which cannot use memory.
 macro_rules! over_every_transport {
     (@rdma_and_tcp $($name:ident;)*) => {
         over_every_transport!(@module rdma $($name)*);
@@ -78,7 +78,7 @@ macro_rules! over_every_transport {
 }
 pub(crate) use over_every_transport;
 
-/// Returns a client builder for the device under test, whose calls have [`LIMIT`] as deadline.
+/// Returns a client builder for the device under test, with the deadline [`LIMIT`].
 pub(crate) fn client() -> ClientBuilder {
     Client::builder().transport(transport()).deadline(LIMIT)
 }
@@ -97,7 +97,7 @@ pub(crate) async fn connect(server: &ServerHandle) -> Client {
         .expect("a server listens")
 }
 
-/// Error of the tests' service.
+/// Error type of the test service.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Refusal {
     Empty,
@@ -110,7 +110,7 @@ impl Display for Refusal {
     }
 }
 
-/// A service with a method of every kind.
+/// Test service with a method of every kind.
 #[rdma_rpc::service]
 pub(crate) trait Everything {
     async fn echo(&self, text: String) -> Result<String, Refusal>;
@@ -120,7 +120,7 @@ pub(crate) trait Everything {
     #[rpc(raw)]
     async fn reverse(&self, bytes: Payload) -> Result<Vec<u8>, Refusal>;
     async fn text(&self, len: u64) -> Result<String, Refusal>;
-    /// Adds up the items.
+    /// Returns the sum of the items.
     async fn sum(&self, start: u64, numbers: Receiver<u64>) -> Result<u64, Refusal>;
     /// Sends the numbers below `count`, each as a text of `len` bytes or more.
     async fn count(

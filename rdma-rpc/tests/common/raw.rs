@@ -1,4 +1,5 @@
-//! [`Raw`]: a peer without the protocol, over RDMA or TCP, that sends and receives any bytes.
+//! [`Raw`]: a peer over RDMA or TCP that does not implement the protocol, and sends and receives
+//! arbitrary bytes.
 
 use std::alloc::Layout;
 
@@ -15,7 +16,7 @@ pub(crate) enum Raw {
 }
 
 impl Raw {
-    /// Connects to a server, and takes its settings.
+    /// Connects to a server, and receives its settings.
     pub(crate) async fn connect(server: &ServerHandle) -> Self {
         let address = server.address().to_string();
         let (scheme, address) = address.split_once("://").unwrap();
@@ -31,8 +32,8 @@ impl Raw {
         raw
     }
 
-    /// Sends a message. Returns `false` if the server does not receive it: over RDMA it may refuse
-    /// one, and it may end the connection.
+    /// Sends a message. Returns `false` if the server does not receive the message: over RDMA, the
+    /// server may refuse the message, and it may end the connection.
     pub(crate) async fn say(&mut self, message: &[u8]) -> bool {
         match self {
             Self::Rdma(rdma) => {
@@ -48,7 +49,7 @@ impl Raw {
         }
     }
 
-    /// Receives the next message; `None` at the end of the connection.
+    /// Receives the next message; returns `None` at the end of the connection.
     pub(crate) async fn hear(&mut self) -> Option<Vec<u8>> {
         match self {
             Self::Rdma(rdma) => {
@@ -78,7 +79,7 @@ impl Raw {
     }
 }
 
-/// Returns the reason in the goodbye that ends a message, if it has one.
+/// Returns the reason in the goodbye frame at the end of a message; `None` without a goodbye.
 fn goodbye(message: &[u8]) -> Option<String> {
     let mut frames = message.get(4..)?;
     loop {

@@ -1,4 +1,4 @@
-//! [`Inlet`]: the receiving half of a stream, which puts the items in order.
+//! [`ReceiveBuffer`]: the received items of a stream, in order.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -7,51 +7,55 @@ use parking_lot::Mutex;
 
 use super::run::Run;
 use crate::error::Error;
-use crate::payload::{Body, Stored};
-use crate::wire::{ITEM_LENGTH, Violation};
+use crate::payload::{Body, BodyBuffer};
+use crate::wire::{ITEM_PREFIX_LEN, Violation};
 
-/// Number of buffers of taken runs that are kept for further runs.
-const SPARE: usize = 16;
+/// Maximum number of unused run buffers that are kept for further runs.
+const MAX_SPARE_BUFFERS: usize = 16;
 
-/// Received items of a stream that wait for the program.
+/// Received items of a stream that the program has not taken yet.
 #[derive(Debug)]
-pub(crate) struct Inlet {
+pub(crate) struct ReceiveBuffer {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
+/// Mutable state of a [`ReceiveBuffer`]. Sequence numbers wrap around.
 struct State {
-    /// Runs without gaps up to `arrived`, which the program can take.
+    /// Consecutive runs up to `arrived`, which the program can take.
     ready: VecDeque<Run>,
-    /// Runs behind a gap, in the order of their sequence numbers.
+    /// Runs after a gap, ordered by sequence number.
     early: VecDeque<Run>,
     /// Sequence number of the first item that has not arrived.
     arrived: u32,
-    /// Sequence number of the first item of a run that the program has not finished.
+    /// Sequence number of the first item that the program has not finished.
     next: u32,
-    /// Sequence number from which on the peer may not send yet.
+    /// First sequence number that the peer may not send yet.
     limit: u32,
     /// Number of bytes that the peer may still send. Negative after an item that exceeds the
     /// window.
     bytes: i64,
+    /// Items and bytes that were taken and not yet granted again.
     taken: Window,
+    /// Window that the peer had at the beginning.
     window: Window,
-    /// Number of items of the whole stream, once it is known.
+    /// Total number of items of the stream; `None` until the end is known.
     end: Option<u32>,
+    /// Error that ended the stream.
     failure: Option<Error>,
     waker: Option<Waker>,
-    /// Memory of runs that were taken.
-    spare: Vec<Stored>,
+    /// Buffers of finished runs, for further runs.
+    spare: Vec<BodyBuffer>,
 }
 
-/// A number of items and of bytes that the peer may send in addition.
+/// Number of items and bytes that the peer may send in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) items: u32,
     pub(crate) bytes: u32,
 }
 
-impl Inlet {
+impl ReceiveBuffer {
     pub(crate) fn new(window: Window) -> Self {
         Self {
             state: Mutex::new(State {
@@ -71,9 +75,9 @@ impl Inlet {
         }
     }
 
-    /// Adds the items of a frame, which has `count` as its argument. Items behind the end are
-    /// ignored. `slack` is the number of bytes by which all items together may exceed the window:
-    /// the maximum length of the last one.
+    /// Adds the items of a frame whose argument is `count`. Ignores items after the end of the
+    /// stream. `slack` is the number of bytes by which the items together may exceed the window:
+    /// the maximum length of the last item.
     pub(crate) fn push(
         &self,
         first: u32,
@@ -88,11 +92,11 @@ impl Inlet {
             let offset = first.wrapping_sub(state.arrived);
             let end = offset.checked_add(u32::from(count).max(1));
             let allowed = state.limit.wrapping_sub(state.arrived);
-            // `Run::new` checks that the body has these lengths.
+            // `Run::new` checks that the body contains the lengths.
             let len = body
                 .bytes()
                 .len()
-                .saturating_sub(usize::from(count) * ITEM_LENGTH);
+                .saturating_sub(usize::from(count) * ITEM_PREFIX_LEN);
             let bytes = state
                 .bytes
                 .saturating_sub(i64::try_from(len).unwrap_or(i64::MAX));
@@ -119,7 +123,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// Sets the number of items of the whole stream.
+    /// Ends the stream after a total of `items` items.
     pub(crate) fn end(&self, items: u32) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -139,7 +143,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// Ends the stream with this error, after the items that have arrived.
+    /// Ends the stream with `error`, after the items that have arrived.
     pub(crate) fn fail(&self, error: &Error) {
         let waker = {
             let mut state = self.state.lock();
@@ -151,8 +155,8 @@ impl Inlet {
         }
     }
 
-    /// Takes the next run, once the program has finished the previous one; `None` at the end, or an
-    /// error that ended the stream early.
+    /// Takes the next run. The program must have finished the previous run. Returns `None` at the
+    /// end of the stream, or the error that ended the stream early.
     pub(crate) fn poll_run(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Run>, Error>> {
         let mut state = self.state.lock();
         let left = state.end.map(|end| end.wrapping_sub(state.next));
@@ -175,12 +179,12 @@ impl Inlet {
         Poll::Pending
     }
 
-    /// Counts the items of a run as taken. Returns a window for the peer once half of the window
-    /// was taken.
+    /// Counts the items of a run as taken. Returns an additional window for the peer if at least
+    /// half of the window was taken.
     pub(crate) fn finish(&self, run: Run) -> Option<Window> {
         let mut state = self.state.lock();
         let window = state.count(run.count(), run.bytes());
-        if state.spare.len() < SPARE {
+        if state.spare.len() < MAX_SPARE_BUFFERS {
             state.spare.push(run.into_stored());
         }
         window
@@ -188,7 +192,7 @@ impl Inlet {
 }
 
 impl State {
-    /// Puts a run in its place. Returns whether the program can take it.
+    /// Inserts a run at its position. Returns whether the program can take the run now.
     fn insert(&mut self, run: Run) -> Result<bool, Violation> {
         let offset_of = |run: &Run, arrived: u32| run.first().wrapping_sub(arrived);
         let arrived = self.arrived;
@@ -222,6 +226,8 @@ impl State {
         Ok(true)
     }
 
+    /// Counts items as taken. Returns the window to grant, if at least half of the window was
+    /// taken.
     fn count(&mut self, items: u32, bytes: u32) -> Option<Window> {
         self.next = self.next.wrapping_add(items);
         self.taken.items += items;
@@ -241,43 +247,44 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::Encoded;
+    use super::super::run::EncodedItem;
     use super::*;
 
-    fn inlet() -> Inlet {
-        Inlet::new(Window {
+    fn buffer() -> ReceiveBuffer {
+        ReceiveBuffer::new(Window {
             items: 4,
             bytes: 100,
         })
     }
 
-    /// Pushes an item of `len` bytes, each of which is its sequence number.
-    fn push(inlet: &Inlet, sequence: u32, len: usize) -> Result<(), Violation> {
+    /// Pushes an item of `len` bytes that all equal the sequence number.
+    fn push(buffer: &ReceiveBuffer, sequence: u32, len: usize) -> Result<(), Violation> {
         let bytes = vec![sequence as u8; len];
-        inlet.push(sequence, 1, 0, Body::Short(&bytes), 1000)
+        buffer.push(sequence, 1, 0, Body::Short(&bytes), 1000)
     }
 
-    /// Pushes a frame of `count` items of one byte, which is the sequence number.
-    fn push_run(inlet: &Inlet, first: u32, count: u16) -> Result<(), Violation> {
+    /// Pushes a frame with `count` items of one byte that equals the sequence number.
+    fn push_run(buffer: &ReceiveBuffer, first: u32, count: u16) -> Result<(), Violation> {
         let items = (first..first + u32::from(count)).flat_map(|item| [0, 1, item as u8]);
         let bytes: Vec<u8> = items.collect();
-        inlet.push(first, 1, count, Body::Short(&bytes), 1000)
+        buffer.push(first, 1, count, Body::Short(&bytes), 1000)
     }
 
-    /// Takes the next run: the first bytes of its items, and the window that its end grants.
-    fn next(inlet: &Inlet) -> Poll<Option<(Vec<u8>, Option<Window>)>> {
+    /// Takes the next run. Returns the first byte of each item, and the window that is granted at
+    /// the end of the run.
+    fn next(buffer: &ReceiveBuffer) -> Poll<Option<(Vec<u8>, Option<Window>)>> {
         let mut cx = Context::from_waker(Waker::noop());
-        let decode = |_, item: Encoded<'_>| match item {
-            Encoded::Bytes(bytes) => Ok(bytes.first().copied().unwrap_or(99)),
-            Encoded::Kept(_) => panic!("an item of this size is copied"),
+        let decode = |_, item: EncodedItem<'_>| match item {
+            EncodedItem::Bytes(bytes) => Ok(bytes.first().copied().unwrap_or(99)),
+            EncodedItem::Retained(_) => panic!("an item of this size is copied"),
         };
-        inlet.poll_run(&mut cx).map(|run| {
+        buffer.poll_run(&mut cx).map(|run| {
             let mut run = run.unwrap()?;
             let mut items = Vec::new();
             while !run.is_empty() {
                 items.push(run.take(decode).unwrap());
             }
-            Some((items, inlet.finish(run)))
+            Some((items, buffer.finish(run)))
         })
     }
 
@@ -286,31 +293,31 @@ mod tests {
     }
 
     #[test]
-    fn items_are_taken_in_order_whatever_the_order_of_their_arrival() {
-        let inlet = inlet();
-        push(&inlet, 1, 5).unwrap();
-        assert!(next(&inlet).is_pending());
-        push(&inlet, 2, 5).unwrap();
-        inlet.end(3).unwrap();
-        push(&inlet, 0, 5).unwrap();
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], None))));
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![1], window(2, 10)))));
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![2], None))));
-        assert_eq!(next(&inlet), Poll::Ready(None));
+    fn items_are_taken_in_order_regardless_of_the_order_of_arrival() {
+        let buffer = buffer();
+        push(&buffer, 1, 5).unwrap();
+        assert!(next(&buffer).is_pending());
+        push(&buffer, 2, 5).unwrap();
+        buffer.end(3).unwrap();
+        push(&buffer, 0, 5).unwrap();
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![0], None))));
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![1], window(2, 10)))));
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![2], None))));
+        assert_eq!(next(&buffer), Poll::Ready(None));
     }
 
     #[test]
-    fn runs_are_taken_in_order_whatever_the_order_of_their_arrival() {
-        let inlet = Inlet::new(Window {
+    fn runs_are_taken_in_order_regardless_of_the_order_of_arrival() {
+        let buffer = ReceiveBuffer::new(Window {
             items: 10,
             bytes: 100,
         });
-        push_run(&inlet, 8, 2).unwrap();
-        push_run(&inlet, 3, 2).unwrap();
-        push_run(&inlet, 5, 3).unwrap();
-        assert!(next(&inlet).is_pending());
-        push_run(&inlet, 0, 3).unwrap();
-        let taken: Vec<_> = (0..4).map(|_| next(&inlet)).collect();
+        push_run(&buffer, 8, 2).unwrap();
+        push_run(&buffer, 3, 2).unwrap();
+        push_run(&buffer, 5, 3).unwrap();
+        assert!(next(&buffer).is_pending());
+        push_run(&buffer, 0, 3).unwrap();
+        let taken: Vec<_> = (0..4).map(|_| next(&buffer)).collect();
         let expected = [
             (vec![0, 1, 2], None),
             (vec![3, 4], window(5, 5)),
@@ -321,83 +328,83 @@ mod tests {
     }
 
     #[test]
-    fn items_beyond_the_window_and_repeated_ones_are_refused() {
-        let inlet = inlet();
-        assert_eq!(push(&inlet, 4, 1), Err(Violation::Window));
-        assert_eq!(push(&inlet, u32::MAX, 1), Err(Violation::Window));
-        push(&inlet, 1, 1).unwrap();
-        assert_eq!(push(&inlet, 1, 1), Err(Violation::Repeated));
-        assert_eq!(inlet.end(5), Err(Violation::Window));
-        inlet.end(3).unwrap();
-        assert_eq!(inlet.end(2), Err(Violation::Repeated));
+    fn items_beyond_the_window_and_repeated_items_are_refused() {
+        let buffer = buffer();
+        assert_eq!(push(&buffer, 4, 1), Err(Violation::Window));
+        assert_eq!(push(&buffer, u32::MAX, 1), Err(Violation::Window));
+        push(&buffer, 1, 1).unwrap();
+        assert_eq!(push(&buffer, 1, 1), Err(Violation::Repeated));
+        assert_eq!(buffer.end(5), Err(Violation::Window));
+        buffer.end(3).unwrap();
+        assert_eq!(buffer.end(2), Err(Violation::Repeated));
     }
 
     #[test]
-    fn runs_beyond_the_window_and_overlapping_ones_are_refused() {
-        let inlet = Inlet::new(Window {
+    fn runs_beyond_the_window_and_overlapping_runs_are_refused() {
+        let buffer = ReceiveBuffer::new(Window {
             items: 10,
             bytes: 100,
         });
-        assert_eq!(push_run(&inlet, 8, 3), Err(Violation::Window));
-        push_run(&inlet, 3, 3).unwrap();
+        assert_eq!(push_run(&buffer, 8, 3), Err(Violation::Window));
+        push_run(&buffer, 3, 3).unwrap();
         for (first, count) in [(2, 2), (3, 3), (4, 1), (5, 3), (2, 8)] {
             assert_eq!(
-                push_run(&inlet, first, count),
+                push_run(&buffer, first, count),
                 Err(Violation::Repeated),
                 "{first} {count}"
             );
         }
-        assert_eq!(push_run(&inlet, 0, 4), Err(Violation::Repeated));
-        push_run(&inlet, 0, 3).unwrap();
-        assert_eq!(push_run(&inlet, 1, 1), Err(Violation::Window));
+        assert_eq!(push_run(&buffer, 0, 4), Err(Violation::Repeated));
+        push_run(&buffer, 0, 3).unwrap();
+        assert_eq!(push_run(&buffer, 1, 1), Err(Violation::Window));
     }
 
     #[test]
-    fn items_behind_the_end_are_ignored() {
-        let inlet = inlet();
-        push(&inlet, 0, 1).unwrap();
-        push_run(&inlet, 1, 2).unwrap();
-        inlet.end(2).unwrap();
-        push(&inlet, 3, 1).unwrap();
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], None))));
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![1], window(2, 3)))));
-        assert_eq!(next(&inlet), Poll::Ready(None));
+    fn items_after_the_end_are_ignored() {
+        let buffer = buffer();
+        push(&buffer, 0, 1).unwrap();
+        push_run(&buffer, 1, 2).unwrap();
+        buffer.end(2).unwrap();
+        push(&buffer, 3, 1).unwrap();
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![0], None))));
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![1], window(2, 3)))));
+        assert_eq!(next(&buffer), Poll::Ready(None));
     }
 
     #[test]
     fn bytes_beyond_the_window_and_the_slack_are_refused() {
-        let inlet = inlet();
-        push(&inlet, 1, 900).unwrap();
-        push(&inlet, 2, 199).unwrap();
-        assert_eq!(push(&inlet, 0, 1), Err(Violation::Window));
-        push(&inlet, 0, 0).unwrap();
+        let buffer = buffer();
+        push(&buffer, 1, 900).unwrap();
+        push(&buffer, 2, 199).unwrap();
+        assert_eq!(push(&buffer, 0, 1), Err(Violation::Window));
+        push(&buffer, 0, 0).unwrap();
     }
 
     #[test]
-    fn an_item_of_the_whole_window_extends_it() {
-        let inlet = inlet();
-        push(&inlet, 0, 300).unwrap();
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![0], window(1, 300)))));
+    fn taking_an_item_as_long_as_the_window_extends_the_window() {
+        let buffer = buffer();
+        push(&buffer, 0, 300).unwrap();
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![0], window(1, 300)))));
     }
 
     #[test]
     fn sequence_numbers_wrap_around() {
-        let inlet = inlet();
+        let buffer = buffer();
         {
-            let mut state = inlet.state.lock();
+            let mut state = buffer.state.lock();
             let last = u32::MAX - 1;
             (state.next, state.arrived, state.limit) = (last, last, last.wrapping_add(4));
         }
-        inlet.push(0, 1, 1, Body::Short(&[0, 1, 70]), 0).unwrap();
-        inlet
+        buffer.push(0, 1, 1, Body::Short(&[0, 1, 70]), 0).unwrap();
+        buffer
             .push(u32::MAX - 1, 1, 2, Body::Short(&[0, 1, 68, 0, 1, 69]), 0)
             .unwrap();
-        inlet.end(1).unwrap();
+        buffer.end(1).unwrap();
         assert_eq!(
-            next(&inlet),
+            next(&buffer),
             Poll::Ready(Some((vec![68, 69], window(2, 2))))
         );
-        assert_eq!(next(&inlet), Poll::Ready(Some((vec![70], None))));
-        assert_eq!(next(&inlet), Poll::Ready(None));
+        assert_eq!(next(&buffer), Poll::Ready(Some((vec![70], None))));
+        assert_eq!(next(&buffer), Poll::Ready(None));
     }
 }

@@ -1,123 +1,131 @@
-//! [`Head`]: a received frame, with the ranges of its parts in the message.
+//! [`Frame`]: a parsed frame, with the ranges of its parts in the message.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{CallId, FRAME_HEADER, LeaseId, Settings, Violation, kind, long, longer, split};
+use super::{
+    CallId, FRAME_HEADER_LEN, LeaseId, Settings, Violation, frame_kind, read_u32, read_u64, split,
+};
 
-/// A parsed frame.
+/// A parsed frame. Ranges are positions in the message that contains the frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Head {
+pub(crate) enum Frame {
+    /// A call of a method.
     Request {
         id: CallId,
         codec: u8,
         method: u32,
-        /// Time until the caller stops waiting; `None` without a deadline.
+        /// Time limit of the call; `None` without a deadline.
         limit: Option<Duration>,
         metadata: Range<usize>,
         body: Range<usize>,
     },
+    /// The result or the service's error of a call.
     Response {
         id: CallId,
         codec: u8,
         is_error: bool,
-        /// Number of the stream items that precede the response, if its call streams to the caller.
+        /// Number of stream items that precede the response; `None` if the handler sends no stream.
         items: Option<u32>,
         body: Range<usize>,
     },
+    /// The reason for which a call has no response.
     Status {
         id: CallId,
         status: u16,
         body: Range<usize>,
     },
+    /// Consecutive items of a stream.
     Items {
         id: CallId,
         codec: u8,
         /// Sequence number of the first item.
         first: u32,
-        /// Number of items, each behind its length; 0 if the body is one item without its length.
+        /// Number of items, each of which follows its length. 0 if the body is a single item
+        /// without a length.
         count: u16,
         body: Range<usize>,
     },
-    End {
-        id: CallId,
-        items: u32,
-    },
-    Window {
-        id: CallId,
-        items: u32,
-        bytes: u32,
-    },
-    Cancel {
-        id: CallId,
-    },
+    /// The end of the caller's stream, with the total number of its items.
+    End { id: CallId, items: u32 },
+    /// Additional items and bytes that the receiver of a stream allows.
+    Window { id: CallId, items: u32, bytes: u32 },
+    /// The cancellation of a call by its caller.
+    Cancel { id: CallId },
+    /// The limits of the peer, which are its first frame.
     Settings {
         settings: Settings,
         /// Metadata of the connection.
         metadata: Range<usize>,
     },
-    Goodbye {
-        status: u16,
-        body: Range<usize>,
-    },
-    Bulk(BulkHead),
+    /// The announcement that the sender closes the connection, with the reason.
+    Goodbye { status: u16, body: Range<usize> },
+    /// A frame about bulk memory.
+    Bulk(BulkFrame),
 }
 
-/// A parsed frame of bulk memory.
+/// A parsed frame about bulk memory. `tag` identifies a piece, and `at` is an offset in the bulk in
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BulkHead {
+pub(crate) enum BulkFrame {
+    /// A request for a piece of leased memory.
     Read {
         lease: LeaseId,
         tag: u32,
         at: u64,
         len: u32,
     },
+    /// A piece to be written to leased memory.
     Write {
         lease: LeaseId,
         tag: u32,
         at: u64,
         body: Range<usize>,
     },
+    /// The result of a read or write of a piece.
     Answer {
         lease: LeaseId,
         tag: u32,
+        /// Set if the lease has ended, so that no byte was read or written.
         has_ended: bool,
         body: Range<usize>,
     },
-    Revoke {
-        lease: LeaseId,
-    },
-    Release {
-        lease: LeaseId,
-    },
+    /// The request of the owner that the borrower stop accessing the memory.
+    Revoke { lease: LeaseId },
+    /// The confirmation of the borrower that it no longer accesses the memory.
+    Release { lease: LeaseId },
 }
 
-impl Head {
-    /// Parses a frame of `message` whose bytes after the header are `rest`.
+impl Frame {
+    /// Parses a frame of `message`. `rest` is the range of the frame behind its header.
     pub(super) fn parse(
-        header: &[u8; FRAME_HEADER],
+        header: &[u8; FRAME_HEADER_LEN],
         message: &[u8],
         rest: Range<usize>,
     ) -> Result<Self, Violation> {
         let &[number, codec, a0, a1, ..] = header;
         let argument = u16::from_be_bytes([a0, a1]);
         let id = CallId {
-            index: long(header, 8),
-            generation: long(header, 12),
+            index: read_u32(header, 8),
+            generation: read_u32(header, 12),
         };
-        // Only the kinds with a body name a codec, and only some use the argument.
-        let has_codec = matches!(number, kind::REQUEST | kind::RESPONSE | kind::ITEMS);
+        // Only some kinds of frames use the codec, the argument or the ID. Unused fields must be
+        // zero.
+        let has_codec = matches!(
+            number,
+            frame_kind::REQUEST | frame_kind::RESPONSE | frame_kind::ITEMS
+        );
         let has_argument = matches!(
             number,
-            kind::REQUEST
-                | kind::RESPONSE
-                | kind::STATUS
-                | kind::ITEMS
-                | kind::GOODBYE
-                | kind::BULK_ANSWER
+            frame_kind::REQUEST
+                | frame_kind::RESPONSE
+                | frame_kind::STATUS
+                | frame_kind::ITEMS
+                | frame_kind::GOODBYE
+                | frame_kind::BULK_ANSWER
         );
-        let has_id = !matches!(number, kind::SETTINGS | kind::GOODBYE);
-        if !(kind::REQUEST..=kind::RELEASE).contains(&number) {
+        let has_id = !matches!(number, frame_kind::SETTINGS | frame_kind::GOODBYE);
+        if !(frame_kind::REQUEST..=frame_kind::RELEASE).contains(&number) {
             return Err(Violation::Kind(number));
         }
         if (!has_codec && codec != 0)
@@ -127,9 +135,9 @@ impl Head {
             return Err(Violation::Fields);
         }
         let part = |len| split(&rest, len).ok_or(Violation::Short);
-        let word = |range: &Range<usize>| long(message, range.start);
+        let word = |range: &Range<usize>| read_u32(message, range.start);
         Ok(match number {
-            kind::REQUEST => {
+            frame_kind::REQUEST => {
                 let (numbers, rest) = part(8)?;
                 let (metadata, body) =
                     split(&rest, usize::from(argument)).ok_or(Violation::Short)?;
@@ -137,7 +145,7 @@ impl Head {
                     id,
                     codec,
                     method: word(&numbers),
-                    limit: match long(message, numbers.start + 4) {
+                    limit: match read_u32(message, numbers.start + 4) {
                         0 | u32::MAX => None,
                         micros => Some(Duration::from_micros(micros.into())),
                     },
@@ -145,28 +153,28 @@ impl Head {
                     body,
                 }
             }
-            kind::RESPONSE => {
-                if argument & !(kind::IS_ERROR | kind::HAS_ITEMS) != 0 {
+            frame_kind::RESPONSE => {
+                if argument & !(frame_kind::IS_ERROR | frame_kind::HAS_ITEMS) != 0 {
                     return Err(Violation::Fields);
                 }
-                let (numbers, body) = match argument & kind::HAS_ITEMS {
+                let (numbers, body) = match argument & frame_kind::HAS_ITEMS {
                     0 => part(0)?,
                     _ => part(4)?,
                 };
                 Self::Response {
                     id,
                     codec,
-                    is_error: argument & kind::IS_ERROR != 0,
+                    is_error: argument & frame_kind::IS_ERROR != 0,
                     items: (!numbers.is_empty()).then(|| word(&numbers)),
                     body,
                 }
             }
-            kind::STATUS => Self::Status {
+            frame_kind::STATUS => Self::Status {
                 id,
                 status: argument,
                 body: rest,
             },
-            kind::ITEMS => {
+            frame_kind::ITEMS => {
                 let (numbers, body) = part(4)?;
                 Self::Items {
                     id,
@@ -176,17 +184,17 @@ impl Head {
                     body,
                 }
             }
-            kind::END if rest.len() == 4 => Self::End {
+            frame_kind::END if rest.len() == 4 => Self::End {
                 id,
                 items: word(&rest),
             },
-            kind::WINDOW if rest.len() == 8 => Self::Window {
+            frame_kind::WINDOW if rest.len() == 8 => Self::Window {
                 id,
                 items: word(&rest),
-                bytes: long(message, rest.start + 4),
+                bytes: read_u32(message, rest.start + 4),
             },
-            kind::CANCEL if rest.is_empty() => Self::Cancel { id },
-            kind::SETTINGS => {
+            frame_kind::CANCEL if rest.is_empty() => Self::Cancel { id },
+            frame_kind::SETTINGS => {
                 let settings = message.get(rest.clone()).and_then(Settings::decode);
                 let (_, metadata) = part(Settings::LEN).map_err(|_| Violation::Fields)?;
                 Self::Settings {
@@ -194,38 +202,38 @@ impl Head {
                     metadata,
                 }
             }
-            kind::GOODBYE => Self::Goodbye {
+            frame_kind::GOODBYE => Self::Goodbye {
                 status: argument,
                 body: rest,
             },
-            kind::BULK_READ if rest.len() == 16 => Self::Bulk(BulkHead::Read {
+            frame_kind::BULK_READ if rest.len() == 16 => Self::Bulk(BulkFrame::Read {
                 lease: LeaseId::from_words(id),
                 tag: word(&rest),
-                at: longer(message, rest.start + 4),
-                len: long(message, rest.start + 12),
+                at: read_u64(message, rest.start + 4),
+                len: read_u32(message, rest.start + 12),
             }),
-            kind::BULK_WRITE => {
+            frame_kind::BULK_WRITE => {
                 let (numbers, body) = part(12)?;
-                Self::Bulk(BulkHead::Write {
+                Self::Bulk(BulkFrame::Write {
                     lease: LeaseId::from_words(id),
                     tag: word(&numbers),
-                    at: longer(message, numbers.start + 4),
+                    at: read_u64(message, numbers.start + 4),
                     body,
                 })
             }
-            kind::BULK_ANSWER if argument <= 1 => {
+            frame_kind::BULK_ANSWER if argument <= 1 => {
                 let (numbers, body) = part(4)?;
-                Self::Bulk(BulkHead::Answer {
+                Self::Bulk(BulkFrame::Answer {
                     lease: LeaseId::from_words(id),
                     tag: word(&numbers),
                     has_ended: argument == 1,
                     body,
                 })
             }
-            kind::REVOKE if rest.is_empty() => Self::Bulk(BulkHead::Revoke {
+            frame_kind::REVOKE if rest.is_empty() => Self::Bulk(BulkFrame::Revoke {
                 lease: LeaseId::from_words(id),
             }),
-            kind::RELEASE if rest.is_empty() => Self::Bulk(BulkHead::Release {
+            frame_kind::RELEASE if rest.is_empty() => Self::Bulk(BulkFrame::Release {
                 lease: LeaseId::from_words(id),
             }),
             _ => return Err(Violation::Fields),

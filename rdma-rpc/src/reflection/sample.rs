@@ -1,7 +1,7 @@
-//! The structure of a type, found by letting the type decode made-up values.
+//! Determines the structure of a type by decoding sample values.
 //!
-//! A pass decodes one value, in which each enum has a variant that no earlier value had. Passes end
-//! when all variants were seen.
+//! Each pass decodes one sample value with a custom deserializer. An enum gets a variant that no
+//! earlier pass has used. The passes end when every variant was used.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,58 +15,60 @@ use serde::de::{
 use super::schema::{Fields, Format, Schema, TypeFormat};
 use crate::bulk;
 
-/// Maximum number of values that are decoded of a type.
-const PASSES: usize = 500;
+/// Maximum number of passes for a type, which limits the time for types with many variants.
+const MAX_PASSES: usize = 500;
 
-/// Maximum depth of a value.
-const DEPTH: usize = 64;
+/// Maximum nesting depth of a sample value, which limits the use of the stack.
+const MAX_DEPTH: usize = 64;
 
-/// Returns the structure of a type; `None` for a type that decodes no made-up value, or that
-/// decodes itself by looking at the input.
+/// Returns the structure of a type; `None` if the type rejects the sample values, or if its
+/// decoding depends on the input.
 pub(crate) fn schema<T: DeserializeOwned>() -> Option<Schema> {
     catch_unwind(AssertUnwindSafe(trace::<T>)).ok().flatten()
 }
 
+/// Decodes sample values until every variant was used.
 fn trace<T: DeserializeOwned>() -> Option<Schema> {
-    let mut tracer = Tracer::default();
+    let mut builder = SchemaBuilder::default();
     let mut format = Format::Unknown;
-    for _ in 0..PASSES {
-        let value = Value {
-            tracer: &mut tracer,
+    for _ in 0..MAX_PASSES {
+        let value = SampleValue {
+            builder: &mut builder,
             format: &mut format,
         };
-        // Bulks are decoded only within this function.
-        let (decoded, _) = bulk::decoding(|| T::deserialize(value));
+        // A bulk can be decoded only in a scope.
+        let (decoded, _) = bulk::decode_in_scope(|| T::deserialize(value));
         decoded.ok()?;
-        if tracer.is_complete() {
+        if builder.is_complete() {
             break;
         }
     }
     Some(Schema {
         format,
-        types: tracer.types,
+        types: builder.types,
     })
 }
 
 #[derive(Default)]
-struct Tracer {
+/// Structs and enums that were found so far.
+struct SchemaBuilder {
     types: BTreeMap<String, TypeFormat>,
-    /// Types that are being decoded, from the outermost on.
+    /// Names of the types that are being decoded, outermost first.
     stack: Vec<&'static str>,
-    /// Number of variants that were chosen of enums without unseen ones, which may lead to enums
-    /// that have some.
+    /// Number of choices between variants that were all used before. Varying these choices can
+    /// reach other enums with unused variants.
     turn: usize,
 }
 
-impl Tracer {
-    /// Returns whether a type is being decoded within itself, so that sequences and options must
-    /// end.
+impl SchemaBuilder {
+    /// Returns whether a type is being decoded within itself. Sequences and options must then be
+    /// empty.
     fn is_recursive(&self) -> bool {
         let is_repeated = |(at, name): (usize, &&str)| self.stack[..at].contains(name);
-        self.stack.len() > DEPTH || self.stack.iter().enumerate().any(is_repeated)
+        self.stack.len() > MAX_DEPTH || self.stack.iter().enumerate().any(is_repeated)
     }
 
-    /// Returns whether all variants of all enums were seen.
+    /// Returns whether every variant of every enum was used.
     fn is_complete(&self) -> bool {
         self.types.values().all(|format| match format {
             TypeFormat::Struct(_) => true,
@@ -74,14 +76,14 @@ impl Tracer {
         })
     }
 
-    /// Decodes the fields of a struct, or of the variant of an enum, with `decode`.
+    /// Decodes the fields of a struct or variant with `decode`, while `name` is on the stack.
     fn within<T>(
         &mut self,
         name: &'static str,
         decode: impl FnOnce(&mut Self) -> Result<(T, Fields), Error>,
     ) -> Result<(T, Fields), Error> {
-        if self.stack.len() > 2 * DEPTH {
-            return Err(Error::custom("a type that contains itself without an end"));
+        if self.stack.len() > 2 * MAX_DEPTH {
+            return Err(Error::custom("the type contains itself without an end"));
         }
         self.stack.push(name);
         let decoded = decode(self);
@@ -89,6 +91,7 @@ impl Tracer {
         decoded
     }
 
+    /// Adds a struct, or merges its fields with those of an earlier sample.
     fn add_struct(&mut self, name: &str, fields: Fields) -> Result<(), Error> {
         let is_same = match self.types.get_mut(name) {
             None => {
@@ -103,27 +106,31 @@ impl Tracer {
     }
 }
 
+/// Returns the error of two different types with the same name.
 fn same_name() -> Error {
-    Error::custom("two types of one name")
+    Error::custom("two different types have the same name")
 }
 
-/// Made-up value.
-struct Value<'t> {
-    tracer: &'t mut Tracer,
-    /// Place for the format of the value.
+/// Deserializer of a sample value.
+struct SampleValue<'t> {
+    builder: &'t mut SchemaBuilder,
+    /// Format to be filled.
     format: &'t mut Format,
 }
 
-impl Value<'_> {
+impl SampleValue<'_> {
+    /// Merges the format of the value.
     fn set(&mut self, format: Format) -> Result<(), Error> {
         match self.format.merge(format) {
             true => Ok(()),
-            false => Err(Error::custom("two formats of one value")),
+            false => Err(Error::custom(
+                "the formats of a value contradict each other",
+            )),
         }
     }
 }
 
-/// Implements the decoding of primitive types.
+/// Implements the decoding of primitive types by constant values.
 macro_rules! primitives {
     ($($function:ident $format:ident $visit:ident $value:expr;)*) => {
         $(
@@ -135,7 +142,7 @@ macro_rules! primitives {
     };
 }
 
-impl<'de> Deserializer<'de> for Value<'_> {
+impl<'de> Deserializer<'de> for SampleValue<'_> {
     type Error = Error;
 
     primitives! {
@@ -164,7 +171,9 @@ impl<'de> Deserializer<'de> for Value<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
-        Err(Error::custom("the type depends on the input"))
+        Err(Error::custom(
+            "the decoding of the type depends on the input",
+        ))
     }
 
     fn deserialize_unit<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
@@ -173,13 +182,13 @@ impl<'de> Deserializer<'de> for Value<'_> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
-        if self.tracer.is_recursive() {
+        if self.builder.is_recursive() {
             self.set(Format::Option(Box::default()))?;
             return visitor.visit_none();
         }
         let mut inner = Format::Unknown;
-        let value = visitor.visit_some(Value {
-            tracer: self.tracer,
+        let value = visitor.visit_some(SampleValue {
+            builder: self.builder,
             format: &mut inner,
         })?;
         self.set(Format::Option(Box::new(inner)))?;
@@ -188,17 +197,17 @@ impl<'de> Deserializer<'de> for Value<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
         let mut inner = Format::Unknown;
-        let len = usize::from(!self.tracer.is_recursive());
+        let len = usize::from(!self.builder.is_recursive());
         let items = std::slice::from_mut(&mut inner);
-        let value = visitor.visit_seq(Items::new(self.tracer, &mut items[..len]))?;
+        let value = visitor.visit_seq(SampleItems::new(self.builder, &mut items[..len]))?;
         self.set(Format::Seq(Box::new(inner)))?;
         Ok(value)
     }
 
     fn deserialize_map<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
         let mut inner = [Format::Unknown, Format::Unknown];
-        let len = 2 * usize::from(!self.tracer.is_recursive());
-        let value = visitor.visit_map(Items::new(self.tracer, &mut inner[..len]))?;
+        let len = 2 * usize::from(!self.builder.is_recursive());
+        let value = visitor.visit_map(SampleItems::new(self.builder, &mut inner[..len]))?;
         let [key, item] = inner;
         self.set(Format::Map(Box::new(key), Box::new(item)))?;
         Ok(value)
@@ -210,7 +219,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         let mut inner = vec![Format::Unknown; len];
-        let value = visitor.visit_seq(Items::new(self.tracer, &mut inner))?;
+        let value = visitor.visit_seq(SampleItems::new(self.builder, &mut inner))?;
         self.set(Format::Tuple(inner))?;
         Ok(value)
     }
@@ -221,7 +230,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.set(Format::Named(name.to_owned()))?;
-        self.tracer.add_struct(name, Fields::Unit)?;
+        self.builder.add_struct(name, Fields::Unit)?;
         visitor.visit_unit()
     }
 
@@ -231,16 +240,16 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.set(Format::Named(name.to_owned()))?;
-        let (value, fields) = self.tracer.within(name, |tracer| {
+        let (value, fields) = self.builder.within(name, |builder| {
             let mut format = Format::Unknown;
-            let inner = Value {
-                tracer,
+            let inner = SampleValue {
+                builder,
                 format: &mut format,
             };
             let value = visitor.visit_newtype_struct(inner)?;
             Ok((value, Fields::Newtype(format)))
         })?;
-        self.tracer.add_struct(name, fields)?;
+        self.builder.add_struct(name, fields)?;
         Ok(value)
     }
 
@@ -251,9 +260,9 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.set(Format::Named(name.to_owned()))?;
-        let decode = |tracer: &mut Tracer| tuple(tracer, len, visitor);
-        let (value, fields) = self.tracer.within(name, decode)?;
-        self.tracer.add_struct(name, fields)?;
+        let decode = |builder: &mut SchemaBuilder| tuple(builder, len, visitor);
+        let (value, fields) = self.builder.within(name, decode)?;
+        self.builder.add_struct(name, fields)?;
         Ok(value)
     }
 
@@ -264,9 +273,9 @@ impl<'de> Deserializer<'de> for Value<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.set(Format::Named(name.to_owned()))?;
-        let decode = |tracer: &mut Tracer| named(tracer, fields, visitor);
-        let (value, fields) = self.tracer.within(name, decode)?;
-        self.tracer.add_struct(name, fields)?;
+        let decode = |builder: &mut SchemaBuilder| named(builder, fields, visitor);
+        let (value, fields) = self.builder.within(name, decode)?;
+        self.builder.add_struct(name, fields)?;
         Ok(value)
     }
 
@@ -281,33 +290,33 @@ impl<'de> Deserializer<'de> for Value<'_> {
             let variants = variants.iter().map(|name| ((*name).to_owned(), None));
             TypeFormat::Enum(variants.collect())
         };
-        let types = &mut self.tracer.types;
+        let types = &mut self.builder.types;
         let known = types.entry(name.to_owned()).or_insert_with(none_seen);
         let TypeFormat::Enum(known) = known else {
             return Err(same_name());
         };
-        let is_repeated = self.tracer.stack.contains(&name);
+        let is_repeated = self.builder.stack.contains(&name);
         let unseen = known.iter().position(|(_, fields)| fields.is_none());
         let index = match unseen {
-            // Within itself, an enum takes its first variant, which often ends the recursion.
+            // A nested occurrence uses the first variant, which often ends the recursion.
             _ if is_repeated => 0,
             Some(unseen) => unseen,
             None => {
-                self.tracer.turn += 1;
-                self.tracer.turn % known.len().max(1)
+                self.builder.turn += 1;
+                self.builder.turn % known.len().max(1)
             }
         };
-        let (value, fields) = self.tracer.within(name, |tracer| {
+        let (value, fields) = self.builder.within(name, |builder| {
             let mut fields = Fields::Unit;
-            let variant = Variant {
+            let variant = SampleVariant {
                 index: u32::try_from(index).unwrap_or_default(),
-                tracer,
+                builder,
                 fields: &mut fields,
             };
             let value = visitor.visit_enum(variant)?;
             Ok((value, fields))
         })?;
-        let known = match self.tracer.types.get_mut(name) {
+        let known = match self.builder.types.get_mut(name) {
             Some(TypeFormat::Enum(known)) => known.get_mut(index),
             _ => None,
         };
@@ -326,54 +335,57 @@ impl<'de> Deserializer<'de> for Value<'_> {
     serde::forward_to_deserialize_any! { identifier ignored_any }
 }
 
+/// Decodes the fields of a tuple struct or tuple variant.
 fn tuple<'de, V: Visitor<'de>>(
-    tracer: &mut Tracer,
+    builder: &mut SchemaBuilder,
     len: usize,
     visitor: V,
 ) -> Result<(V::Value, Fields), Error> {
     let mut inner = vec![Format::Unknown; len];
-    let value = visitor.visit_seq(Items::new(tracer, &mut inner))?;
+    let value = visitor.visit_seq(SampleItems::new(builder, &mut inner))?;
     Ok((value, Fields::Tuple(inner)))
 }
 
+/// Decodes the fields of a struct or struct variant.
 fn named<'de, V: Visitor<'de>>(
-    tracer: &mut Tracer,
+    builder: &mut SchemaBuilder,
     names: &'static [&'static str],
     visitor: V,
 ) -> Result<(V::Value, Fields), Error> {
     let mut inner = vec![Format::Unknown; names.len()];
-    let value = visitor.visit_seq(Items::new(tracer, &mut inner))?;
+    let value = visitor.visit_seq(SampleItems::new(builder, &mut inner))?;
     let names = names.iter().map(|name| (*name).to_owned());
     Ok((value, Fields::Named(names.zip(inner).collect())))
 }
 
-/// Made-up values of a sequence, a map or a struct.
-struct Items<'t> {
-    tracer: &'t mut Tracer,
+/// Deserializer of the sample elements of a sequence, map, tuple or struct.
+struct SampleItems<'t> {
+    builder: &'t mut SchemaBuilder,
     formats: std::slice::IterMut<'t, Format>,
 }
 
-impl<'t> Items<'t> {
-    fn new(tracer: &'t mut Tracer, formats: &'t mut [Format]) -> Self {
+impl<'t> SampleItems<'t> {
+    fn new(builder: &'t mut SchemaBuilder, formats: &'t mut [Format]) -> Self {
         Self {
-            tracer,
+            builder,
             formats: formats.iter_mut(),
         }
     }
 
+    /// Decodes the next element; returns `None` after the last element.
     fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some(format) = self.formats.next() else {
             return Ok(None);
         };
-        let value = Value {
-            tracer: self.tracer,
+        let value = SampleValue {
+            builder: self.builder,
             format,
         };
         seed.deserialize(value).map(Some)
     }
 }
 
-impl<'de> SeqAccess<'de> for Items<'_> {
+impl<'de> SeqAccess<'de> for SampleItems<'_> {
     type Error = Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
@@ -384,7 +396,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
-impl<'de> MapAccess<'de> for Items<'_> {
+impl<'de> MapAccess<'de> for SampleItems<'_> {
     type Error = Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
@@ -396,19 +408,19 @@ impl<'de> MapAccess<'de> for Items<'_> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         let value = self.next(seed)?;
-        value.ok_or_else(|| Error::custom("a value without a key"))
+        value.ok_or_else(|| Error::custom("the map has a value without a key"))
     }
 }
 
-/// Variant of an enum.
-struct Variant<'t> {
+/// Deserializer of a sample variant of an enum.
+struct SampleVariant<'t> {
     index: u32,
-    tracer: &'t mut Tracer,
-    /// Place for the fields of the variant.
+    builder: &'t mut SchemaBuilder,
+    /// Fields to be filled.
     fields: &'t mut Fields,
 }
 
-impl<'de> EnumAccess<'de> for Variant<'_> {
+impl<'de> EnumAccess<'de> for SampleVariant<'_> {
     type Error = Error;
     type Variant = Self;
 
@@ -418,7 +430,7 @@ impl<'de> EnumAccess<'de> for Variant<'_> {
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_> {
+impl<'de> VariantAccess<'de> for SampleVariant<'_> {
     type Error = Error;
 
     fn unit_variant(self) -> Result<(), Error> {
@@ -428,8 +440,8 @@ impl<'de> VariantAccess<'de> for Variant<'_> {
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Error> {
         let mut format = Format::Unknown;
-        let value = seed.deserialize(Value {
-            tracer: self.tracer,
+        let value = seed.deserialize(SampleValue {
+            builder: self.builder,
             format: &mut format,
         })?;
         *self.fields = Fields::Newtype(format);
@@ -437,7 +449,7 @@ impl<'de> VariantAccess<'de> for Variant<'_> {
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Error> {
-        let (value, fields) = tuple(self.tracer, len, visitor)?;
+        let (value, fields) = tuple(self.builder, len, visitor)?;
         *self.fields = fields;
         Ok(value)
     }
@@ -447,7 +459,7 @@ impl<'de> VariantAccess<'de> for Variant<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        let (value, fields) = named(self.tracer, fields, visitor)?;
+        let (value, fields) = named(self.builder, fields, visitor)?;
         *self.fields = fields;
         Ok(value)
     }
@@ -477,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_contain_themselves_are_described_in_full() {
+    fn types_that_contain_themselves_are_described_completely() {
         let schema = schema::<Vec<Tree>>().unwrap();
         let tree = || Format::Named("Tree".to_owned());
         assert_eq!(schema.format, Format::Seq(Box::new(tree())));
@@ -511,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_look_at_the_input_have_no_schema() {
+    fn types_whose_decoding_depends_on_the_input_have_no_schema() {
         #[derive(Debug, Serialize, Deserialize)]
         #[serde(untagged)]
         enum Either {

@@ -1,30 +1,32 @@
-//! [`Outlet`]: the sending half of a stream, which spends the window that the peer grants.
+//! [`SendWindow`]: the flow control of a stream from this end.
 
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use super::inlet::Window;
+use super::receive_buffer::Window;
 use crate::error::Error;
-use crate::outbox::Unplaced;
+use crate::outbox::AppendError;
 use crate::wire::Violation;
 
-/// Window of a stream to the peer.
+/// Flow-control window of a stream that this end sends.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct SendWindow {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
+/// Mutable state of a [`SendWindow`].
 struct State {
-    window: OutletWindow,
+    window: RemainingWindow,
+    /// Error with which sending fails; `None` while the stream is open.
     closed: Option<Error>,
     waker: Option<Waker>,
 }
 
-/// Numbers of items and bytes that may be sent.
+/// Remaining numbers of items and bytes that may be sent.
 #[derive(Debug)]
-pub(crate) struct OutletWindow {
+pub(crate) struct RemainingWindow {
     items: u32,
     /// Negative after an item that exceeds the window.
     bytes: i64,
@@ -32,7 +34,7 @@ pub(crate) struct OutletWindow {
     next: u32,
 }
 
-impl OutletWindow {
+impl RemainingWindow {
     /// Returns whether an item may be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.items > 0 && self.bytes > 0
@@ -43,7 +45,7 @@ impl OutletWindow {
         self.next
     }
 
-    /// Counts an item of `len` bytes as sent. The window must be open.
+    /// Counts an item of `len` bytes as sent. The caller must ensure that the window is open.
     pub(crate) fn spend(&mut self, len: usize) {
         self.items -= 1;
         self.bytes -= i64::try_from(len).unwrap_or(i64::MAX);
@@ -51,11 +53,11 @@ impl OutletWindow {
     }
 }
 
-impl Outlet {
+impl SendWindow {
     pub(crate) fn new(window: Window) -> Self {
         Self {
             state: Mutex::new(State {
-                window: OutletWindow {
+                window: RemainingWindow {
                     items: window.items,
                     bytes: window.bytes.into(),
                     next: 0,
@@ -66,7 +68,7 @@ impl Outlet {
         }
     }
 
-    /// Adds a window that the peer grants.
+    /// Adds a window that the peer has granted.
     pub(crate) fn grant(&self, window: Window) -> Result<(), Violation> {
         let waker = {
             let mut state = self.state.lock();
@@ -86,20 +88,20 @@ impl Outlet {
         Ok(())
     }
 
-    /// Waits until an item may be sent, and sends items with `place`, which counts them in the
-    /// window.
+    /// Waits until the window is open, and then calls `append`, which must send items and count
+    /// them in the window.
     ///
-    /// Sending and counting are one step for [`Self::sent`]: the response of a handler, which
-    /// another task may send at this moment, counts an item if the item is sent before the
-    /// response.
-    pub(crate) fn poll_place<P>(
+    /// `append` runs under the lock of the window, so that [`Self::sent`] is consistent: the
+    /// response of the handler, which another task may be sending, counts exactly the items that
+    /// were sent before the response.
+    pub(crate) fn poll_append<P>(
         &self,
         cx: &mut Context<'_>,
-        place: impl FnOnce(&mut OutletWindow) -> Result<P, Unplaced>,
-    ) -> Poll<Result<P, Unplaced>> {
+        append: impl FnOnce(&mut RemainingWindow) -> Result<P, AppendError>,
+    ) -> Poll<Result<P, AppendError>> {
         let mut state = self.state.lock();
         if let Some(error) = &state.closed {
-            return Poll::Ready(Err(Unplaced::Transport(error.clone())));
+            return Poll::Ready(Err(AppendError::Transport(error.clone())));
         }
         if !state.window.is_open() {
             match &mut state.waker {
@@ -108,7 +110,7 @@ impl Outlet {
             }
             return Poll::Pending;
         }
-        Poll::Ready(place(&mut state.window))
+        Poll::Ready(append(&mut state.window))
     }
 
     /// Returns the number of items that were sent.
@@ -116,12 +118,12 @@ impl Outlet {
         self.state.lock().window.next
     }
 
-    /// Returns whether the stream was closed by [`Self::close`].
+    /// Returns whether [`Self::close`] was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().closed.is_some()
     }
 
-    /// Ends the stream: sending fails with this error.
+    /// Closes the stream: sending fails with `error` from now on.
     pub(crate) fn close(&self, error: &Error) {
         let waker = {
             let mut state = self.state.lock();
@@ -138,40 +140,41 @@ impl Outlet {
 mod tests {
     use super::*;
 
-    /// Sends an item of `len` bytes, and returns its sequence number; `None` if it must wait.
-    fn send(outlet: &Outlet, len: usize) -> Option<u32> {
+    /// Sends an item of `len` bytes. Returns its sequence number, or `None` if the window is
+    /// exhausted.
+    fn send(window: &SendWindow, len: usize) -> Option<u32> {
         let mut cx = Context::from_waker(Waker::noop());
-        let place = |window: &mut OutletWindow| {
+        let append = |window: &mut RemainingWindow| {
             let sequence = window.next();
             window.spend(len);
             Ok(sequence)
         };
-        match outlet.poll_place(&mut cx, place) {
+        match window.poll_append(&mut cx, append) {
             Poll::Ready(sequence) => Some(sequence.unwrap()),
             Poll::Pending => None,
         }
     }
 
     #[test]
-    fn items_wait_for_both_parts_of_the_window() {
-        let outlet = Outlet::new(Window {
+    fn sending_needs_an_open_window_in_items_and_bytes() {
+        let window = SendWindow::new(Window {
             items: 2,
             bytes: 10,
         });
-        assert_eq!(send(&outlet, 30), Some(0));
-        assert_eq!(send(&outlet, 0), None);
+        assert_eq!(send(&window, 30), Some(0));
+        assert_eq!(send(&window, 0), None);
         let bytes = |bytes| Window { items: 0, bytes };
-        outlet.grant(bytes(21)).unwrap();
-        assert_eq!(send(&outlet, 0), Some(1));
-        assert_eq!(send(&outlet, 0), None);
-        assert_eq!(outlet.sent(), 2);
+        window.grant(bytes(21)).unwrap();
+        assert_eq!(send(&window, 0), Some(1));
+        assert_eq!(send(&window, 0), None);
+        assert_eq!(window.sent(), 2);
     }
 
     #[test]
-    fn windows_that_overflow_are_refused() {
-        let outlet = Outlet::new(Window { items: 1, bytes: 1 });
+    fn a_window_that_overflows_is_refused() {
+        let window = SendWindow::new(Window { items: 1, bytes: 1 });
         let most = |items, bytes| Window { items, bytes };
-        assert_eq!(outlet.grant(most(u32::MAX, 0)), Err(Violation::Window));
-        assert_eq!(outlet.grant(most(0, u32::MAX)), Err(Violation::Window));
+        assert_eq!(window.grant(most(u32::MAX, 0)), Err(Violation::Window));
+        assert_eq!(window.grant(most(0, u32::MAX)), Err(Violation::Window));
     }
 }

@@ -1,4 +1,4 @@
-//! [`Serving`]: the server's side of one connection, and the frames that it receives.
+//! [`ServerConnection`]: the server's state of a connection, and the handling of received frames.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,41 +7,44 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::guards::CallInfo;
-use super::handler::Incoming;
+use super::authorization::CallInfo;
+use super::handler::IncomingRequest;
 use super::slots::Slots;
-use super::{Gate, Shared};
+use super::{CallLimit, Shared};
 use crate::core::{Core, Side};
-use crate::deadlines::NEVER;
+use crate::deadlines::NO_DEADLINE;
 use crate::error::{Error, Result};
 use crate::metadata::Metadata;
 use crate::observe;
 use crate::once;
-use crate::outbox::{BATCH, Leaves};
+use crate::outbox::{MAX_BATCH_LEN, SendAt};
 use crate::payload::{Body, Message};
 use crate::status::Status;
 use crate::stream::Window;
-use crate::wire::{CallId, Head, Header, ONE_WAY, Reader, Violation};
+use crate::wire::{CallId, Frame, FrameReader, Header, ONE_WAY, Violation};
 
-/// Calls of one connection that a server runs.
+/// The server's state of one connection: the client's identity and its running calls.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct ServerConnection {
     pub(super) shared: Arc<Shared>,
+    /// Slots of the running calls.
     pub(super) slots: Slots,
-    /// Identity of the client, once it is authenticated.
+    /// Identity of the client; unset before the authentication.
     identity: OnceLock<Metadata>,
-    /// Number of the client in its calls that are executed at most once, set by the first one.
+    /// Client identifier in the numbers of calls that are executed at most once. The first of these
+    /// calls sets the identifier.
     pub(super) session: OnceLock<u128>,
-    /// Limit of the one-way calls that run, which occupy no slots.
-    pub(super) one_way: Arc<Gate>,
-    /// Number of handlers that run.
+    /// Limit of the running one-way calls, which do not occupy slots.
+    pub(super) one_way: Arc<CallLimit>,
+    /// Number of running handlers.
     running: AtomicUsize,
-    /// Notification of the end of the last handler.
+    /// Notification that the last handler has ended.
     idle: Notify,
+    /// Set once new calls are refused.
     is_closing: AtomicBool,
 }
 
-impl Serving {
+impl ServerConnection {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let slots = shared.concurrency;
         Self {
@@ -49,36 +52,36 @@ impl Serving {
             slots: Slots::new(slots),
             identity: OnceLock::new(),
             session: OnceLock::new(),
-            one_way: Arc::new(Gate::new(slots)),
+            one_way: Arc::new(CallLimit::new(slots)),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
             is_closing: AtomicBool::new(false),
         }
     }
 
-    /// Returns the serving side of a server's connection.
+    /// Returns the server's state of a connection.
     pub(super) fn of(core: &Core) -> &Self {
         match &core.side {
-            Side::Server(serving) => serving,
-            Side::Client(_) => unreachable!("a server's connection is on the server's side"),
+            Side::Server(connection) => connection,
+            Side::Client(_) => unreachable!("a server's connection has the server's state"),
         }
     }
 
-    /// Handles a received message, which may hold any bytes.
+    /// Handles a received message, which may contain arbitrary bytes.
     pub(crate) fn handle(&self, core: &Arc<Core>, mut message: Message<'_>) -> Result<()> {
-        let mut reader = Reader::begin(message.bytes())?;
+        let mut reader = FrameReader::new(message.bytes())?;
         let mut clock = Instant::now();
         loop {
             let is_last = reader.is_last();
-            let Some(head) = reader.next(message.bytes())? else {
+            let Some(frame) = reader.next(message.bytes())? else {
                 return Ok(());
             };
             if is_last {
-                // Checks that nothing follows, before the memory of the message is given away.
+                // Checks that no bytes follow, before a body takes the memory of the message.
                 reader.next(message.bytes())?;
             }
-            match head {
-                Head::Request {
+            match frame {
+                Frame::Request {
                     id,
                     codec,
                     method,
@@ -87,7 +90,7 @@ impl Serving {
                     body,
                 } => {
                     let metadata = message.bytes().get(metadata).unwrap_or_default();
-                    let incoming = Incoming {
+                    let incoming = IncomingRequest {
                         core,
                         id,
                         codec,
@@ -96,9 +99,9 @@ impl Serving {
                         body: Body::take(&mut message, body, is_last),
                         clock: &mut clock,
                     };
-                    self.start(method, incoming)?;
+                    self.start_call(method, incoming)?;
                 }
-                Head::Items {
+                Frame::Items {
                     id,
                     codec,
                     first,
@@ -106,31 +109,35 @@ impl Serving {
                     body,
                 } => {
                     let body = Body::take(&mut message, body, is_last);
-                    if let Some(inlet) = self.slots.stream(id, |streams| streams.inlet.clone())? {
-                        inlet.push(first, codec, count, body, core.message_limit())?;
+                    if let Some(incoming) =
+                        self.slots.stream(id, |streams| streams.incoming.clone())?
+                    {
+                        incoming.push(first, codec, count, body, core.message_limit())?;
                     }
                 }
-                Head::End { id, items } => self.slots.end_input(id, items)?,
-                Head::Window { id, items, bytes } => {
-                    if let Some(outlet) = self.slots.stream(id, |streams| streams.outlet.clone())? {
-                        outlet.grant(Window { items, bytes })?;
+                Frame::End { id, items } => self.slots.end_input(id, items)?,
+                Frame::Window { id, items, bytes } => {
+                    if let Some(outgoing) =
+                        self.slots.stream(id, |streams| streams.outgoing.clone())?
+                    {
+                        outgoing.grant(Window { items, bytes })?;
                     }
                 }
-                Head::Cancel { id } => self.slots.cancel(id)?,
-                Head::Settings { settings, metadata } => {
+                Frame::Cancel { id } => self.slots.cancel(id)?,
+                Frame::Settings { settings, metadata } => {
                     let metadata = message.bytes().get(metadata).unwrap_or_default();
                     let metadata = Metadata::decode(metadata).ok_or(Violation::Fields)?;
-                    core.set_others(settings)?;
-                    self.admit(core, &metadata)?;
+                    core.set_peer_settings(settings)?;
+                    self.authenticate(core, &metadata)?;
                 }
-                Head::Goodbye { body, .. } => {
+                Frame::Goodbye { body, .. } => {
                     let body = message.bytes().get(body).unwrap_or_default();
                     let reason = String::from_utf8_lossy(body.get(..512).unwrap_or(body));
-                    let reason = format!("the peer ended it: {reason}");
+                    let reason = format!("closed by the peer: {reason}");
                     return Err(Error::disconnected(reason));
                 }
-                Head::Bulk(head) => core.bulks.handle(core, head, &mut message, is_last)?,
-                Head::Response { .. } | Head::Status { .. } => {
+                Frame::Bulk(frame) => core.bulks.handle(core, frame, &mut message, is_last)?,
+                Frame::Response { .. } | Frame::Status { .. } => {
                     return Err(Violation::Direction.into());
                 }
             }
@@ -140,33 +147,33 @@ impl Serving {
         }
     }
 
-    /// Authenticates the client, whose settings have this metadata, and sends it the settings of
-    /// the server.
-    fn admit(&self, core: &Arc<Core>, hello: &Metadata) -> Result<()> {
-        let Some(authenticate) = &self.shared.guards.authenticate else {
+    /// Authenticates a client with the metadata of its settings, and then sends the settings of the
+    /// server. Does nothing if the server does not require authentication.
+    fn authenticate(&self, core: &Arc<Core>, credentials: &Metadata) -> Result<()> {
+        let Some(authenticate) = &self.shared.authorization.authenticate else {
             return Ok(());
         };
-        let judged = catch_unwind(AssertUnwindSafe(|| authenticate(&core.peer, hello)));
-        let judged = judged.unwrap_or_else(|_| Err("the authentication panicked".to_owned()));
-        let identity = judged.map_err(|reason| Error::Denied { reason })?;
-        // Settings come once.
+        let identity = catch_unwind(AssertUnwindSafe(|| authenticate(&core.peer, credentials)));
+        let identity = identity.unwrap_or_else(|_| Err("the authentication panicked".to_owned()));
+        let identity = identity.map_err(|reason| Error::Denied { reason })?;
+        // Settings arrive once, so the identity is not set yet.
         drop(self.identity.set(identity));
-        core.greet(&once::hello(self.shared.once.incarnation()));
+        core.send_settings(&once::server_metadata(self.shared.once.instance_id()));
         Ok(())
     }
 
     /// Starts the handler of a request, or refuses the request.
-    fn start(&self, method: u32, incoming: Incoming<'_>) -> Result<()> {
+    fn start_call(&self, method: u32, incoming: IncomingRequest<'_>) -> Result<()> {
         let (core, id) = (incoming.core, incoming.id);
         if id.index != ONE_WAY && id.index >= self.slots.count() {
             return Err(Violation::Index.into());
         }
         let handler = self.shared.methods.get(method);
-        if !self.shared.guards.admit(self.identity.get()) {
-            // Before the method is looked at: only authenticated clients learn which methods there
-            // are.
+        if !self.shared.authorization.admits(self.identity.get()) {
+            // Checked before an unknown method is refused: only authenticated clients may learn the
+            // methods.
             if let Some(handler) = handler {
-                observe::refused(self.shared.observed, handler.info().name);
+                observe::count_refused(self.shared.observe, handler.info().name);
             }
             let reason = "the connection is not authenticated";
             refuse(core, id, &Status::Denied(reason.into()));
@@ -186,21 +193,22 @@ impl Serving {
             identity: self.identity(),
             metadata: &incoming.metadata,
         };
-        if let Err(reason) = self.shared.guards.allow(&info) {
-            observe::refused(self.shared.observed, info.method);
+        if let Err(reason) = self.shared.authorization.check(&info) {
+            observe::count_refused(self.shared.observe, info.method);
             refuse(core, id, &Status::Denied(reason.into()));
             return Ok(());
         }
         handler.start(incoming)
     }
 
-    /// Returns the identity of the client, which is empty without authentication.
+    /// Returns the identity of the client; empty without authentication.
     pub(super) fn identity(&self) -> &Metadata {
-        static NOBODY: Metadata = Metadata::EMPTY;
-        self.identity.get().unwrap_or(&NOBODY)
+        static NO_IDENTITY: Metadata = Metadata::EMPTY;
+        self.identity.get().unwrap_or(&NO_IDENTITY)
     }
 
-    /// Ends the calls whose deadline has passed at `now`, and returns the next deadline.
+    /// Ends the calls whose deadlines have passed at `now`, and returns the earliest remaining
+    /// deadline.
     pub(crate) fn expire(&self, core: &Arc<Core>, now: u64) -> u64 {
         let expired = |id| refuse(core, id, &Status::DeadlineExceeded);
         let next = self
@@ -216,50 +224,50 @@ impl Serving {
         self.slots.stop(|_| true, error, drop);
     }
 
-    /// Accepts no more calls, and tells the client.
+    /// Refuses new calls from now on, and announces the shutdown to the client.
     pub(super) fn close(&self, core: &Core) {
         self.is_closing.store(true, Ordering::SeqCst);
-        // A connection that has ended needs no goodbye.
-        drop(core.outbox.append_bare(&Header::Goodbye { status: 0 }));
+        // If the connection has ended, the announcement is not needed.
+        drop(core.outbox.append_empty(&Header::Goodbye { status: 0 }));
     }
 
-    /// Ends the calls that run, because the server shuts down. The status is not that of a call
-    /// that was not started.
+    /// Ends the running calls with [`Status::Cancelled`]. The status [`Status::ShuttingDown`] would
+    /// mean that the calls were not started.
     pub(super) fn stop(&self, core: &Core) {
         let stopped = |id| refuse(core, id, &Status::Cancelled);
         let next = self.slots.stop(|_| true, &Error::ShuttingDown, stopped);
-        debug_assert_eq!(next, NEVER);
+        debug_assert_eq!(next, NO_DEADLINE);
         core.outbox.schedule();
     }
 
-    /// Tells the client that each call that was started has its answer, so that the client can
-    /// repeat the others. No handler may run any more.
-    pub(super) fn part(&self, core: &Core) {
-        drop(core.outbox.append_bare(&Header::Goodbye { status: 2 }));
+    /// Announces to the client that every started call has been answered, so that the client may
+    /// repeat the other calls. The caller must ensure that no handler is running.
+    pub(super) fn announce_all_answered(&self, core: &Core) {
+        drop(core.outbox.append_empty(&Header::Goodbye { status: 2 }));
     }
 
-    /// Counts a handler that runs, until [`Self::ended`]. Returns `false`, without counting, if the
-    /// server accepts no more calls.
-    pub(super) fn begin(&self) -> bool {
-        // Counted first: either this function sees the end, or those who wait for the last handler
-        // see this one.
+    /// Counts a running handler until [`Self::end_handler`]. Returns `false`, without counting the
+    /// handler, if new calls are refused.
+    pub(super) fn begin_handler(&self) -> bool {
+        // The handler is counted before `is_closing` is read. Otherwise `wait_for_handlers` could
+        // miss the handler.
         self.running.fetch_add(1, Ordering::SeqCst);
         let may_run = !self.is_closing();
         if !may_run {
-            self.ended();
+            self.end_handler();
         }
         may_run
     }
 
     /// Counts the end of a handler.
-    pub(super) fn ended(&self) {
+    pub(super) fn end_handler(&self) {
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_closing() {
             self.idle.notify_waiters();
         }
     }
 
-    /// Returns whether at most one handler runs.
-    pub(super) fn has_one(&self) -> bool {
+    /// Returns whether at most one handler is running.
+    pub(super) fn has_one_handler(&self) -> bool {
         self.running.load(Ordering::Relaxed) <= 1
     }
 
@@ -267,8 +275,8 @@ impl Serving {
         self.is_closing.load(Ordering::SeqCst)
     }
 
-    /// Waits until no handler runs, after [`Self::close`].
-    pub(super) async fn idle(&self) {
+    /// Waits until no handler is running, after [`Self::close`].
+    pub(super) async fn wait_for_handlers(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
             idle.as_mut().enable();
@@ -280,7 +288,8 @@ impl Serving {
     }
 }
 
-/// Sends the reason why a call has no response. A one-way caller waits for no reason: it is logged.
+/// Sends the reason for which a call has no response. For a one-way call, the reason is only
+/// logged.
 pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     if id.index == ONE_WAY {
         tracing::warn!(peer = %core.peer, ?status, "a one-way call was dropped");
@@ -288,10 +297,10 @@ pub(super) fn refuse(core: &Core, id: CallId, status: &Status) {
     }
     let (number, body) = status.to_parts();
     let header = Header::Status { id, status: number };
-    let placed = core
+    let appended = core
         .outbox
-        .append(&header, &*body, BATCH, Leaves::AtTurnEnd);
-    if let Err(error) = placed {
+        .append(&header, &*body, MAX_BATCH_LEN, SendAt::TurnEnd);
+    if let Err(error) = appended {
         tracing::debug!(peer = %core.peer, ?error, ?status, "a status could not be sent");
     }
 }

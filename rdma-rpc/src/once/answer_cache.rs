@@ -1,0 +1,570 @@
+//! [`AnswerCache`]: the stored answers of calls that are executed at most once.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::CallNumber;
+use crate::codec::{Encode, MethodCodecs};
+use crate::metadata::Metadata;
+use crate::observe;
+use crate::server::Call;
+use crate::status::Status;
+
+/// Maximum number of clients whose answers are stored, which limits the memory of the server.
+const MAX_CLIENTS: usize = 1024;
+
+/// Maximum number of answers that are stored for a client, which limits the memory of the server.
+const MAX_ANSWERS: usize = 256;
+
+/// Maximum total length of all answers in bytes. Above this limit, the answers of the clients with
+/// the oldest requests are dropped.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+
+/// Maximum number of calls of a client whose numbers are stored without their answers. A number
+/// needs far less memory than an answer.
+const MAX_DROPPED: usize = 16 * MAX_ANSWERS;
+
+/// Answers that a server stores for repeated requests, and the calls that are running.
+#[derive(Debug)]
+pub(crate) struct AnswerCache {
+    /// Random number of this server process.
+    instance_id: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<u128, ClientAnswers>,
+    /// Number of requests so far: a logical clock for `last_used`.
+    clock: u64,
+    /// Set once the calls of a client were evicted.
+    has_evicted: bool,
+    /// Number of bytes of the stored answers.
+    answer_bytes: usize,
+}
+
+/// Calls of one client and their answers.
+#[derive(Debug, Default)]
+struct ClientAnswers {
+    /// Lowest sequence number of a call that may still be executed.
+    floor: u64,
+    calls: BTreeMap<u64, Arc<CallEntry>>,
+    /// Sequence numbers, not below `floor`, of executed calls whose answers were dropped.
+    dropped: BTreeSet<u64>,
+    /// Logical time of the last request.
+    last_used: u64,
+    /// Set if no calls of this client were evicted before, so that an unknown number was never
+    /// executed.
+    is_whole: bool,
+}
+
+/// A call that is running or that has been executed.
+#[derive(Debug)]
+struct CallEntry {
+    answer: watch::Sender<StoredAnswer>,
+    /// Length of the answer in bytes; 0 while the handler runs.
+    len: AtomicUsize,
+}
+
+#[derive(Debug, Clone)]
+/// State of the answer to a call.
+enum StoredAnswer {
+    /// The handler is running.
+    Running,
+    /// The handler has returned this `Result<T, E>`.
+    Result(Arc<dyn Any + Send + Sync>),
+    /// The handler has panicked.
+    Panicked,
+}
+
+impl Default for AnswerCache {
+    fn default() -> Self {
+        Self {
+            instance_id: RandomState::new().hash_one(()),
+            state: Mutex::default(),
+        }
+    }
+}
+
+impl AnswerCache {
+    pub(crate) fn instance_id(&self) -> u64 {
+        self.instance_id
+    }
+
+    /// Checks whether a request can be executed, or can be answered from the cache. `session` is
+    /// the client of the connection, which the first request sets. `running` is the maximum number
+    /// of running calls of a client.
+    pub(crate) fn check(
+        &self,
+        metadata: &Metadata,
+        session: &OnceLock<u128>,
+        running: usize,
+    ) -> Result<(), Status> {
+        let bad = |reason: &'static str| Err(Status::BadRequest(reason.into()));
+        let Some(number) = CallNumber::of(metadata) else {
+            return bad("a request of this method must have a number");
+        };
+        if *session.get_or_init(|| number.session) != number.session {
+            return bad("the requests of a connection must have numbers of one client");
+        }
+        if number.instance_id != self.instance_id {
+            return Err(Status::ExecutionUnknown);
+        }
+        let state = self.state.lock();
+        if !state.admits(&number) {
+            return Err(Status::ExecutionUnknown);
+        }
+        if !state.has_room(&number, running.max(MAX_ANSWERS)) {
+            let reason = "too many calls that are executed at most once are running";
+            return Err(Status::Overloaded(reason.into()));
+        }
+        Ok(())
+    }
+
+    /// Returns the entry of a call, and `true` if the entry is new, so that the caller must run the
+    /// handler. Returns `None` if the call may have been executed and its answer was dropped.
+    fn enter(&self, number: CallNumber) -> Option<(Arc<CallEntry>, bool)> {
+        let mut state = self.state.lock();
+        if !state.admits(&number) {
+            return None;
+        }
+        state.clock += 1;
+        let now = state.clock;
+        if !state.sessions.contains_key(&number.session) {
+            state.evict_client();
+        }
+        let is_whole = !state.has_evicted;
+        let answers = state.sessions.entry(number.session);
+        let answers = answers.or_insert_with(|| ClientAnswers {
+            is_whole,
+            ..ClientAnswers::default()
+        });
+        answers.last_used = now;
+        if let Some(known) = answers.calls.get(&number.call) {
+            return Some((Arc::clone(known), false));
+        }
+        let freed = answers.make_room(number.floor);
+        let entry = Arc::new(CallEntry {
+            answer: watch::Sender::new(StoredAnswer::Running),
+            len: AtomicUsize::new(0),
+        });
+        answers.calls.insert(number.call, Arc::clone(&entry));
+        state.answer_bytes -= freed;
+        Some((entry, true))
+    }
+
+    /// Stores the answer of a call, whose length is `len` bytes.
+    fn keep(&self, entry: &CallEntry, answer: StoredAnswer, len: usize) {
+        let mut state = self.state.lock();
+        // A running call is never evicted, so the entry is still stored and its bytes must be
+        // counted.
+        entry.len.store(len, Ordering::Relaxed);
+        state.answer_bytes += len;
+        entry.answer.send_replace(answer);
+        state.drop_old_answers(MAX_ANSWER_BYTES);
+    }
+}
+
+impl State {
+    /// Returns whether the answer to a request is stored, or the call has certainly not been
+    /// executed.
+    fn admits(&self, number: &CallNumber) -> bool {
+        let Some(answers) = self.sessions.get(&number.session) else {
+            return !number.is_repeated || !self.has_evicted;
+        };
+        let call = number.call;
+        // A first request may arrive after its repetition on another connection.
+        let is_new = call >= answers.floor && !answers.dropped.contains(&call);
+        answers.calls.contains_key(&call) || (is_new && (!number.is_repeated || answers.is_whole))
+    }
+
+    /// Returns whether another call may run. `running` is the maximum number of running calls of a
+    /// client.
+    fn has_room(&self, number: &CallNumber, running: usize) -> bool {
+        let Some(answers) = self.sessions.get(&number.session) else {
+            return self.sessions.len() < MAX_CLIENTS
+                || self.sessions.values().any(ClientAnswers::is_idle);
+        };
+        let calls = &answers.calls;
+        calls.contains_key(&number.call)
+            || calls.len() < running
+            || calls.values().filter(|entry| !entry.is_done()).count() < running
+    }
+
+    /// Removes the calls of the idle client with the oldest request if the maximum number of
+    /// clients is reached.
+    fn evict_client(&mut self) {
+        if self.sessions.len() < MAX_CLIENTS {
+            return;
+        }
+        let idle = self
+            .sessions
+            .iter()
+            .filter(|(_, answers)| answers.is_idle())
+            .min_by_key(|(_, answers)| answers.last_used);
+        let idle = idle.map(|(id, _)| *id);
+        if let Some(answers) = idle.and_then(|id| self.sessions.remove(&id)) {
+            let kept = answers.calls.values().map(|entry| entry.len());
+            self.answer_bytes -= kept.sum::<usize>();
+            self.has_evicted = true;
+        }
+    }
+
+    /// Drops answers if they have more than `limit` bytes in total: begins with the clients whose
+    /// requests are oldest, and stops at half of `limit`.
+    fn drop_old_answers(&mut self, limit: usize) {
+        if self.answer_bytes <= limit {
+            return;
+        }
+        let mut cache: Vec<&mut ClientAnswers> = self.sessions.values_mut().collect();
+        cache.sort_unstable_by_key(|answers| answers.last_used);
+        for answers in cache {
+            self.answer_bytes -= answers.drop_answers(0);
+            if self.answer_bytes <= limit / 2 {
+                return;
+            }
+        }
+    }
+}
+
+impl ClientAnswers {
+    /// Returns whether no call is running.
+    fn is_idle(&self) -> bool {
+        self.calls.values().all(|entry| entry.is_done())
+    }
+
+    /// Drops the acknowledged answers, whose numbers are below `floor`, and the oldest other
+    /// answers until there is room for one more. Returns the number of freed bytes.
+    fn make_room(&mut self, floor: u64) -> usize {
+        self.floor = self.floor.max(floor);
+        let (floor, mut freed) = (self.floor, 0);
+        self.calls.retain(|call, entry| {
+            let is_kept = *call >= floor || !entry.is_done();
+            freed += if is_kept { 0 } else { entry.len() };
+            is_kept
+        });
+        self.dropped = self.dropped.split_off(&floor);
+        freed + self.drop_answers(MAX_ANSWERS - 1)
+    }
+
+    /// Drops the oldest answers until at most `most` are left. Returns the number of freed bytes.
+    fn drop_answers(&mut self, most: usize) -> usize {
+        let done = self.calls.iter().filter(|(_, entry)| entry.is_done());
+        let done: Vec<u64> = done.map(|(call, _)| *call).collect();
+        let excess = done.len().saturating_sub(most);
+        let mut freed = 0;
+        for call in &done[..excess] {
+            let dropped = self.calls.remove(call);
+            freed += dropped.map_or(0, |entry| entry.len());
+            self.dropped.insert(*call);
+        }
+        while self.dropped.len() > MAX_DROPPED {
+            if let Some(oldest) = self.dropped.pop_first() {
+                self.floor = self.floor.max(oldest.saturating_add(1));
+            }
+        }
+        freed
+    }
+}
+
+impl CallEntry {
+    /// Returns whether the handler has finished.
+    fn is_done(&self) -> bool {
+        !matches!(*self.answer.borrow(), StoredAnswer::Running)
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the handler of a call at most once, in a task that outlives the connection. Returns the
+/// handler's result for the call and for each repetition.
+#[doc(hidden)]
+pub async fn execute_once<F, Q, T, E, Fut>(
+    mut call: Call<Q>,
+    handle: impl FnOnce(Call<Q>) -> Fut,
+) -> Result<T, E>
+where
+    F: MethodCodecs,
+    F::Response: Encode<T>,
+    F::Error: Encode<E>,
+    T: Clone + Send + Sync + 'static,
+    E: Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let cache = call.context.answer_cache();
+    let Some(number) = CallNumber::of(call.context.metadata()) else {
+        // Not reachable: `AnswerCache::check` refuses a request without a number.
+        return handle(call).await;
+    };
+    let Some((entry, is_new)) = cache.enter(number) else {
+        // Other clients have evicted this client since the request was checked.
+        resume_unwind(Box::new("the calls of the client were evicted"));
+    };
+    if is_new {
+        // The limits must count the handler until it ends, even if the call was cancelled.
+        let permits = call.take_permits();
+        let context = call.context.clone();
+        let (entry, handled) = (Arc::clone(&entry), AssertUnwindSafe(handle(call)));
+        tokio::spawn(observe::in_current_call(async move {
+            let (answer, len) = match handled.catch_unwind().await {
+                Ok(result) => {
+                    let len = len::<F, T, E>(&result);
+                    (StoredAnswer::Result(Arc::new(result)), len)
+                }
+                Err(_) => (StoredAnswer::Panicked, 0),
+            };
+            context.answer_cache().keep(&entry, answer, len);
+            drop(permits);
+        }));
+    }
+    let mut answers = entry.answer.subscribe();
+    let answered = answers.wait_for(|answer| !matches!(answer, StoredAnswer::Running));
+    // The sender lives as long as the entry, which this future owns.
+    let answer = match answered.await {
+        Ok(answer) => answer.clone(),
+        Err(_) => StoredAnswer::Panicked,
+    };
+    match answer {
+        StoredAnswer::Result(result) => match result.downcast_ref::<Result<T, E>>() {
+            Some(result) => result.clone(),
+            None => resume_unwind(Box::new("the number belongs to a call of another method")),
+        },
+        _ => resume_unwind(Box::new("the handler panicked")),
+    }
+}
+
+/// Returns the approximate number of bytes of an answer.
+fn len<F, T, E>(result: &Result<T, E>) -> usize
+where
+    F: MethodCodecs,
+    F::Response: Encode<T>,
+    F::Error: Encode<E>,
+{
+    let encoded = catch_unwind(AssertUnwindSafe(|| match result {
+        Ok(value) => F::Response::encoded_len(value),
+        Err(error) => F::Error::encoded_len(error),
+    }));
+    // If the value cannot be encoded, the response fails later with an error.
+    let encoded = encoded.unwrap_or(Ok(0)).unwrap_or(0);
+    encoded + size_of_val(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(cache: &AnswerCache, session: u128, call: u64, is_repeated: bool) -> CallNumber {
+        CallNumber {
+            session,
+            call,
+            floor: 0,
+            instance_id: cache.instance_id,
+            is_repeated,
+        }
+    }
+
+    fn check(cache: &AnswerCache, number: CallNumber) -> Result<(), Status> {
+        let name = super::super::NAME;
+        let metadata = Metadata::default().with(name, number.encode());
+        cache.check(&metadata, &OnceLock::new(), 1)
+    }
+
+    /// Runs a call to completion. Returns whether the call was new.
+    fn run(cache: &AnswerCache, number: CallNumber) -> bool {
+        check(cache, number).unwrap();
+        let (entry, is_new) = cache.enter(number).unwrap();
+        if is_new {
+            cache.keep(&entry, StoredAnswer::Panicked, 100);
+        }
+        is_new
+    }
+
+    #[test]
+    fn calls_whose_answers_were_dropped_are_not_executed_again() {
+        let cache = AnswerCache::default();
+        for call in 0..MAX_ANSWERS as u64 + 10 {
+            assert!(run(&cache, number(&cache, 1, call, false)));
+        }
+        let unknown = Err(Status::ExecutionUnknown);
+        assert_eq!(check(&cache, number(&cache, 1, 0, true)), unknown);
+        assert!(!run(&cache, number(&cache, 1, 100, true)));
+        // A call that never arrived is executed when it is repeated.
+        assert!(run(&cache, number(&cache, 1, 1000, true)));
+    }
+
+    #[test]
+    fn acknowledged_answers_are_dropped() {
+        let cache = AnswerCache::default();
+        for call in 0..5 {
+            assert!(run(&cache, number(&cache, 1, call, false)));
+        }
+        let next = CallNumber {
+            floor: 4,
+            ..number(&cache, 1, 5, false)
+        };
+        assert!(run(&cache, next));
+        let state = cache.state.lock();
+        let kept: Vec<u64> = state.sessions[&1].calls.keys().copied().collect();
+        assert_eq!(kept, [4, 5]);
+    }
+
+    #[test]
+    fn calls_of_an_evicted_client_are_not_executed_again() {
+        let cache = AnswerCache::default();
+        for session in 0..MAX_CLIENTS as u128 + 3 {
+            assert!(run(&cache, number(&cache, session, 0, false)));
+        }
+        assert_eq!(cache.state.lock().sessions.len(), MAX_CLIENTS);
+        let unknown = Err(Status::ExecutionUnknown);
+        assert_eq!(check(&cache, number(&cache, 0, 0, true)), unknown);
+        assert!(!run(&cache, number(&cache, 100, 0, true)));
+    }
+
+    #[test]
+    fn requests_to_another_server_instance_are_refused() {
+        let (cache, before) = (AnswerCache::default(), AnswerCache::default());
+        let unknown = Err(Status::ExecutionUnknown);
+        assert_eq!(check(&cache, number(&before, 1, 0, false)), unknown);
+        let missing = cache.check(&Metadata::default(), &OnceLock::new(), 1);
+        assert!(missing.is_err());
+    }
+
+    #[test]
+    fn a_late_first_request_is_not_executed_after_its_repetition() {
+        let cache = AnswerCache::default();
+        assert!(run(&cache, number(&cache, 1, 5, true)));
+        let next = CallNumber {
+            floor: 6,
+            ..number(&cache, 1, 6, false)
+        };
+        assert!(run(&cache, next));
+        // The answer was dropped because the client has acknowledged it.
+        let late = number(&cache, 1, 5, false);
+        assert_eq!(check(&cache, late), Err(Status::ExecutionUnknown));
+        assert!(cache.enter(late).is_none());
+        // Numbers of answers that were dropped beyond the limit are stored, too.
+        for call in 7..=7 + MAX_ANSWERS as u64 {
+            assert!(run(&cache, number(&cache, 1, call, false)));
+        }
+        let late = number(&cache, 1, 7, false);
+        assert_eq!(check(&cache, late), Err(Status::ExecutionUnknown));
+    }
+
+    #[test]
+    fn a_delayed_first_request_is_executed_after_many_later_requests() {
+        let cache = AnswerCache::default();
+        for call in 1..=4 * MAX_ANSWERS as u64 {
+            assert!(run(&cache, number(&cache, 1, call, false)));
+        }
+        assert!(run(&cache, number(&cache, 1, 0, false)));
+        for call in 4 * MAX_ANSWERS..2 * MAX_DROPPED {
+            run(&cache, number(&cache, 1, call as u64 + 1, false));
+        }
+        let state = cache.state.lock();
+        assert!(state.sessions[&1].dropped.len() <= MAX_DROPPED);
+        assert!(state.sessions[&1].floor > 0);
+    }
+
+    #[test]
+    fn repeated_calls_of_an_evicted_client_are_refused_after_it_returns() {
+        let cache = AnswerCache::default();
+        assert!(run(&cache, number(&cache, 0, 5, false)));
+        for session in 1..=MAX_CLIENTS as u128 {
+            assert!(run(&cache, number(&cache, session, 0, false)));
+        }
+        let next = CallNumber {
+            floor: 5,
+            ..number(&cache, 0, 6, false)
+        };
+        assert!(run(&cache, next));
+        let unknown = Err(Status::ExecutionUnknown);
+        assert_eq!(check(&cache, number(&cache, 0, 5, true)), unknown);
+        // Stored answers are returned to repeated requests.
+        assert!(!run(&cache, number(&cache, 0, 6, true)));
+    }
+
+    #[test]
+    fn running_calls_are_limited() {
+        let cache = AnswerCache::default();
+        for call in 0..MAX_ANSWERS as u64 {
+            assert!(cache.enter(number(&cache, 1, call, false)).is_some());
+        }
+        let refused = check(&cache, number(&cache, 1, 1000, false));
+        assert!(matches!(refused, Err(Status::Overloaded(_))), "{refused:?}");
+        // The repetition of a running call does not count against the limit.
+        assert_eq!(check(&cache, number(&cache, 1, 0, true)), Ok(()));
+        for session in 2..=MAX_CLIENTS as u128 {
+            assert!(cache.enter(number(&cache, session, 0, false)).is_some());
+        }
+        let refused = check(&cache, number(&cache, 0, 0, false));
+        assert!(matches!(refused, Err(Status::Overloaded(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_bytes_of_answers_are_limited() {
+        let cache = AnswerCache::default();
+        for session in 0..3 {
+            for call in 0..2 {
+                assert!(run(&cache, number(&cache, session, call, false)));
+            }
+        }
+        let mut state = cache.state.lock();
+        assert_eq!(state.answer_bytes, 600);
+        state.drop_old_answers(600);
+        assert_eq!(state.answer_bytes, 600);
+        state.drop_old_answers(599);
+        assert_eq!(state.answer_bytes, 200);
+        drop(state);
+        let unknown = Err(Status::ExecutionUnknown);
+        for session in 0..2 {
+            for is_repeated in [false, true] {
+                let call = number(&cache, session, 1, is_repeated);
+                assert_eq!(check(&cache, call), unknown);
+            }
+        }
+        assert!(!run(&cache, number(&cache, 2, 1, true)));
+        // Answers that are dropped for other reasons reduce the number of bytes, too.
+        let next = CallNumber {
+            floor: 2,
+            ..number(&cache, 2, 2, false)
+        };
+        assert!(run(&cache, next));
+        assert_eq!(cache.state.lock().answer_bytes, 100);
+        for session in 3..MAX_CLIENTS as u128 + 3 {
+            assert!(run(&cache, number(&cache, session, 0, false)));
+        }
+        assert_eq!(cache.state.lock().answer_bytes, 100 * MAX_CLIENTS);
+    }
+
+    #[test]
+    fn a_connection_accepts_the_numbers_of_one_client_only() {
+        let (cache, session) = (AnswerCache::default(), OnceLock::new());
+        let check = |id| {
+            let bytes = number(&cache, id, 0, false).encode();
+            let metadata = Metadata::default().with(super::super::NAME, bytes);
+            cache.check(&metadata, &session, 1)
+        };
+        assert_eq!((check(1), check(1)), (Ok(()), Ok(())));
+        assert!(matches!(check(2), Err(Status::BadRequest(_))));
+    }
+
+    #[test]
+    fn the_highest_call_numbers_are_handled_like_others() {
+        let cache = AnswerCache::default();
+        let lowest = u64::MAX - (MAX_DROPPED + 2 * MAX_ANSWERS) as u64;
+        for call in lowest..=u64::MAX {
+            assert!(run(&cache, number(&cache, 1, call, false)));
+        }
+        assert!(!run(&cache, number(&cache, 1, u64::MAX, true)));
+    }
+}

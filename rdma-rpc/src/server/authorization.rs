@@ -1,0 +1,57 @@
+//! [`Authorization`]: the program's functions that accept or refuse connections and calls.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::address::Peer;
+use crate::metadata::Metadata;
+
+/// Description of a call that has not been started, for an [interceptor](crate::Server::intercept).
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct CallInfo<'c> {
+    /// Name of the service and of the method, for example `"Store.get"`.
+    pub method: &'static str,
+    /// Description of the caller's connection.
+    pub peer: &'c Peer,
+    /// Identity that the [authentication](crate::Server::authenticate) function returned; empty
+    /// without authentication.
+    pub identity: &'c Metadata,
+    /// Metadata of the request.
+    pub metadata: &'c Metadata,
+}
+
+/// Function that maps credentials to an identity, or returns the reason for a refusal.
+type Authenticate = dyn Fn(&Peer, &Metadata) -> Result<Metadata, String> + Send + Sync;
+/// Function that allows a call, or returns the reason for a refusal.
+type Intercept = dyn Fn(&CallInfo<'_>) -> Result<(), String> + Send + Sync;
+
+/// Functions that the program has set in order to authenticate connections and intercept calls.
+#[derive(Default)]
+pub(super) struct Authorization {
+    pub(super) authenticate: Option<Box<Authenticate>>,
+    pub(super) interceptors: Vec<Box<Intercept>>,
+}
+
+impl Authorization {
+    /// Returns whether a connection may make calls: authentication is not required, or the client
+    /// has an identity.
+    pub(super) fn admits(&self, identity: Option<&Metadata>) -> bool {
+        self.authenticate.is_none() || identity.is_some()
+    }
+
+    /// Calls the interceptors in order. Returns the reason of the first refusal as the error.
+    pub(super) fn check(&self, info: &CallInfo<'_>) -> Result<(), String> {
+        for interceptor in &self.interceptors {
+            let checked = catch_unwind(AssertUnwindSafe(|| interceptor(info)));
+            checked.unwrap_or_else(|_| Err("an interceptor panicked".to_owned()))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorization").finish_non_exhaustive()
+    }
+}

@@ -47,8 +47,8 @@ trait Blocks {
     async fn version(&self, number: u64) -> Result<Version, String>;
     /// Returns a copy.
     async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Returns the numbers of all copies.
-    async fn numbers(&self) -> Result<Vec<u64>, String>;
+    /// Returns the numbers of all copies, with their versions.
+    async fn versions(&self) -> Result<Vec<(u64, Version)>, String>;
 }
 
 /// A peer, to which the connection is made when it is needed first.
@@ -131,12 +131,15 @@ impl Node {
         Err(format!("no peer answers: {refused}"))
     }
 
-    /// Gets the blocks of all peers that this server does not have. A block that two of the three
-    /// servers have may be at one of the peers alone.
+    /// Gets the blocks of all peers that are newer than those of this server. A block that two of
+    /// the three servers have may be at one of the peers alone.
     async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
             let client = peer.client().await?;
-            for number in client.numbers().await.map_err(text)? {
+            for (number, newest) in client.versions().await.map_err(text)? {
+                if self.block(number).is_some_and(|own| own.0 >= newest) {
+                    continue;
+                }
                 if let Some((version, bulk)) = client.fetch(number).await.map_err(text)? {
                     let bytes = bulk.read(..).await.map_err(text)?;
                     self.store(number, version, bytes[..].into());
@@ -213,9 +216,10 @@ impl Blocks for Shared {
         own.transpose()
     }
 
-    async fn numbers(&self) -> Result<Vec<u64>, String> {
+    async fn versions(&self) -> Result<Vec<(u64, Version)>, String> {
         let blocks = self.0.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blocks.keys().copied().collect())
+        let versions = blocks.iter().map(|(number, block)| (*number, block.0));
+        Ok(versions.collect())
     }
 }
 

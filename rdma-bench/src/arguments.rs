@@ -95,8 +95,8 @@ struct Options {
     /// Measure for this many seconds instead of for a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// Maximum number of outstanding requests of a bandwidth test, or of messages that --beside
-    /// sends [default: 128; 64 for --layer rpc].
+    /// Maximum number of outstanding requests of a bandwidth test, or of messages that --beside of
+    /// --layer core sends [default: 128; 64 for --layer rpc].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
     /// The number of receives posted on each queue pair, or on the shared receive queue.
@@ -131,7 +131,8 @@ struct Options {
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
     /// During the test, keep sending messages of this size on a second queue pair (send_lat of
-    /// --layer core).
+    /// --layer core), or keep transferring bulk memory of this size on the same connection
+    /// (echo_lat).
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     beside: Option<usize>,
     /// Maximum size in bytes of a message that is sent inline [default: perftest's default for the
@@ -513,10 +514,12 @@ mod tests {
         let asked = request("send_lat -s 8 --beside 1M -t 16 -r 32").unwrap();
         assert_eq!(asked.plan.beside, Some(1 << 20));
         assert_eq!(asked.settings.beside_depths(), (16, 32));
+        let call = request("echo_lat -s 32 --beside 64M").unwrap();
+        assert_eq!(call.plan.beside, Some(64 << 20));
         for line in [
             "send_bw --beside 1M",
             "write_lat --beside 1M",
-            "echo_lat --beside 1M",
+            "echo_bw --beside 1M",
             "send_lat --beside 1M --layer async",
             "send_lat --beside 1M -a",
         ] {

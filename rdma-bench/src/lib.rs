@@ -25,6 +25,9 @@
 //!   completion queues. Each message on the second queue pair is signaled. The bandwidth of these
 //!   messages is measured at the client from the first post to the last answer of the latency test,
 //!   and at the server from the first of these messages to the last.
+//! - `echo_lat --beside BYTES` transfers bulk memory of that size on the same connection during the
+//!   test, by one call of `bulk_bw` after the other. The bandwidth of these calls is measured at the
+//!   client from the start of the test to the last of them.
 //! - A latency sample is the time between the timestamps taken before two consecutive posts. The
 //!   typical latency is the median; the slowest two samples are left out of maximum, mean and
 //!   deviation.

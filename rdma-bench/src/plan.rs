@@ -121,8 +121,9 @@ pub struct Plan {
     /// number of messages](Self::REGION_MESSAGES), so that all tests touch the same amount of
     /// memory.
     pub regions: Option<usize>,
-    /// The size of the messages that the client keeps sending on a second queue pair during the
-    /// latency test; `None` if it sends no such messages.
+    /// The size of the messages that the client keeps sending during the latency test, on a second
+    /// queue pair, or of the bulk memory that it keeps transferring on the same connection of
+    /// rdma-rpc; `None` if it sends nothing else.
     pub beside: Option<usize>,
 }
 
@@ -234,9 +235,12 @@ impl Plan {
             }
         }
         if let Some(size) = self.beside {
-            let latency = self.test.verb == Verb::Send && self.test.metric == Metric::Latency;
-            if !latency || self.layer != Layer::Core || self.sizes.len() > 1 {
-                return refuse("--beside is only for send_lat of --layer core and one -s".into());
+            let allowed = [(Layer::Core, Verb::Send), (Layer::Rpc, Verb::Echo)];
+            let is_allowed = allowed.contains(&(self.layer, self.test.verb));
+            if !is_allowed || self.test.metric != Metric::Latency || self.sizes.len() > 1 {
+                return refuse(
+                    "--beside is only for send_lat of --layer core and echo_lat, and one -s".into(),
+                );
             }
             if self.shared_receives {
                 return refuse("--beside and --use-srq cannot be combined".into());
@@ -462,7 +466,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn messages_beside_are_for_the_latency_of_sends_over_rdma_core() {
+    fn messages_beside_are_for_the_latency_of_sends_over_rdma_core_and_of_calls() {
         let with = |verb, metric, beside| {
             let plan = plan(verb, metric, &[8], 1000);
             Plan { beside, ..plan }
@@ -470,7 +474,12 @@ pub(crate) mod tests {
         let bulk = Some(1 << 20);
         let latency = with(Verb::Send, Metric::Latency, bulk).checked().unwrap();
         let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
-        let expected = "--beside is only for send_lat of --layer core and one -s";
+        let calls = Plan {
+            layer: Layer::Rpc,
+            ..with(Verb::Echo, Metric::Latency, bulk)
+        };
+        assert!(calls.checked().is_ok());
+        let expected = "--beside is only for send_lat of --layer core and echo_lat, and one -s";
         let several = Plan {
             sizes: vec![8, 16],
             ..latency.clone()

@@ -51,15 +51,15 @@ impl Measured {
         latency(recorder, parts).map(Self::Latency)
     }
 
-    /// Returns the latencies that `recorder` recorded, as halves of round trips, together with
-    /// `bulk`, the result for the messages that were sent during the test.
+    /// Returns the latencies that `recorder` recorded, each sample divided by `parts`, together
+    /// with `bulk`, the result for the messages that were sent during the test.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if there are too few samples, or no other message was sent during the
     /// test.
-    pub fn beside(recorder: &Recorder, bulk: Bulk) -> Result<Self> {
-        let latency = latency(recorder, 2)?;
+    pub fn beside(recorder: &Recorder, parts: u32, bulk: Bulk) -> Result<Self> {
+        let latency = latency(recorder, parts)?;
         if bulk.bandwidth.iterations == 0 {
             return Err(Error::Unsupported(
                 "the test ended before a message of --beside was complete: use a larger -n".into(),

@@ -467,6 +467,27 @@ fn calls() {
 }
 
 #[test]
+fn call_latency_beside_bulk_memory() {
+    // So many calls that a transfer ends meanwhile.
+    let [server, client] = both("echo_lat -s 32 -n 2000 --beside 64K");
+    for printed in [&server, &client] {
+        assert!(printed.contains(" Number of qps   : 1\t"), "{printed}");
+        assert!(
+            printed.contains(" Beside          : 65536[B]\n"),
+            "{printed}"
+        );
+    }
+    assert!(figures(&server).is_empty(), "{server}");
+    let lines = figures(&client);
+    let [latency, beside] = &*lines else {
+        panic!("{client}");
+    };
+    assert_eq!(latency[..2], [32.0, 2000.0], "{client}");
+    assert_eq!(beside[0], 65536.0, "{client}");
+    assert!(beside[1] > 0.0 && beside[3] > 0.0, "{client}");
+}
+
+#[test]
 fn streamed_items() {
     assert_eq!(rates("bulk_bw -s 256K -t 8", 262_144.0), 0.0);
     assert_eq!(rates("item_bw -s 64", 64.0), 0.0);

@@ -49,8 +49,8 @@ trait Blocks {
     async fn version(&self, number: u64) -> Result<Version, String>;
     /// Returns this server's copy.
     async fn fetch(&self, cx: &Context, number: u64) -> Result<Option<(Version, Bulk)>, String>;
-    /// Returns the numbers of all blocks of this server.
-    async fn numbers(&self) -> Result<Vec<u64>, String>;
+    /// Returns the numbers and versions of all copies of this server.
+    async fn versions(&self) -> Result<Vec<(u64, Version)>, String>;
 }
 
 /// A peer server, with a connection that is established at its first use.
@@ -144,7 +144,10 @@ impl Node {
     async fn catch_up(&self) -> Result<(), String> {
         for peer in &self.peers {
             let client = peer.client().await?;
-            for number in client.numbers().await.map_err(text)? {
+            for (number, newest) in client.versions().await.map_err(text)? {
+                if self.block(number).is_some_and(|own| own.0 >= newest) {
+                    continue;
+                }
                 if let Some((version, bulk)) = client.fetch(number).await.map_err(text)? {
                     let bytes = bulk.read(..).await.map_err(text)?;
                     self.store(number, version, bytes[..].into());
@@ -223,9 +226,10 @@ impl Blocks for Shared {
         own.transpose()
     }
 
-    async fn numbers(&self) -> Result<Vec<u64>, String> {
+    async fn versions(&self) -> Result<Vec<(u64, Version)>, String> {
         let blocks = self.0.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blocks.keys().copied().collect())
+        let versions = blocks.iter().map(|(number, block)| (*number, block.0));
+        Ok(versions.collect())
     }
 }
 

@@ -177,6 +177,42 @@ async fn a_peer_that_writes_after_the_deadline_changes_nothing(address: Address)
     assert!(memory.iter().all(|&byte| byte == 3));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_never_stops_writing_changes_nothing_after_the_call() {
+    let (mut raw, client) = raw_server(common::rdma()).await;
+    let bulk = lent(&client);
+    // Writes from before the answer until the device refuses a write.
+    let writing = async move {
+        let (id, token) = hear_request(&mut raw).await;
+        let mut remote = RemoteMr::from_token_bytes(&token);
+        for count in 0_u32.. {
+            let Raw::Rdma(rdma) = &mut raw else {
+                panic!("a peer over RDMA");
+            };
+            let layout = Layout::from_size_align(64, 8).unwrap();
+            let mut local = rdma.alloc_local_mr(layout).unwrap();
+            local.as_mut_slice().fill(count as u8);
+            if let Err(error) = rdma.write(&local, &mut remote).await {
+                return (count, error.to_string());
+            }
+            if count == 10 {
+                assert!(raw.say(&message(&[frame(2, 1, 0, id, b"")])).await);
+            }
+        }
+        unreachable!("the numbers do not end")
+    };
+    let writing = tokio::spawn(writing);
+    within("the call", client.load(bulk.clone())).await.unwrap();
+    // The memory is the caller's alone from here on.
+    let memory = bulk.into_memory().expect("the call has ended");
+    let before = memory.to_vec();
+    let (count, error) = within("the end of the writes", writing).await.unwrap();
+    assert!(count > 10, "a write before the answer failed: {error}");
+    assert!(error.contains("remote access"), "{error}");
+    assert_ne!(before[..64], [3; 64], "the writes before the answer");
+    assert_eq!(before, *memory);
+}
+
 async fn a_peer_that_writes_after_the_call_was_dropped_changes_nothing(address: Address) {
     let (mut raw, client) = raw_server(address).await;
     let bulk = lent(&client);

@@ -1,107 +1,10 @@
 //! Tests that run the examples as several processes, over RDMA and TCP.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+mod common;
 
-/// Time limit of a program, sufficient for an emulated device on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(60);
+use std::{env, fs};
 
-/// Returns the path of an example, which `cargo test` builds.
-fn program(name: &str) -> PathBuf {
-    let test = env::current_exe().expect("this program's path");
-    test.ancestors()
-        .map(|directory| directory.join("examples").join(name))
-        .find(|program| program.is_file())
-        .unwrap_or_else(|| panic!("no examples/{name}: `cargo test` builds it"))
-}
-
-/// A running program, which is killed at the end of the test.
-struct Program {
-    child: Child,
-    _output: Option<BufReader<ChildStdout>>,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn start(name: &str, words: &[&str]) -> Child {
-    Command::new(program(name))
-        .args(words)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the example runs")
-}
-
-/// Starts a server, and returns its address.
-fn serve(name: &str, words: &[&str]) -> (Program, String) {
-    let mut child = start(name, words);
-    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("its first line");
-    let address = line.trim_end().strip_prefix("serving at ");
-    let address = address.unwrap_or_else(|| {
-        let mut stderr = String::new();
-        drop(
-            child
-                .stderr
-                .take()
-                .map(|mut errors| errors.read_to_string(&mut stderr)),
-        );
-        panic!("{line:?} {stderr}")
-    });
-    let address = address.to_owned();
-    let output = Some(output);
-    (
-        Program {
-            child,
-            _output: output,
-        },
-        address,
-    )
-}
-
-/// Runs a program to its end, and returns what it printed.
-fn run(name: &str, words: &[&str]) -> String {
-    let mut program = Program {
-        child: start(name, words),
-        _output: None,
-    };
-    let latest = Instant::now() + LIMIT;
-    while program.child.try_wait().expect("its status").is_none() {
-        assert!(
-            Instant::now() < latest,
-            "{name} {words:?} takes longer than {LIMIT:?}"
-        );
-        thread::sleep(Duration::from_millis(5));
-    }
-    let (mut printed, mut errors) = (String::new(), String::new());
-    drop(
-        program
-            .child
-            .stdout
-            .take()
-            .map(|mut out| out.read_to_string(&mut printed)),
-    );
-    drop(
-        program
-            .child
-            .stderr
-            .take()
-            .map(|mut err| err.read_to_string(&mut errors)),
-    );
-    let status = program.child.wait().expect("its status");
-    assert!(status.success(), "{name} {words:?}: {errors}");
-    printed.trim_end().to_owned()
-}
+use common::program::{free, run, serve};
 
 fn values_are_returned(scheme: &str) {
     let (_server, address) = serve("bulk_store", &["serve", &format!("{scheme}://127.0.0.1:0")]);
@@ -154,17 +57,6 @@ fn a_parameter_server_fits_its_rows_over_rdma() {
 #[test]
 fn a_parameter_server_fits_its_rows_over_tcp() {
     rows_are_fitted("tcp");
-}
-
-/// Returns addresses with ports that are currently free.
-fn free(scheme: &str, count: usize) -> Vec<String> {
-    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let listeners: Vec<_> = listeners.collect();
-    let address = |listener: &TcpListener| {
-        let port = listener.local_addr().unwrap().port();
-        format!("{scheme}://127.0.0.1:{port}")
-    };
-    listeners.iter().map(address).collect()
 }
 
 fn acknowledged_blocks_are_kept(scheme: &str, kills: usize) {

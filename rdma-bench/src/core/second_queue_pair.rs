@@ -140,7 +140,7 @@ fn run_client(
         }
     }
     let size = second.size;
-    Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
+    Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
 /// Runs the server: answers the messages of the latency test, and receives the messages of the
@@ -188,7 +188,7 @@ fn run_server(
     }
     let bandwidth = Bandwidth::over(receiver.received, last - first.unwrap_or(last));
     let size = second.size;
-    Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
+    Measured::beside(&exchange.recorder, 2, Bulk { size, bandwidth })
 }
 
 /// This process's side of the latency test, in which client and server send a message alternately.

@@ -134,7 +134,7 @@ impl Run {
     }
 
     /// Returns whether messages of another size are sent during a latency test, which only
-    /// rdma-core supports.
+    /// rdma-core and rdma-rpc support.
     pub(super) fn has_messages_beside(self) -> bool {
         self.args.contains(&"--beside")
     }

@@ -123,7 +123,10 @@ impl Source {
                 has_percentiles && self.quantity() == Quantity::Time
             }
             Statistic::Beside => {
-                matches!(self, Self::Ours(Layer::Core, run) if run.has_messages_beside())
+                matches!(
+                    self,
+                    Self::Ours(Layer::Core | Layer::Rpc, run) if run.has_messages_beside()
+                )
             }
             // The other programs write no JSON document.
             Statistic::Counter(_) => {

@@ -59,8 +59,8 @@ pub struct Header {
     pub queue_pairs: usize,
     /// Set if messages consume receives of a shared receive queue.
     pub shared_receives: bool,
-    /// The size in bytes of the messages that are sent on a second queue pair during a latency
-    /// test, if there are any.
+    /// The size in bytes of the messages that are sent, or of the bulk memory that is transferred,
+    /// during a latency test, if there are any.
     pub beside: Option<usize>,
     /// The queue depths that this process uses, each with its name in the report.
     pub depths: Vec<(&'static str, usize)>,
@@ -80,7 +80,8 @@ impl Header {
             }
             Role::Server => {}
         }
-        if plan.beside.is_some() {
+        let has_second_queue_pair = plan.beside.is_some() && plan.layer == Layer::Core;
+        if has_second_queue_pair {
             let (requests, receives) = settings.beside_depths();
             depths.push(match role {
                 Role::Client => ("TX depth beside", requests),
@@ -95,7 +96,7 @@ impl Header {
             title: plan.title(),
             layer: plan.layer.to_string(),
             memory: plan.memory.to_string(),
-            queue_pairs: plan.queue_pairs + usize::from(plan.beside.is_some()),
+            queue_pairs: plan.queue_pairs + usize::from(has_second_queue_pair),
             shared_receives: plan.shared_receives,
             beside: plan.beside,
             depths,

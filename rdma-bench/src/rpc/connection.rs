@@ -1,9 +1,9 @@
 //! The rdma-rpc connections under test. The server echoes requests and sends streams of items.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_async::RdmaBuilder;
-use rdma_rpc::{Bulk, CallError, Client, Payload, Sender, Server};
+use rdma_rpc::{Bulk, BulkMemory, CallError, Client, Payload, Sender, Server};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ use crate::recorder::Recorder;
 use crate::report::Properties;
 use crate::session::{Measure, Measured, Role};
 use crate::settings::Settings;
-use crate::statistics::Bandwidth;
+use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
 /// Size in bytes that is reserved for everything in a message except the echoed bytes.
@@ -187,29 +187,82 @@ async fn bandwidth(
     window.run_all(loops.map(call)).await
 }
 
+/// A caller of the method `bulk`, with memory that all its calls use.
+struct BulkCaller<'c> {
+    client: &'c BenchClient,
+    /// Memory that a call lends to the server.
+    argument: BulkMemory,
+    /// Memory into which the result of a call is read.
+    result: BulkMemory,
+}
+
+impl<'c> BulkCaller<'c> {
+    fn new(client: &'c BenchClient, size: usize) -> Result<Self> {
+        Ok(Self {
+            client,
+            argument: client.client().bulk_memory(size)?,
+            result: client.client().bulk_memory(size)?,
+        })
+    }
+
+    async fn call(&mut self) -> Result<()> {
+        let lent = Bulk::from(std::mem::take(&mut self.argument));
+        let echoed = match self.client.bulk(lent.clone()).await {
+            Ok(echoed) => echoed,
+            Err(CallError::Rpc(error)) => return Err(error.into()),
+            Err(CallError::Service(())) => {
+                return Err(Error::Protocol("the server could not read a bulk".into()));
+            }
+        };
+        let room = std::mem::take(&mut self.result);
+        let (read, memory) = echoed.read_into([(0, room)]).await;
+        read?;
+        self.result = memory.into_iter().next().unwrap_or_default();
+        let argument = lent.into_memory();
+        self.argument = argument.map_err(|_| Error::Protocol("the memory is not back".into()))?;
+        Ok(())
+    }
+}
+
+/// Measures the latency of calls while bulk memory of `beside` bytes is transferred on the same
+/// connection by one call after the other. Returns the rate of these transfers.
+async fn latency_beside(
+    client: &BenchClient,
+    (size, beside): (usize, usize),
+    recorder: &mut Recorder,
+    progress: &Progress,
+) -> Result<Bandwidth> {
+    let mut caller = BulkCaller::new(client, beside)?;
+    // The first call allocates and registers memory of the server.
+    caller.call().await?;
+    let begun = Instant::now();
+    let (mut count, mut last) = (0, begun);
+    let transfers = async {
+        loop {
+            if let Err(error) = caller.call().await {
+                return error;
+            }
+            count += 1;
+            last = Instant::now();
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = latency(client, size, recorder, progress) => ended?,
+        error = transfers => return Err(error),
+    }
+    Ok(Bandwidth::over(count, last - begun))
+}
+
 /// Measures the rate of calls with bulk memory of `size` bytes, with `depth` calls outstanding.
 /// Each call lends memory to the server, and reads the result into memory. Later calls reuse both
 /// memories.
 async fn bulks(client: &BenchClient, size: usize, depth: usize, window: &Window) -> Result<()> {
     let call = async |client: &BenchClient| {
-        let mut lent = Bulk::from(client.client().bulk_memory(size)?);
-        let mut room = client.client().bulk_memory(size)?;
+        let mut caller = BulkCaller::new(client, size)?;
         while window.claim() {
-            let echoed = match client.bulk(lent.clone()).await {
-                Ok(echoed) => echoed,
-                Err(CallError::Rpc(error)) => return Err(error.into()),
-                Err(CallError::Service(())) => {
-                    return Err(Error::Protocol("the server could not read a bulk".into()));
-                }
-            };
-            let (read, memory) = echoed.read_into([(0, room)]).await;
-            read?;
+            caller.call().await?;
             window.complete();
-            let mut memory = memory.into_iter();
-            room = memory.next().unwrap_or_default();
-            let own = lent.into_memory();
-            let own = own.map_err(|_| Error::Protocol("the memory is not back".into()))?;
-            lent = own.into();
         }
         Ok(())
     };
@@ -278,6 +331,16 @@ impl Measure for Connection {
         };
         if plan.test.metric == Metric::Latency {
             let mut recorder = Recorder::new(plan.length);
+            if let Some(beside) = plan.beside {
+                let sizes = (size, beside);
+                let calls = latency_beside(&clients[0], sizes, &mut recorder, progress);
+                let transferred = runtime::run(runtime, control, false, progress, calls)?;
+                let bulk = statistics::Bulk {
+                    size: beside,
+                    bandwidth: transferred.ok_or(Error::PeerGone)?,
+                };
+                return Measured::beside(&recorder, 1, bulk);
+            }
             let calls = latency(&clients[0], size, &mut recorder, progress);
             runtime::run(runtime, control, false, progress, calls)?;
             return Measured::latency(&recorder, 1);

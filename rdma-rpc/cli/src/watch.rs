@@ -25,10 +25,11 @@ pub(crate) async fn run(
         );
         for call in calls {
             let before = former.insert(call.name.clone(), call.started);
+            // The server may send any numbers.
             let rate = before.map_or(0.0, |before| {
-                (call.started - before) as f64 / interval.as_secs_f64()
+                call.started.saturating_sub(before) as f64 / interval.as_secs_f64()
             });
-            let running = call.started - call.ended;
+            let running = call.started.saturating_sub(call.ended);
             println!(
                 "{:<40} {:>12} {rate:>12.0} {running:>10}",
                 call.name, call.started

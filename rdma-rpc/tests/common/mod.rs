@@ -8,8 +8,10 @@
     reason = "every test program uses a part of it"
 )]
 
+pub(crate) mod chance;
 pub(crate) mod frames;
 pub(crate) mod held;
+pub(crate) mod program;
 pub(crate) mod raw;
 
 use std::fmt::Display;

@@ -75,6 +75,19 @@ const SOAKS: &[Soak] = &[
         run: published,
     },
     Soak {
+        name: "callers",
+        description: "makes calls of rdma-rpc by 10,000 callers over 64 connections, through shared \
+                      memory and over a network that loses packets, while processes are killed and \
+                      stopped, and checks that each call ends in time and none is executed twice",
+        run: callers,
+    },
+    Soak {
+        name: "block-store",
+        description: "kills servers of rdma-rpc's block store while clients write, and checks that \
+                      no acknowledged block is lost",
+        run: block_store,
+    },
+    Soak {
         name: "fuzz",
         description: "feeds softroce packets, messages and memory of other processes, and calls, \
                       and rdma-rpc messages of peers, all made by libFuzzer, under \
@@ -278,16 +291,7 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 
 fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     const TEST: &str = "readers_never_read_a_partial_update";
-    let built = cargo::build(&[
-        "test",
-        "--release",
-        "--package",
-        "rdma-async",
-        "--no-run",
-        "--test",
-        "publish",
-    ])?;
-    let program = find(&built, "publish")?;
+    let (program, built) = release_test_program("rdma-async", "publish")?;
     Repeated {
         name: "published",
         min: 100_000,
@@ -296,7 +300,7 @@ fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
         first_seed: 0,
     }
     .run(time, |_, count| {
-        let mut command = repeated::command(program, &built);
+        let mut command = repeated::command(&program, &built);
         command
             .arg(TEST)
             .env("READS", count.to_string())
@@ -308,10 +312,78 @@ fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     })
 }
 
+fn callers(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = release_test_program("rdma-rpc", "callers")?;
+    Repeated {
+        name: "callers",
+        // Seconds for each of the two paths.
+        min: 60,
+        max: 600,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, seconds| {
+        let mut command = repeated::command(&built.0, &built.1);
+        command
+            .env("SEED", seed.to_string())
+            .env("SECONDS", seconds.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let again = format!(
+            "SEED={seed} SECONDS={seconds} cargo test --release --package rdma-rpc --test callers"
+        );
+        (command, again)
+    })
+}
+
+fn block_store(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    const TEST: &str = "a_block_store_loses_no_acknowledged_block_over_rdma";
+    // The test runs the example as processes.
+    cargo::build(&["build", "--workspace", "--example", "block_store"])?;
+    let built = test_program("block_store")?;
+    Repeated {
+        name: "block-store",
+        min: 20,
+        max: 100,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, count| {
+        let mut command = repeated::command(&built.0, &built.1);
+        command
+            .arg(TEST)
+            .env("SEED", seed.to_string())
+            .env("KILLS", count.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let again = format!(
+            "SEED={seed} KILLS={count} cargo xtask test --package rdma-rpc --program block_store \
+             --filter {TEST} --device softroce"
+        );
+        (command, again)
+    })
+}
+
 /// Builds the test program `name` as `cargo xtask test` does. Returns the test program, and all
 /// executables that were built.
 fn test_program(name: &str) -> anyhow::Result<(Executable, Vec<Executable>)> {
     let built = cargo::build(&["test", "--workspace", "--no-run", "--test", name])?;
+    let program = find(&built, name)?.clone();
+    Ok((program, built))
+}
+
+/// Builds the test program `name` of `package` with optimizations. Returns the test program, and
+/// all executables that were built.
+fn release_test_program(
+    package: &str,
+    name: &str,
+) -> anyhow::Result<(Executable, Vec<Executable>)> {
+    let options = [
+        "test",
+        "--release",
+        "--package",
+        package,
+        "--no-run",
+        "--test",
+        name,
+    ];
+    let built = cargo::build(&options)?;
     let program = find(&built, name)?.clone();
     Ok((program, built))
 }

@@ -60,6 +60,11 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
         "20 of 25 peers killed in the middle of their traffic",
     ),
     (
+        "SECONDS",
+        "4",
+        "6 of 10 seconds of rdma-rpc's 10,000 callers, on each path",
+    ),
+    (
         "SOFTROCE_TEST_MEETINGS",
         "4",
         "20 of 24 regions deregistered while a peer connects",

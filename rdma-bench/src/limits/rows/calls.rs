@@ -5,6 +5,7 @@ use super::super::goal::Goal::{Difference, Ratio};
 use super::super::row::{Row, Term, Unit};
 use super::super::run::Run;
 use super::super::source::Source;
+use super::super::statistic::Statistic;
 use super::{BUSY_DEPTH_64, DEPTH_64, MIB, ours};
 use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
@@ -22,6 +23,9 @@ const fn peer(args: &'static [&'static str]) -> Term {
 const fn echo_rate(args: &'static [&'static str]) -> Term {
     of_rpc(Run::new(Echo, Bandwidth, 32).with(args))
 }
+
+/// Calls of 32 bytes while bulk memory of 64 MiB is transferred on the same connection.
+const BESIDE_BULK: Term = of_rpc(Run::new(Echo, Latency, 32).with(&["--beside", "67108864"]));
 
 /// Defines a row that compares the rate of rdma-rpc's calls, 64 in flight on one connection, with
 /// that of another RPC framework.
@@ -114,4 +118,28 @@ pub(super) const ROWS: &[Row] = &[
         "tcp",
         2.0
     ),
+    Row {
+        id: "F8a",
+        what: "call 32 B --beside 64M, p99 - alone - 2 copies",
+        unit: Unit::Microseconds,
+        figure: BESIDE_BULK.with(Statistic::P99),
+        yardstick: &[
+            of_rpc(Run::new(Echo, Latency, 32)).with(Statistic::P99),
+            Term::times(
+                2.0,
+                Source::Yardstick(&["memcpy", "-s", "65536", "--latency"]),
+            ),
+        ],
+        goal: Difference(AtMost(0.0)),
+    },
+    Row {
+        id: "F8b",
+        what: "bulk calls 64 MiB during calls of 32 B / alone",
+        unit: Unit::Bytes(64 * MIB),
+        figure: BESIDE_BULK.with(Statistic::Beside),
+        yardstick: &[of_rpc(
+            Run::new(Bulk, Bandwidth, 64 * MIB).with(&["-t", "1"]),
+        )],
+        goal: Ratio(AtLeast(0.7)),
+    },
 ];

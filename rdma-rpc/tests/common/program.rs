@@ -1,0 +1,116 @@
+//! The examples as processes.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit of a program, which suffices on an emulated device under load.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns the path of an example, which `cargo test` builds.
+fn program(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("this program's path");
+    test.ancestors()
+        .map(|directory| directory.join("examples").join(name))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("no examples/{name}: `cargo test` builds it"))
+}
+
+/// A running program, which is killed at the end of the test.
+pub(crate) struct Program {
+    child: Child,
+    _output: Option<BufReader<ChildStdout>>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn start(name: &str, words: &[&str]) -> Child {
+    Command::new(program(name))
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the example runs")
+}
+
+/// Starts a server, and returns its address.
+pub(crate) fn serve(name: &str, words: &[&str]) -> (Program, String) {
+    let mut child = start(name, words);
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("its first line");
+    let address = line.trim_end().strip_prefix("serving at ");
+    let address = address.unwrap_or_else(|| {
+        let mut stderr = String::new();
+        drop(
+            child
+                .stderr
+                .take()
+                .map(|mut errors| errors.read_to_string(&mut stderr)),
+        );
+        panic!("{line:?} {stderr}")
+    });
+    let address = address.to_owned();
+    let output = Some(output);
+    (
+        Program {
+            child,
+            _output: output,
+        },
+        address,
+    )
+}
+
+/// Runs a program to its end, and returns what it printed.
+pub(crate) fn run(name: &str, words: &[&str]) -> String {
+    let mut program = Program {
+        child: start(name, words),
+        _output: None,
+    };
+    let latest = Instant::now() + LIMIT;
+    while program.child.try_wait().expect("its status").is_none() {
+        assert!(
+            Instant::now() < latest,
+            "{name} {words:?} takes longer than {LIMIT:?}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (mut printed, mut errors) = (String::new(), String::new());
+    drop(
+        program
+            .child
+            .stdout
+            .take()
+            .map(|mut out| out.read_to_string(&mut printed)),
+    );
+    drop(
+        program
+            .child
+            .stderr
+            .take()
+            .map(|mut err| err.read_to_string(&mut errors)),
+    );
+    let status = program.child.wait().expect("its status");
+    assert!(status.success(), "{name} {words:?}: {errors}");
+    printed.trim_end().to_owned()
+}
+
+/// Returns addresses that are free now.
+pub(crate) fn free(scheme: &str, count: usize) -> Vec<String> {
+    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let listeners: Vec<_> = listeners.collect();
+    let address = |listener: &TcpListener| {
+        let port = listener.local_addr().unwrap().port();
+        format!("{scheme}://127.0.0.1:{port}")
+    };
+    listeners.iter().map(address).collect()
+}

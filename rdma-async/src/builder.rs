@@ -12,7 +12,7 @@ use crate::authentication::Authenticator;
 use crate::connection::{Depths, HEADER_LEN, MAX_FRAME_LEN};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::handshake::{self, Terms};
+use crate::handshake::{self, EndLimits};
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 use crate::shard::Profile;
@@ -441,8 +441,8 @@ pub(crate) struct Template {
 
 impl Template {
     /// Returns the limits of this end that the peer must respect.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
+    pub(crate) fn limits(&self) -> EndLimits {
+        EndLimits {
             depths: self.settings.depths(),
             payload: u32::try_from(self.settings.payload).unwrap_or(u32::MAX),
         }

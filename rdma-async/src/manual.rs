@@ -12,7 +12,7 @@ use crate::builder::RdmaBuilder;
 use crate::connection::{Attached, ControlTask, Link};
 use crate::connector::{Connector, Listener};
 use crate::error::{Error, Result};
-use crate::handshake::{HELLO_LEN, Hello, Local, READY};
+use crate::handshake::{HELLO_LEN, Hello, LocalEnd, READY};
 use crate::rdma::Rdma;
 
 /// An end of a connection whose endpoints the program exchanges itself, created by
@@ -43,7 +43,7 @@ use crate::rdma::Rdma;
 #[derive(Debug)]
 #[must_use = "dropping it gives the connection up"]
 pub struct PreparedRdma {
-    local: Local,
+    local: LocalEnd,
 }
 
 impl RdmaBuilder {
@@ -65,7 +65,7 @@ impl RdmaBuilder {
             return Err(Error::invalid("authenticator", reason));
         }
         let choice = place.settings.address;
-        let local = Local::prepare(place, choice)?;
+        let local = LocalEnd::prepare(place, choice)?;
         Ok(PreparedRdma { local })
     }
 
@@ -113,7 +113,7 @@ impl PreparedRdma {
             .local
             .connect(&remote.endpoint)
             .map_err(|error| crate::handshake::connect_error(theirs, error))?;
-        let connection = room.occupy(queue_pair, remote.terms, theirs.ip());
+        let connection = room.into_connection(queue_pair, remote.limits, theirs.ip());
         let link = Link::in_band(&connection);
         let task = ControlTask::spawn(Attached::new(&connection), link);
         Ok(Rdma::new(connection, task, own, theirs))

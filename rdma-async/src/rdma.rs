@@ -188,7 +188,7 @@ impl Rdma {
     /// peer takes longer than
     /// [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
-        self.connection.settle().await
+        self.connection.wait_until_delivered().await
     }
 
     /// Sets a handler that is called for each message of one piece, within the poll that finds the
@@ -330,7 +330,7 @@ impl Rdma {
                 remote: fits(local.length(), remote)?,
                 immediate: Some(immediate),
             };
-            self.connection.write_and_tell(local, push).await
+            self.connection.write_with_immediate(local, push).await
         })
     }
 

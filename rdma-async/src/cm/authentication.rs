@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    fn identity(address: &str) -> Identity {
+    fn id(address: &str) -> Identity {
         let depths = Depths {
             data: 64,
             control: 32,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_identity_depends_on_the_address_and_the_queue_pair() {
-        let of = |address, queue_pair| identity(address).to_bytes(queue_pair).unwrap();
+        let of = |address, queue_pair| id(address).to_bytes(queue_pair).unwrap();
         let right = of("10.0.0.1:7174", 17);
         // The port is not part of the bytes, because each end knows a different port.
         assert_eq!(right, of("[::ffff:10.0.0.1]:9", 17));
@@ -224,7 +224,7 @@ mod tests {
         assert_ne!(right, of("10.0.0.1:7174", 18));
         let unknown = Identity {
             address: None,
-            ..identity("10.0.0.1:7174")
+            ..id("10.0.0.1:7174")
         };
         assert_eq!(unknown.to_bytes(17), None);
     }
@@ -232,7 +232,7 @@ mod tests {
     #[tokio::test]
     async fn each_end_accepts_all_messages_once_the_other_end_is_authenticated() {
         let (client, server) = pair().await;
-        let (one, other) = (identity("10.0.0.1:1"), identity("10.0.0.2:2"));
+        let (one, other) = (id("10.0.0.1:1"), id("10.0.0.2:2"));
         let use_it = async |rdma: Result<Rdma>| {
             let rdma = rdma.unwrap();
             let layout = Layout::new::<[u8; 1 << 20]>();
@@ -252,7 +252,7 @@ mod tests {
     async fn tokens_of_another_connection_are_refused_and_end_the_connection() {
         let (client, server) = pair().await;
         let ends = [&client, &server].map(|end| end.connection_arc().clone());
-        let (one, other, attacker) = (identity("10.0.0.1:1"), identity("10.0.0.2:2"), identity("10.0.0.3:3"));
+        let (one, other, attacker) = (id("10.0.0.1:1"), id("10.0.0.2:2"), id("10.0.0.3:3"));
         let (connected, accepted) = tokio::join!(
             run(client, End::Connecting, one, attacker),
             run(server, End::Accepting, other, one),

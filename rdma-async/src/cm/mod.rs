@@ -54,8 +54,9 @@ impl RdmaBuilder {
         }
     }
 
-    /// Listens at an IP address of RDMA devices by the connection manager of the system (rdma_cm).
-    /// The unspecified address stands for the addresses of all devices, and port 0 for a free port.
+    /// Creates a listener that uses the connection manager of the system (rdma_cm). `address` is an
+    /// IP address of an RDMA device, and a port. The unspecified address stands for the addresses
+    /// of all devices, and port 0 for a free port.
     ///
     /// # Errors
     ///

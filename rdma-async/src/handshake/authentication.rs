@@ -26,7 +26,8 @@ const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// Data of an authenticated peer that the token of the accepting end depends on.
+/// Hello and nonces of the handshake with an authenticated peer. The token of the accepting end
+/// depends on them.
 #[derive(Debug)]
 pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],

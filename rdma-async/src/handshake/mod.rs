@@ -32,7 +32,7 @@ use crate::connection::{Attached, ControlTask, Link};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
 
-/// Byte that each end sends after its queue pair can receive. ACK in ASCII.
+/// Byte that each end sends once its queue pair can receive messages (ACK in ASCII).
 pub(crate) const READY: u8 = 0x06;
 
 /// Performs the handshake of the connecting end.
@@ -164,8 +164,8 @@ async fn complete_handshake(
     Ok(Rdma::new(connection, task, address, peer))
 }
 
-/// Converts an error of connecting a queue pair. An error with an errno comes from the device: the
-/// endpoint of the peer is not valid or not reachable.
+/// Converts an error that occurred while connecting the queue pair. An error with an errno comes
+/// from the device: the endpoint of the peer is not valid or not reachable.
 pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error {
     match error.errno() {
         Some(_) => refused(peer, format!("its queue pair cannot be reached: {error}")),

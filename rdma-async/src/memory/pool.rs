@@ -20,7 +20,7 @@ const MAX_PIECE: usize = 64 << 20;
 /// several small pieces with one call takes less time.
 const CHUNK: usize = 64 << 10;
 /// Approximate number of bytes that are registered with one call if the memory is in huge pages.
-/// The usual size of a huge page.
+/// Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
 /// Approximate limit, in bytes, of the pieces of each size that the pool keeps. The number of
 /// pieces of a size is at least 4 and at most 4096.
@@ -98,7 +98,7 @@ impl Pool {
         self.lend(lender, layout)
     }
 
-    /// Takes memory that [`Usage`] has already counted. Ends the count on an error.
+    /// Lends memory that [`Usage`] already counts as used. Ends the count on an error.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,

@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 /// Number of polls in one turn of the driver while no other task runs on its thread. Amortizes the
 /// time that a yield to the executor takes.
 const POLLS_PER_TURN: u32 = 64;
-/// Time of a yield to the executor up to which the driver assumes that no other task has run.
+/// Duration of a yield to the executor below which the driver assumes that no other task has run
+/// meanwhile.
 const LONE_YIELD: Duration = Duration::from_micros(1);
 
 /// State of the driver task of a shard.

@@ -88,7 +88,7 @@ impl Receives {
         self.queue.complete(completion)
     }
 
-    /// Posts a receive with the memory of a completed receive.
+    /// Posts a new receive that uses the memory of a completed receive.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// List of the connections with staged requests, in the order of their first staged request.
+/// List of the connections that have staged requests in the current turn, in the order of their
+/// first staged request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,

@@ -64,6 +64,7 @@ impl Drop for Attached {
 #[derive(Debug)]
 struct Lingering {
     connection: Arc<Connection>,
+    /// Time at which the connection is freed at the latest.
     deadline: Instant,
     /// Number of bytes of a stream that the peer had not received at the last check.
     unsent: usize,
@@ -271,7 +272,7 @@ impl Drop for ControlTask {
             self.block_until_delivered(&connection);
             connection.fail(Error::disconnected(match self.lingering {
                 Some(_) => "it was dropped",
-                None => "the runtime that it was made on has ended",
+                None => "the runtime on which it was created has ended",
             }));
             connection.end_waits();
         }

@@ -41,7 +41,7 @@ impl Link {
         match self {
             Self::Tcp(stream) => match stream.read(&mut [0]).await {
                 Ok(0) => "the peer closed it".to_owned(),
-                Ok(_) => "the peer sent something after the handshake".to_owned(),
+                Ok(_) => "the peer sent data after the handshake".to_owned(),
                 Err(error) => format!("the peer is gone: {error}"),
             },
             Self::Cm(link) => link.wait_for_close().await,

@@ -130,8 +130,8 @@ async fn prove(
     }
 }
 
-/// Returns the length of a token, followed by the token. Truncates a token that exceeds
-/// [`MAX_TOKEN`], so that the peer refuses it.
+/// Returns the length of a token, followed by the token. Truncates a token that exceeds the maximum
+/// length, so that the peer refuses it.
 fn encode(token: &[u8]) -> Vec<u8> {
     let token = &token[..token.len().min(MAX_TOKEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");

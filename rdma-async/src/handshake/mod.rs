@@ -7,8 +7,8 @@
 //!
 //! An accepting end with an [`Authenticator`](crate::Authenticator) replies to the first hello with
 //! a challenge instead, and sends its own hello only after the peer is
-//! [authenticated](authentication). An end that refuses the peer sends a [rejection]
-//! with the reason.
+//! [authenticated](authentication). An end that refuses the peer sends a [rejection] with the
+//! reason.
 
 mod authentication;
 mod hello;

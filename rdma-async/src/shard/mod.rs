@@ -1,11 +1,11 @@
 //! Shards: the queues and the task that the connections of one runtime share.
 //!
 //! A shard consists of a completion queue, a completion channel, a shared receive queue and a task,
-//! the [driver]. The driver polls while completions arrive, and otherwise sleeps
-//! until the channel has an event. A future also polls the completion queue once before it waits.
-//! The polling thread dispatches each completion to the connection of its queue pair. The
-//! completion of a receive delivers a message. The completion of a request ends the request and the
-//! unsignaled requests before it.
+//! the [driver]. The driver polls while completions arrive, and otherwise sleeps until the channel
+//! has an event. A future also polls the completion queue once before it waits. The polling thread
+//! dispatches each completion to the connection of its queue pair. The completion of a receive
+//! delivers a message. The completion of a request ends the request and the unsignaled requests
+//! before it.
 
 mod deadlines;
 mod driver;

@@ -32,7 +32,7 @@ impl CmLink {
         }
     }
 
-    /// Disconnects, which notifies the peer. The queue pair stays connected.
+    /// Disconnects from the peer, which is notified. The queue pair stays connected.
     pub(crate) fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
             // The peer may have disconnected first, and this end may already have confirmed it.

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_used_by_one_atomic_at_a_time() {
+    fn every_slot_is_used_by_one_atomic_operation_at_a_time() {
         let results = Results::new();
         let slots: Vec<_> = std::iter::from_fn(|| results.reserve()).collect();
         assert_eq!(slots.len(), SLOTS);

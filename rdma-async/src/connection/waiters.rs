@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn no_wake_is_lost() {
+    async fn no_wakeup_is_lost() {
         const ITEMS: usize = 20_000;
         let queue = Arc::new((ArrayQueue::new(4), Waiters::default(), Waiters::default()));
         let taker = {

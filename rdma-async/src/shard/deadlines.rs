@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wheel_is_checked_within_a_round_however_late_the_deadline_is() {
+    fn the_wheel_is_checked_within_a_round_even_for_a_late_deadline() {
         let deadlines = Deadlines::default();
         let (key, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
         deadlines.cancel(key);

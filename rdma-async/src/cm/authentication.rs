@@ -41,9 +41,9 @@ pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -
     let failed = |error: Error| refused(peer, format!("authentication failed: {error}"));
     let unknown = || refused(peer, "authentication needs the addresses of both ends");
     let pair = rdma.queue_pair();
-    let own = own.to_bytes(pair.number()).ok_or_else(unknown)?;
+    let own = own.encode(pair.number()).ok_or_else(unknown)?;
     let destination = pair.attributes()?.destination();
-    let theirs = theirs.to_bytes(destination).ok_or_else(unknown)?;
+    let theirs = theirs.encode(destination).ok_or_else(unknown)?;
     let identities = match end {
         End::Connecting => [own, theirs],
         End::Accepting => [theirs, own],
@@ -78,7 +78,7 @@ impl Identity {
     /// Returns the private data, the IP address and the queue pair number of this end. Both ends
     /// compute the same bytes. The bytes differ for an attacker between two connections, so that
     /// relayed tokens are not valid.
-    fn to_bytes(&self, queue_pair: u32) -> Option<Vec<u8>> {
+    fn encode(&self, queue_pair: u32) -> Option<Vec<u8>> {
         let address = match self.address?.ip().to_canonical() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
             IpAddr::V6(address) => address,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_identity_depends_on_the_address_and_the_queue_pair() {
-        let of = |address, queue_pair| id(address).to_bytes(queue_pair).unwrap();
+        let of = |address, queue_pair| id(address).encode(queue_pair).unwrap();
         let right = of("10.0.0.1:7174", 17);
         // The port is not part of the bytes, because each end knows a different port.
         assert_eq!(right, of("[::ffff:10.0.0.1]:9", 17));
@@ -226,7 +226,7 @@ mod tests {
             address: None,
             ..id("10.0.0.1:7174")
         };
-        assert_eq!(unknown.to_bytes(17), None);
+        assert_eq!(unknown.encode(17), None);
     }
 
     #[tokio::test]

@@ -383,11 +383,11 @@ impl Connection {
         };
         if local.length() <= self.inline {
             let bytes = local.try_as_slice()?;
-            return self.into_operation(self.submit_copied(push, [bytes, &[]], AWAITED));
+            return self.operation_of(self.submit_copied(push, [bytes, &[]], AWAITED));
         }
         let memory = (None, Some(claim_read(local)?.into()));
         let submitted = self.submit_held(Work::Push(push), memory, AWAITED, None);
-        self.into_operation(submitted.map_err(|(not_accepted, _)| not_accepted))
+        self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
     /// Begins an RDMA read. Returns `None`, and submits no request, if the send queue is full.
@@ -400,13 +400,13 @@ impl Connection {
         self.check_open()?;
         let memory = (None, Some(claim_write(local)?.into()));
         let submitted = self.submit_held(Work::Read { remote }, memory, AWAITED, None);
-        self.into_operation(submitted.map_err(|(not_accepted, _)| not_accepted))
+        self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
     /// Converts the result of a submission to the future of the request, or to `None` if the send
     /// queue is full.
     #[inline]
-    fn into_operation(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
+    fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
             Ok(number) => Ok(Some(self.operation(number, None))),
             Err(NotAccepted::Full) => Ok(None),

@@ -20,6 +20,7 @@ mod models;
 mod operation;
 mod outbox;
 mod outgoing;
+mod pipeline;
 mod progress;
 mod rendezvous;
 mod replies;
@@ -57,11 +58,12 @@ pub(crate) use self::link::Link;
 use self::operation::Operation;
 use self::outbox::Outbox;
 use self::outgoing::Outgoing;
+pub use self::pipeline::Pipeline;
 use self::rendezvous::FrontQueue;
 pub(crate) use self::rendezvous::IncomingMessage;
 use self::replies::PendingReplies;
 use self::results::ResultSlot;
-use self::send_state::{AWAITED, NotAccepted};
+use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
 use self::waiters::Waiters;
 use self::work::Memory;
@@ -446,7 +448,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let mut attempt = || match (bytes, &mut memory) {
             (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], AWAITED),
-            (None, memory) => self.submit_or_restore(Work::Push(push), memory, None),
+            (None, memory) => self.submit_or_restore(Work::Push(push), memory, AWAITED, None),
         };
         let number = match attempt() {
             Ok(number) => number,
@@ -472,7 +474,7 @@ impl Connection {
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.check_open()?;
         let mut memory = Some((None, Some(claim)));
-        let mut attempt = || self.submit_or_restore(work, &mut memory, None);
+        let mut attempt = || self.submit_or_restore(work, &mut memory, AWAITED, None);
         match attempt() {
             Ok(number) => Ok(number),
             Err(first) => self.retry(first, attempt).await,
@@ -495,10 +497,11 @@ impl Connection {
         &self,
         work: Work,
         memory: &mut Option<Memory>,
+        how: (AwaitedBy, PostTime),
         slot: Option<ResultSlot>,
     ) -> Result<u64, NotAccepted> {
         let taken = memory.take().unwrap_or_default();
-        self.submit_held(work, taken, AWAITED, slot)
+        self.submit_held(work, taken, how, slot)
             .map_err(|(not_accepted, unused)| {
                 *memory = Some(unused);
                 not_accepted
@@ -516,7 +519,7 @@ impl Connection {
             Some(self.device.pool().take_header(size_of::<u64>())?),
             None,
         ));
-        let mut attempt = || self.submit_or_restore(work, &mut memory, Some(slot));
+        let mut attempt = || self.submit_or_restore(work, &mut memory, AWAITED, Some(slot));
         let number = match attempt() {
             Ok(number) => number,
             Err(first) => self.retry(first, attempt).await?,

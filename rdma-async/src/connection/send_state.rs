@@ -42,8 +42,8 @@ pub(super) enum PostTime {
 
 /// Mode of most operations: a future waits for the request, which is posted at the end of the turn.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
-/// Mode of requests whose failure only ends the connection: no future waits for the request, which
-/// is posted at the end of the turn.
+/// Mode of requests without a waiting future, which are posted at the end of the turn. A failure of
+/// such a request ends the connection.
 pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
 /// Reason why a request was not accepted.

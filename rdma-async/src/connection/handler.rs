@@ -42,7 +42,7 @@ impl Poster<'_> {
     }
 }
 
-/// Function that handles a message, or returns a message that it does not handle.
+/// Function that is called for each message. Returns a message that the function does not handle.
 type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
 /// Message handler of a connection, unset until the program sets a function.

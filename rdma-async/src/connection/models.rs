@@ -144,7 +144,7 @@ fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` on another thread.
+/// Runs `act` with `requests` on another thread of the model.
 fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))

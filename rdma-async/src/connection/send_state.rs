@@ -22,7 +22,7 @@ const MAX_STAGED: usize = 32;
 /// releases its memory early.
 const SIGNALED_LEN: usize = 16 << 10;
 
-/// Waiter for an accepted request.
+/// Waiter for an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -69,7 +69,7 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// Result of accepting a request.
+/// Outcome of the submission of a request that was accepted.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,

@@ -48,7 +48,7 @@ use crate::rdma::fits;
 /// let mut remote = client.request_remote_mr(Layout::new::<[u8; 100 * 4096]>()).await?;
 /// let mut pipeline = client.pipeline(64);
 /// for number in 0..100 {
-///     let mut part = remote.get_mut(number * 4096..(number + 1) * 4096).expect("a part of the region");
+///     let mut part = remote.get_mut(number * 4096..(number + 1) * 4096).expect("a part");
 ///     pipeline.write(&page, &mut part).await?;
 /// }
 /// pipeline.finish().await?;

@@ -12,7 +12,7 @@ use crate::authentication::Authenticator;
 use crate::connection::{Depths, HEADER_LEN, MAX_FRAME_LEN};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
-use crate::handshake::{self, Terms};
+use crate::handshake::{self, EndLimits};
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 use crate::shard::Profile;
@@ -459,9 +459,9 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Returns the limits that this end sets for the peer.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
+    /// Returns the limits of this end that the peer must respect.
+    pub(crate) fn limits(&self) -> EndLimits {
+        EndLimits {
             depths: self.settings.depths(),
             payload: u32::try_from(self.settings.payload).unwrap_or(u32::MAX),
         }

@@ -12,7 +12,7 @@ use crate::builder::RdmaBuilder;
 use crate::connection::{Attached, ControlTask, Link};
 use crate::connector::{Connector, Listener};
 use crate::error::{Error, Result};
-use crate::handshake::{HELLO_LEN, Hello, Local, READY};
+use crate::handshake::{HELLO_LEN, Hello, LocalEnd, READY};
 use crate::rdma::Rdma;
 
 /// One end of a connection that is not yet connected, and whose endpoints the program exchanges
@@ -43,7 +43,7 @@ use crate::rdma::Rdma;
 #[derive(Debug)]
 #[must_use = "dropping the value cancels the connection"]
 pub struct PreparedRdma {
-    local: Local,
+    local: LocalEnd,
 }
 
 impl RdmaBuilder {
@@ -65,7 +65,7 @@ impl RdmaBuilder {
             return Err(Error::invalid("authenticator", reason));
         }
         let choice = template.settings.address;
-        let local = Local::prepare(template, choice)?;
+        let local = LocalEnd::prepare(template, choice)?;
         Ok(PreparedRdma { local })
     }
 
@@ -113,7 +113,7 @@ impl PreparedRdma {
             .local
             .connect(&remote.endpoint)
             .map_err(|error| crate::handshake::connect_error(theirs, error))?;
-        let connection = room.occupy(queue_pair, remote.terms, theirs.ip());
+        let connection = room.into_connection(queue_pair, remote.limits, theirs.ip());
         let link = Link::in_band(&connection);
         let task = ControlTask::spawn(Attached::new(&connection), link);
         Ok(Rdma::new(connection, task, own, theirs))

@@ -190,7 +190,7 @@ impl Rdma {
     /// [`Error::Timeout`] after
     /// [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
-        self.connection.settle().await
+        self.connection.wait_until_delivered().await
     }
 
     /// Sets a handler that is called for each message of one piece, within the poll that finds the
@@ -339,7 +339,7 @@ impl Rdma {
                 remote: check_remote(remote, local.length())?,
                 immediate: Some(immediate),
             };
-            self.connection.write_and_tell(local, push).await
+            self.connection.write_with_immediate(local, push).await
         })
     }
 

@@ -1,21 +1,21 @@
 //! Authentication by messages of a new connection, before the application gets the connection.
 //!
-//! The accepting end sends its nonce. The connecting end answers with its own nonce, followed by
-//! its token. If the token is right, the accepting end sends its token. If that is right as well,
+//! The accepting end sends its nonce. The connecting end replies with its own nonce, followed by
+//! its token. If the token is valid, the accepting end sends its own token. If that token is valid,
 //! the connecting end sends an empty message, after which the accepting end may use the connection.
 //!
-//! The tokens depend on both nonces, and on the [terms](Private), the IP addresses and the queue
-//! pairs of both ends, so that an attacker cannot pass them on between two connections of its own.
+//! The tokens depend on both nonces, and on the [private data](PrivateData), the IP addresses and
+//! the queue pairs of both ends. An attacker therefore cannot relay tokens between two connections
+//! of its own.
 //!
-//! Each end accepts requests for memory and long messages from the moment at which the other end
-//! may send them: before the message by which the other end learns that the authentication has
-//! succeeded.
+//! Each end accepts requests for memory, and long messages, before it sends the message that
+//! completes the authentication of the peer, because the peer may send them after this message.
 
 use std::alloc::Layout;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 
-use super::private::Private;
+use super::private::PrivateData;
 use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -23,17 +23,17 @@ use crate::handshake::refused;
 use crate::memory::{LocalMrReadAccess, LocalMrWriteAccess};
 use crate::rdma::Rdma;
 
-/// Data of an end of a connection, which both ends know.
+/// Data of one end of a connection that both ends know, and that the tokens depend on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Side {
-    pub(super) private: Private,
-    /// `None` if the connection manager does not know the address.
+pub(super) struct Identity {
+    pub(super) private: PrivateData,
+    /// Address of the end, or `None` if the connection manager does not report it.
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Authenticates the two ends of a connection to each other, if they do so at all. `end` is the
+/// Authenticates both ends of a connection, if the settings have an authenticator. `end` is the
 /// role of this end.
-pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Result<Rdma> {
+pub(super) async fn run(rdma: Rdma, end: End, own: Identity, theirs: Identity) -> Result<Rdma> {
     let Some(authenticator) = rdma.connection().authenticator() else {
         return Ok(rdma);
     };
@@ -41,44 +41,44 @@ pub(super) async fn perform(rdma: Rdma, end: End, own: Side, theirs: Side) -> Re
     let failed = |error: Error| refused(peer, format!("authentication failed: {error}"));
     let unknown = || refused(peer, "authentication needs the addresses of both ends");
     let pair = rdma.queue_pair();
-    let own = own.description(pair.number()).ok_or_else(unknown)?;
+    let own = own.encode(pair.number()).ok_or_else(unknown)?;
     let destination = pair.attributes()?.destination();
-    let theirs = theirs.description(destination).ok_or_else(unknown)?;
-    let terms = match end {
+    let theirs = theirs.encode(destination).ok_or_else(unknown)?;
+    let identities = match end {
         End::Connecting => [own, theirs],
         End::Accepting => [theirs, own],
     };
-    let exchange = Exchange {
+    let exchange = TokenExchange {
         rdma: &rdma,
         authenticator: &*authenticator,
-        terms: &terms.concat(),
+        identities: &identities.concat(),
     };
-    let unproved = EndUnlessProved(rdma.connection());
+    let guard = EndUnlessAuthenticated(rdma.connection());
     match end {
         End::Connecting => exchange.connect().await.map_err(failed)?,
         End::Accepting => exchange.accept().await.map_err(failed)?,
     }
-    mem::forget(unproved);
+    mem::forget(guard);
     Ok(rdma)
 }
 
-/// Guard that ends a connection unless the authentication succeeds. A connection that is only
-/// dropped is kept for its last messages, so a peer that cannot prove itself could make this end
-/// keep any number of them.
-struct EndUnlessProved<'c>(&'c Connection);
+/// Guard that ends a connection if its authentication does not succeed. A connection that is only
+/// dropped lingers until its last messages are acknowledged, so an unauthenticated peer could make
+/// this end keep any number of connections.
+struct EndUnlessAuthenticated<'c>(&'c Connection);
 
-impl Drop for EndUnlessProved<'_> {
+impl Drop for EndUnlessAuthenticated<'_> {
     fn drop(&mut self) {
         let reason = "the ends have not authenticated each other";
         self.0.fail(Error::disconnected(reason));
     }
 }
 
-impl Side {
-    /// Returns the private data, the IP address and the queue pair of this end, which both ends see
-    /// alike. An attacker between two connections has other ones, so a token that it passes on is
-    /// wrong there.
-    fn description(&self, queue_pair: u32) -> Option<Vec<u8>> {
+impl Identity {
+    /// Returns the private data, the IP address and the queue pair number of this end. Both ends
+    /// compute the same bytes. The bytes differ for an attacker between two connections, so that
+    /// relayed tokens are not valid.
+    fn encode(&self, queue_pair: u32) -> Option<Vec<u8>> {
         let address = match self.address?.ip().to_canonical() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
             IpAddr::V6(address) => address,
@@ -90,13 +90,15 @@ impl Side {
     }
 }
 
-struct Exchange<'a> {
+/// Exchange of nonces and tokens over the messages of a new connection.
+struct TokenExchange<'a> {
     rdma: &'a Rdma,
     authenticator: &'a dyn Authenticator,
-    terms: &'a [u8],
+    identities: &'a [u8],
 }
 
-impl Exchange<'_> {
+impl TokenExchange<'_> {
+    /// Performs the authentication exchange of the connecting end.
     async fn connect(&self) -> Result<()> {
         let theirs = self.receive(NONCE_LEN).await?;
         let own = nonce()?;
@@ -110,12 +112,13 @@ impl Exchange<'_> {
         self.send(&[]).await
     }
 
+    /// Performs the authentication exchange of the accepting end.
     async fn accept(&self) -> Result<()> {
         let own = nonce()?;
         self.send(&own).await?;
-        let answer = self.receive(NONCE_LEN + MAX_TOKEN_LEN).await?;
-        let Some((theirs, token)) = answer.split_at_checked(NONCE_LEN) else {
-            return Err(Error::disconnected("the peer sent no proof"));
+        let reply = self.receive(NONCE_LEN + MAX_TOKEN_LEN).await?;
+        let Some((theirs, token)) = reply.split_at_checked(NONCE_LEN) else {
+            return Err(Error::disconnected("the peer sent an invalid proof"));
         };
         self.check(&self.transcript(End::Connecting, &own, theirs), token)?;
         self.rdma.connection().release_memory();
@@ -124,8 +127,9 @@ impl Exchange<'_> {
         self.receive(0).await.map(drop)
     }
 
+    /// Returns the transcript that the token of the end `prover` depends on.
     fn transcript(&self, prover: End, accepting: &[u8], connecting: &[u8]) -> Transcript {
-        let parts = [accepting, connecting, self.terms];
+        let parts = [accepting, connecting, self.identities];
         Transcript::new(prover, self.rdma.peer_address(), parts)
     }
 
@@ -134,19 +138,21 @@ impl Exchange<'_> {
         checked.map_err(Error::disconnected)
     }
 
+    /// Sends a message of the authentication exchange.
     async fn send(&self, bytes: &[u8]) -> Result<()> {
-        // A message has at least one byte, and the first is no part of it.
+        // A message cannot be empty, so each message begins with a byte that is ignored.
         let layout = Layout::array::<u8>(bytes.len() + 1).expect("a short message");
         let mut message = self.rdma.alloc_local_mr(layout)?;
         message.as_mut_slice()[1..].copy_from_slice(bytes);
         self.rdma.send(&message).await
     }
 
+    /// Receives a message of the authentication exchange with at most `limit` bytes.
     async fn receive(&self, limit: usize) -> Result<Vec<u8>> {
         let message = self.rdma.receive().await?;
         match message.as_slice() {
             [_, bytes @ ..] if bytes.len() <= limit => Ok(bytes.to_vec()),
-            _ => Err(Error::disconnected("the peer sent no message of this kind")),
+            _ => Err(Error::disconnected("the peer sent an invalid message")),
         }
     }
 }
@@ -156,13 +162,13 @@ mod tests {
     use super::*;
     use crate::RdmaBuilder;
     use crate::connection::Depths;
-    use crate::handshake::Terms;
+    use crate::handshake::EndLimits;
 
-    /// Authenticator whose tokens are the transcripts themselves.
+    /// Authenticator whose token is the transcript itself.
     #[derive(Debug)]
-    struct Transcripts;
+    struct TranscriptAsToken;
 
-    impl Authenticator for Transcripts {
+    impl Authenticator for TranscriptAsToken {
         fn token(&self, transcript: &Transcript) -> Vec<u8> {
             transcript.as_bytes().to_vec()
         }
@@ -175,29 +181,29 @@ mod tests {
         }
     }
 
-    fn side(address: &str) -> Side {
+    fn id(address: &str) -> Identity {
         let depths = Depths {
             data: 64,
             control: 32,
         };
-        let terms = Terms {
+        let limits = EndLimits {
             depths,
             payload: 4096,
         };
-        Side {
-            private: Private {
-                terms,
+        Identity {
+            private: PrivateData {
+                limits,
                 authenticates: true,
             },
             address: Some(address.parse().unwrap()),
         }
     }
 
-    /// Returns a connection whose ends have not authenticated each other by messages.
+    /// Connects two ends that have not authenticated each other by messages.
     async fn pair() -> (Rdma, Rdma) {
         let builder = || {
             let builder = RdmaBuilder::default().device("softroce0");
-            builder.authenticator(Transcripts)
+            builder.authenticator(TranscriptAsToken)
         };
         let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
@@ -209,24 +215,24 @@ mod tests {
     }
 
     #[test]
-    fn a_description_depends_on_the_address_and_the_queue_pair() {
-        let of = |address, queue_pair| side(address).description(queue_pair).unwrap();
+    fn the_identity_depends_on_the_address_and_the_queue_pair() {
+        let of = |address, queue_pair| id(address).encode(queue_pair).unwrap();
         let right = of("10.0.0.1:7174", 17);
-        // The ends see different ports.
+        // The port is not part of the bytes, because each end knows a different port.
         assert_eq!(right, of("[::ffff:10.0.0.1]:9", 17));
         assert_ne!(right, of("10.0.0.2:7174", 17));
         assert_ne!(right, of("10.0.0.1:7174", 18));
-        let unknown = Side {
+        let unknown = Identity {
             address: None,
-            ..side("10.0.0.1:7174")
+            ..id("10.0.0.1:7174")
         };
-        assert_eq!(unknown.description(17), None);
+        assert_eq!(unknown.encode(17), None);
     }
 
     #[tokio::test]
-    async fn each_end_accepts_everything_as_soon_as_the_other_has_authenticated() {
+    async fn each_end_accepts_all_messages_once_the_other_end_is_authenticated() {
         let (client, server) = pair().await;
-        let (one, other) = (side("10.0.0.1:1"), side("10.0.0.2:2"));
+        let (one, other) = (id("10.0.0.1:1"), id("10.0.0.2:2"));
         let use_it = async |rdma: Result<Rdma>| {
             let rdma = rdma.unwrap();
             let layout = Layout::new::<[u8; 1 << 20]>();
@@ -237,19 +243,19 @@ mod tests {
             assert_eq!(received.unwrap().as_slice().len(), 1 << 20);
             rdma
         };
-        let connecting = async { use_it(perform(client, End::Connecting, one, other).await).await };
-        let accepting = async { use_it(perform(server, End::Accepting, other, one).await).await };
+        let connecting = async { use_it(run(client, End::Connecting, one, other).await).await };
+        let accepting = async { use_it(run(server, End::Accepting, other, one).await).await };
         tokio::join!(connecting, accepting);
     }
 
     #[tokio::test]
-    async fn tokens_of_another_connection_are_refused_and_end_the_connection_at_once() {
+    async fn tokens_of_another_connection_are_refused_and_end_the_connection() {
         let (client, server) = pair().await;
         let ends = [&client, &server].map(|end| end.connection_arc().clone());
-        let (one, other, attacker) = (side("10.0.0.1:1"), side("10.0.0.2:2"), side("10.0.0.3:3"));
+        let (one, other, attacker) = (id("10.0.0.1:1"), id("10.0.0.2:2"), id("10.0.0.3:3"));
         let (connected, accepted) = tokio::join!(
-            perform(client, End::Connecting, one, attacker),
-            perform(server, End::Accepting, other, one),
+            run(client, End::Connecting, one, attacker),
+            run(server, End::Accepting, other, one),
         );
         let reason = accepted.unwrap_err().to_string();
         assert!(reason.contains("another transcript"), "{reason}");

@@ -1,4 +1,4 @@
-//! The events of connection identifiers, for the runtime.
+//! The events of connection identifiers (rdma_cm), received asynchronously.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -11,19 +11,19 @@ use super::private;
 use crate::error::{Error, Result};
 use crate::handshake::refused;
 
-/// Channel of connection identifiers that is registered with the current runtime. A single task
-/// waits for its events.
+/// Event channel (rdma_cm) that is registered with the current runtime. Only one task may wait for
+/// its events.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct AsyncEventChannel {
     channel: AsyncFd<EventChannel>,
 }
 
-impl Events {
+impl AsyncEventChannel {
     pub(super) fn new() -> Result<Self> {
         let channel = EventChannel::new()?;
-        // The replacement of `new` is unsafe because a type may return a different descriptor each
-        // time, or one that it does not own. A channel always returns its own descriptor, open
-        // while it lives.
+        // The replacement of `new` is unsafe, because an implementation of `AsRawFd` may return
+        // different descriptors, or a descriptor that it does not own. An event channel always
+        // returns its own descriptor, which is open until the channel is dropped.
         #[expect(
             deprecated,
             reason = "the replacement is unsafe for types unlike this one"
@@ -37,7 +37,7 @@ impl Events {
         self.channel.get_ref()
     }
 
-    /// Returns the next event, or registers the task to be woken when there is one.
+    /// Polls for the next event. Registers the task to be woken if there is no event.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<ConnectionEvent>> {
         loop {
             if let Some(event) = self.channel().try_next()? {
@@ -53,7 +53,8 @@ impl Events {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Waits for the event that `pick` accepts. An event that ends the connection is an error.
+    /// Waits for an event that `pick` accepts, and returns the value of `pick`. Returns an error
+    /// for an event that ends the connection, and ignores other events.
     pub(super) async fn wait_for<T>(
         &self,
         peer: SocketAddr,
@@ -65,8 +66,8 @@ impl Events {
                 Err(ConnectionEventKind::Rejected {
                     reason,
                     private_data,
-                }) => match private::reason_of(&private_data) {
-                    Some(told) => format!("it refuses this end: {told}"),
+                }) => match private::rejection_reason(&private_data) {
+                    Some(reason) => format!("it refused the connection: {reason}"),
                     None => reason.to_string(),
                 },
                 Err(
@@ -78,7 +79,7 @@ impl Events {
                     | ConnectionEventKind::DeviceRemoval),
                 ) => other.to_string(),
                 Err(other) => {
-                    tracing::debug!(%peer, event = %other, "ignored");
+                    tracing::debug!(%peer, event = %other, "connection event ignored");
                     continue;
                 }
             };

@@ -1,29 +1,29 @@
-//! The link of a connection that the connection manager has made.
+//! The link of a connection that was made by the connection manager.
 
 use rdma_core::cm::{ConnectionEventKind, ConnectionId};
 
-use super::events::Events;
+use super::events::AsyncEventChannel;
 
-/// Identifier of a connection, whose events report that the peer has closed it. Dropping the link
-/// disconnects.
+/// Connection identifier (rdma_cm), whose events report that the peer has disconnected. Dropping
+/// this value disconnects from the peer.
 #[derive(Debug)]
-pub(crate) struct ManagerLink {
-    /// Dropped before its channel.
+pub(crate) struct CmLink {
+    /// Dropped before its event channel.
     id: ConnectionId,
-    events: Events,
+    events: AsyncEventChannel,
 }
 
-impl ManagerLink {
-    pub(super) fn new(id: ConnectionId, events: Events) -> Self {
+impl CmLink {
+    pub(super) fn new(id: ConnectionId, events: AsyncEventChannel) -> Self {
         Self { id, events }
     }
 
-    /// Waits until the peer disconnects, and returns the reason.
-    pub(crate) async fn end(&mut self) -> String {
+    /// Waits until the peer disconnects. Returns the reason.
+    pub(crate) async fn wait_for_close(&mut self) -> String {
         loop {
             match self.events.next().await {
                 Ok(event) => {
-                    if let Some(reason) = end_of(&event.kind) {
+                    if let Some(reason) = close_reason(&event.kind) {
                         return reason.to_owned();
                     }
                 }
@@ -32,31 +32,32 @@ impl ManagerLink {
         }
     }
 
-    /// Disconnects. The peer learns of it, and the queue pair stays usable.
+    /// Disconnects from the peer, which is notified. The queue pair stays connected.
     pub(crate) fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
-            // The peer may have disconnected, and this end have confirmed that.
-            tracing::debug!(%error, "disconnecting at the end");
+            // The peer may have disconnected first, and this end may already have confirmed it.
+            tracing::debug!(%error, "disconnecting failed");
         }
     }
 
     /// Returns whether the peer has not disconnected.
     pub(crate) fn is_open(&self) -> bool {
         match self.events.channel().try_next() {
-            Ok(Some(event)) => end_of(&event.kind).is_none(),
+            Ok(Some(event)) => close_reason(&event.kind).is_none(),
             Ok(None) => true,
             Err(_) => false,
         }
     }
 }
 
-impl Drop for ManagerLink {
+impl Drop for CmLink {
     fn drop(&mut self) {
         self.disconnect();
     }
 }
 
-fn end_of(kind: &ConnectionEventKind) -> Option<&'static str> {
+/// Returns why an event means that the connection is closed. Returns `None` for other events.
+fn close_reason(kind: &ConnectionEventKind) -> Option<&'static str> {
     match kind {
         ConnectionEventKind::Disconnected | ConnectionEventKind::TimewaitExit => {
             Some("the peer closed it")

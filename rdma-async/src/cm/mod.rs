@@ -1,9 +1,9 @@
-//! Connections by the connection manager (rdma_cm) of the system, which only devices of the kernel
-//! have.
+//! Connections that are made by the connection manager of the system (rdma_cm). Only devices with a
+//! kernel driver support it.
 //!
-//! The connection manager exchanges the parameters of the queue pairs, and private data: the terms
-//! of each end, and one byte that says whether the end authenticates. Authentication then uses
-//! messages of the new connection, which grants no memory before.
+//! The connection manager exchanges the parameters of the queue pairs, and private data: the limits
+//! of each end, and whether the end authenticates. Authentication then uses messages of the new
+//! connection, which grants no memory until the peer is authenticated.
 
 mod authentication;
 mod events;
@@ -25,10 +25,10 @@ use rdma_core::cm::{
 };
 use tokio::time::timeout;
 
-use self::authentication::Side;
-use self::events::Events;
-pub(crate) use self::link::ManagerLink;
-use self::private::Private;
+use self::authentication::Identity;
+use self::events::AsyncEventChannel;
+pub(crate) use self::link::CmLink;
+use self::private::PrivateData;
 use crate::authentication::End;
 use crate::builder::{RdmaBuilder, Template};
 use crate::connection::{Attached, Connection, ControlTask, Link};
@@ -36,17 +36,17 @@ use crate::connector::{Connector, Listener};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::half_open::HalfOpen;
-use crate::handshake::{self, Local, Room, refused};
+use crate::handshake::{self, LocalEnd, ReservedRoom, refused};
 use crate::rdma::Rdma;
 
-/// Maximum number of connect requests that wait for the listener.
+/// Maximum number of connect requests that the kernel queues for the listener.
 const BACKLOG: u32 = 1024;
 
 impl RdmaBuilder {
-    /// Creates a connector to the peer that listens at an IP address by the connection manager of
-    /// the system (rdma_cm), see [`CmListener`]. The connection manager chooses the device by the
-    /// route to the peer, and the path; [`Self::options`], [`Self::port`] and [`Self::gid_index`]
-    /// have no effect.
+    /// Creates a connector that uses the connection manager of the system (rdma_cm). `address` is
+    /// the IP address and port at which the peer listens, see [`CmListener`]. The connection
+    /// manager selects the device and the path by the route to the peer. [`Self::options`],
+    /// [`Self::port`] and [`Self::gid_index`] have no effect.
     pub fn cm_connector(self, address: SocketAddr) -> CmConnector {
         CmConnector {
             devices: Devices::new(self),
@@ -54,16 +54,16 @@ impl RdmaBuilder {
         }
     }
 
-    /// Listens at an IP address of RDMA devices by the connection manager of the system (rdma_cm).
-    /// The unspecified address stands for those of all devices, and port 0 for a free port.
+    /// Creates a listener that uses the connection manager of the system (rdma_cm). `address` is an
+    /// IP address of an RDMA device, and a port. The unspecified address stands for the addresses
+    /// of all devices, and port 0 for a free port.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the system has no connection manager, or the address cannot be listened
-    /// at.
+    /// [`Error::Verbs`] if the system has no connection manager, or if the address is not usable.
     #[doc(alias = "rdma_listen")]
     pub fn cm_bind(self, address: SocketAddr) -> Result<CmListener> {
-        let events = Events::new()?;
+        let events = AsyncEventChannel::new()?;
         let id = ConnectionId::new(events.channel(), PortSpace::Tcp)?;
         id.bind(address)?;
         id.listen(BACKLOG)?;
@@ -77,7 +77,7 @@ impl RdmaBuilder {
     }
 }
 
-/// The devices that the connections of one connector or listener use, each opened once.
+/// Devices that the connections of one connector or listener use. Each device is opened once.
 #[derive(Debug, Clone)]
 struct Devices {
     builder: RdmaBuilder,
@@ -92,14 +92,15 @@ impl Devices {
         }
     }
 
-    /// Returns the settings of connections, with the device of a connection identifier.
-    fn place(&self, id: &ConnectionId) -> Result<Template> {
+    /// Returns the settings of a connection, with the device of its connection identifier.
+    fn template(&self, id: &ConnectionId) -> Result<Template> {
         let name = id.device_name().unwrap_or_default();
         self.builder.template_on(&name, &mut self.open.lock())
     }
 }
 
-/// Connector by the connection manager of the system, created by [`RdmaBuilder::cm_connector`].
+/// Connector that uses the connection manager of the system (rdma_cm), created by
+/// [`RdmaBuilder::cm_connector`].
 ///
 /// ```no_run
 /// use rdma_async::{Connector, RdmaBuilder};
@@ -129,9 +130,10 @@ impl Connector for CmConnector {
 }
 
 impl CmConnector {
+    /// Connects without a limit on the total time. `limit` bounds each step of rdma_cm.
     async fn connect_unbounded(&self, limit: Duration) -> Result<Rdma> {
         let peer = self.address;
-        let events = Events::new()?;
+        let events = AsyncEventChannel::new()?;
         let id = ConnectionId::new(events.channel(), PortSpace::Tcp)?;
         id.resolve_address(None, peer, limit)?;
         let resolved = |kind| match kind {
@@ -146,46 +148,48 @@ impl CmConnector {
         };
         events.wait_for(peer, resolved).await?;
 
-        let place = self.devices.place(&id)?;
-        let own = Private::of(&place);
-        let Local { prepared, room } = Local::prepare_by(place, |builder| id.prepare(builder))?;
+        let template = self.devices.template(&id)?;
+        let own = PrivateData::of(&template);
+        let LocalEnd { prepared, room } =
+            LocalEnd::prepare_by(template, |builder| id.prepare(builder))?;
         let parameters = ConnectionParameters::default().private_data(own.encode());
         id.connect(&prepared, &parameters)?;
-        let answered = |kind| match kind {
+        let is_response = |kind| match kind {
             ConnectionEventKind::ConnectResponse(peer) => Ok(peer),
             other => Err(other),
         };
-        let answer = events.wait_for(peer, answered).await?;
-        let theirs =
-            Private::decode(&answer.private_data, own).map_err(|reason| refused(peer, reason))?;
-        let pair = id.connect_queue_pair(prepared, &answer, &parameters)?;
-        // The peer sends nothing before it is confirmed, so no completion comes before this.
+        let response = events.wait_for(peer, is_response).await?;
+        let theirs = PrivateData::decode(&response.private_data, own)
+            .map_err(|reason| refused(peer, reason))?;
+        let pair = id.connect_queue_pair(prepared, &response, &parameters)?;
+        // The peer sends no message before `confirm`, so the connection is attached before its
+        // first completion.
         let (connection, attached) = attach(room, pair, theirs, peer);
         id.confirm()?;
-        let (own, theirs) = sides(&id, own, theirs);
-        let link = Link::Manager(ManagerLink::new(id, events));
+        let (own, theirs) = identities(&id, own, theirs);
+        let link = Link::Cm(CmLink::new(id, events));
         let task = ControlTask::spawn(attached, link);
         let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
-        authentication::perform(rdma, End::Connecting, own, theirs).await
+        authentication::run(rdma, End::Connecting, own, theirs).await
     }
 }
 
-/// Returns the two ends of a connection: this one, and the peer.
-fn sides(id: &ConnectionId, own: Private, theirs: Private) -> (Side, Side) {
-    let side = |private, address| Side { private, address };
-    let own = side(own, id.local_address());
-    (own, side(theirs, id.peer_address()))
+/// Returns the identities of this end and of the peer.
+fn identities(id: &ConnectionId, own: PrivateData, theirs: PrivateData) -> (Identity, Identity) {
+    let identity = |private, address| Identity { private, address };
+    let own = identity(own, id.local_address());
+    (own, identity(theirs, id.peer_address()))
 }
 
-/// Creates the connection of a queue pair, and attaches it to its shard. Grants no memory before
-/// the peer has proved itself, if the ends authenticate.
+/// Creates the connection of a connected queue pair, and attaches it to its shard. If the ends
+/// authenticate, the connection grants no memory until the peer is authenticated.
 fn attach(
-    room: Room,
+    room: ReservedRoom,
     pair: QueuePair,
-    peer: Private,
+    peer: PrivateData,
     address: SocketAddr,
 ) -> (Arc<Connection>, Attached) {
-    let connection = room.occupy(pair, peer.terms, address.ip());
+    let connection = room.into_connection(pair, peer.limits, address.ip());
     if peer.authenticates {
         connection.withhold_memory();
     }
@@ -193,19 +197,20 @@ fn attach(
     (connection, attached)
 }
 
-/// Listener by the connection manager of the system, created by [`RdmaBuilder::cm_bind`].
+/// Listener that uses the connection manager of the system (rdma_cm), created by
+/// [`RdmaBuilder::cm_bind`].
 ///
-/// The handshakes run concurrently, as those of [`RdmaListener`](crate::RdmaListener) do.
+/// Handshakes run concurrently, like the handshakes of [`RdmaListener`](crate::RdmaListener).
 #[doc(alias = "rdma_listen")]
 pub struct CmListener {
     devices: Devices,
     half_open: HalfOpen,
-    /// Request of the peer whose handshake begins as soon as there is room. Dropped before the
-    /// channel.
+    /// Connect request whose handshake begins when another handshake has ended. Dropped before the
+    /// event channel.
     waiting: Option<ConnectionRequest>,
-    /// Dropped before its channel.
+    /// Dropped before its event channel.
     id: ConnectionId,
-    events: Events,
+    events: AsyncEventChannel,
 }
 
 impl fmt::Debug for CmListener {
@@ -224,25 +229,27 @@ impl Listener for CmListener {
 }
 
 impl CmListener {
-    /// Returns the address at which peers can connect, or `None` if the system does not know it.
+    /// Returns the address at which peers can connect, or `None` if the connection manager does not
+    /// report it.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.local_address()
     }
 
-    /// Waits until the next peer has connected, and returns its connection. Can be called again
-    /// after an error of one peer. Cancel-safe: dropping the future loses no connection.
+    /// Waits until the next peer has connected, and returns the connection. After an error of one
+    /// peer, the listener can still accept other peers. Cancel-safe: dropping the future loses no
+    /// connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`] if the handshake of a peer failed or exceeded the time limit of
-    /// connecting, and [`Error::Verbs`] if the device cannot create a queue pair or the connection
-    /// manager fails.
+    /// [`Error::Handshake`] if the handshake with a peer failed or exceeded
+    /// [`RdmaBuilder::connect_timeout`]. [`Error::Verbs`] if the device cannot create a queue pair,
+    /// or if the connection manager fails.
     pub async fn accept(&mut self) -> Result<Rdma> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when
-    /// there is one.
+    /// Polls for the next connection, like [`Self::accept`]. Registers the task to be woken if no
+    /// peer has connected.
     ///
     /// # Errors
     ///
@@ -265,11 +272,12 @@ impl CmListener {
                     let reason = "the RDMA device of a listener was removed";
                     return Poll::Ready(Err(Error::disconnected(reason)));
                 }
-                other => tracing::debug!(event = %other, "ignored by a listener"),
+                other => tracing::debug!(event = %other, "connection event ignored by a listener"),
             }
         }
     }
 
+    /// Starts the task that performs the handshake of a connect request.
     fn begin_handshake(&mut self, request: ConnectionRequest) {
         let devices = self.devices.clone();
         let limit = devices.builder.connect_limit();
@@ -290,9 +298,9 @@ async fn accept(
     peer: SocketAddr,
     has_proved: &AtomicBool,
 ) -> Result<Rdma> {
-    let place = devices.place(request.id())?;
-    let own = Private::of(&place);
-    let theirs = match Private::decode(request.private_data(), own) {
+    let template = devices.template(request.id())?;
+    let own = PrivateData::of(&template);
+    let theirs = match PrivateData::decode(request.private_data(), own) {
         Ok(theirs) => theirs,
         Err(reason) => {
             if let Err(error) = request.reject(&private::rejection(&reason)) {
@@ -301,11 +309,12 @@ async fn accept(
             return Err(refused(peer, reason));
         }
     };
-    // Without authentication, a peer has no more to prove.
+    // Without authentication, the peer sends no proof.
     has_proved.store(!own.authenticates, Ordering::Relaxed);
-    let events = Events::new()?;
+    let events = AsyncEventChannel::new()?;
     request.id().migrate(events.channel())?;
-    let Local { prepared, room } = Local::prepare_by(place, |builder| request.prepare(builder))?;
+    let LocalEnd { prepared, room } =
+        LocalEnd::prepare_by(template, |builder| request.prepare(builder))?;
     let parameters = ConnectionParameters::default().private_data(own.encode());
     let pair = request.connect_queue_pair(prepared, &parameters)?;
     let (connection, attached) = attach(room, pair.clone(), theirs, peer);
@@ -315,11 +324,11 @@ async fn accept(
         other => Err(other),
     };
     events.wait_for(peer, established).await?;
-    let (own, theirs) = sides(&id, own, theirs);
-    let link = Link::Manager(ManagerLink::new(id, events));
+    let (own, theirs) = identities(&id, own, theirs);
+    let link = Link::Cm(CmLink::new(id, events));
     let task = ControlTask::spawn(attached, link);
     let rdma = Rdma::new(connection, task, own.address.unwrap_or(peer), peer);
-    let rdma = authentication::perform(rdma, End::Accepting, own, theirs).await?;
+    let rdma = authentication::run(rdma, End::Accepting, own, theirs).await?;
     has_proved.store(true, Ordering::Relaxed);
     Ok(rdma)
 }

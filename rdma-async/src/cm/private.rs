@@ -1,67 +1,73 @@
-//! The private data of requests, acceptances and rejections of the connection manager.
+//! The private data in connect requests, acceptances and rejections of the connection manager.
 
 use crate::builder::Template;
-use crate::handshake::Terms;
+use crate::handshake::EndLimits;
 
-/// Private data of a request or an acceptance: the terms of one end, and whether it authenticates.
+/// Private data of a connect request or an acceptance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Private {
-    pub(super) terms: Terms,
+pub(super) struct PrivateData {
+    pub(super) limits: EndLimits,
+    /// Set if the end authenticates itself and its peer.
     pub(super) authenticates: bool,
 }
 
-const LEN: usize = Terms::ENCODED_LEN + 1;
+/// Length, in bytes, of the private data of a request or an acceptance.
+const LEN: usize = EndLimits::ENCODED_LEN + 1;
 
-impl Private {
-    pub(super) fn of(place: &Template) -> Self {
+impl PrivateData {
+    /// Returns the private data of an end with these settings.
+    pub(super) fn of(template: &Template) -> Self {
         Self {
-            terms: place.terms(),
-            authenticates: place.settings.authenticator.is_some(),
+            limits: template.limits(),
+            authenticates: template.settings.authenticator.is_some(),
         }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.terms.encode().to_vec();
+        let mut bytes = self.limits.encode().to_vec();
         bytes.push(u8::from(self.authenticates));
         bytes
     }
 
-    /// Reads the private data of the peer, which must authenticate exactly if this end does.
+    /// Decodes the private data of the peer. Returns an error unless both ends authenticate, or
+    /// neither end does.
     pub(super) fn decode(bytes: &[u8], own: Self) -> Result<Self, String> {
-        let Some((terms, &[authenticates])) = bytes
+        let Some((limits, &[authenticates])) = bytes
             .get(..LEN)
-            .map(|bytes| bytes.split_at(Terms::ENCODED_LEN))
+            .map(|bytes| bytes.split_at(EndLimits::ENCODED_LEN))
         else {
-            return Err("it does not speak this protocol".to_owned());
+            return Err("it does not use this protocol".to_owned());
         };
-        let terms = terms.try_into().expect("the length of terms");
-        let terms = Terms::decode(terms)?;
+        let limits = limits.try_into().expect("the length of limits");
+        let limits = EndLimits::decode(limits)?;
         match (own.authenticates, authenticates != 0) {
             (true, false) => Err("it does not authenticate itself".to_owned()),
             (false, true) => {
                 Err("it requires authentication (RdmaBuilder::authenticator)".to_owned())
             }
             (_, authenticates) => Ok(Self {
-                terms,
+                limits,
                 authenticates,
             }),
         }
     }
 }
 
+/// First bytes of the private data of a rejection (magic number).
 const REJECTION: [u8; 8] = *b"RDMAdeny";
-/// Maximum number of bytes of a reason; a rejection has at most 148 bytes.
-const REASON: usize = 128;
+/// Maximum length, in bytes, of the reason in a rejection. The private data of a rejection has at
+/// most 148 bytes (REJ: IBTA volume 1, 12.6.7).
+const MAX_REASON_LEN: usize = 128;
 
-/// Returns the private data of a rejection.
+/// Returns the private data of a rejection with this reason.
 pub(super) fn rejection(reason: &str) -> Vec<u8> {
-    let reason = &reason.as_bytes()[..reason.len().min(REASON)];
+    let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     [&REJECTION[..], reason].concat()
 }
 
-/// Returns the reason in the private data of a rejection, which zeros follow, or `None` if the data
-/// is of another program.
-pub(super) fn reason_of(bytes: &[u8]) -> Option<String> {
+/// Returns the reason in the private data of a rejection, without the zeros that rdma_cm appends.
+/// Returns `None` if the peer does not use this protocol.
+pub(super) fn rejection_reason(bytes: &[u8]) -> Option<String> {
     let reason = bytes.strip_prefix(&REJECTION)?;
     let end = reason.iter().position(|&byte| byte == 0);
     let text = String::from_utf8_lossy(&reason[..end.unwrap_or(reason.len())]);
@@ -73,9 +79,9 @@ mod tests {
     use super::*;
     use crate::connection::Depths;
 
-    fn private(authenticates: bool) -> Private {
-        Private {
-            terms: Terms {
+    fn private(authenticates: bool) -> PrivateData {
+        PrivateData {
+            limits: EndLimits {
                 depths: Depths {
                     data: 64,
                     control: 32,
@@ -87,28 +93,28 @@ mod tests {
     }
 
     #[test]
-    fn private_data_round_trips_with_the_zeros_behind_it() {
+    fn private_data_with_appended_zeros_round_trips() {
         for authenticates in [false, true] {
             let own = private(authenticates);
             let mut bytes = own.encode();
             assert!(bytes.len() <= 56);
             bytes.resize(56, 0);
-            assert_eq!(Private::decode(&bytes, own), Ok(own));
+            assert_eq!(PrivateData::decode(&bytes, own), Ok(own));
             let other = private(!authenticates);
-            assert!(Private::decode(&bytes, other).is_err());
+            assert!(PrivateData::decode(&bytes, other).is_err());
             for len in 0..LEN {
-                assert!(Private::decode(&bytes[..len], own).is_err());
+                assert!(PrivateData::decode(&bytes[..len], own).is_err());
             }
         }
-        assert!(Private::decode(&[0; 56], private(false)).is_err());
+        assert!(PrivateData::decode(&[0; 56], private(false)).is_err());
     }
 
     #[test]
-    fn rejections_have_their_reason() {
+    fn rejections_contain_their_reason() {
         let mut bytes = rejection("too \x1b[31mmany");
         bytes.resize(148, 0);
-        assert_eq!(reason_of(&bytes).unwrap(), "too \\u{1b}[31mmany");
-        assert_eq!(reason_of(&[0; 148]), None);
+        assert_eq!(rejection_reason(&bytes).unwrap(), "too \\u{1b}[31mmany");
+        assert_eq!(rejection_reason(&[0; 148]), None);
         assert!(rejection(&"x".repeat(500)).len() <= 148);
     }
 }

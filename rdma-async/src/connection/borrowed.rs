@@ -1,4 +1,4 @@
-//! Leases of the peer that this end has taken, which the peer can end.
+//! Leases of the peer's memory that this end holds and the peer can revoke.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use parking_lot::Mutex;
 
 use super::Connection;
 
-/// Flags of the leases that the peer has offered, which are set when the peer ends a lease.
+/// Leases of the peer that this end holds, each with a flag that is set when the peer revokes it.
 #[derive(Debug, Default)]
-pub(super) struct Borrowed {
+pub(super) struct BorrowedLeases {
     ends: Mutex<HashMap<u64, Arc<AtomicBool>>>,
 }
 
-impl Borrowed {
-    /// Adds a lease, and returns the flag that is set when the lease ends.
-    pub(super) fn begin(&self, lease: u64) -> Arc<AtomicBool> {
+impl BorrowedLeases {
+    /// Adds a lease, and returns the flag that is set when the peer revokes the lease.
+    pub(super) fn add(&self, lease: u64) -> Arc<AtomicBool> {
         let ended = Arc::default();
         self.ends.lock().insert(lease, Arc::clone(&ended));
         ended
     }
 
-    /// Sets the flag of a lease that the peer has ended. Has no effect if this end has returned it
-    /// before.
-    pub(super) fn end(&self, lease: u64) {
+    /// Sets the flag of a lease that the peer has revoked. Does nothing if this end has already
+    /// returned or released the lease.
+    pub(super) fn mark_ended(&self, lease: u64) {
         if let Some(ended) = self.ends.lock().remove(&lease) {
             ended.store(true, Ordering::Release);
         }

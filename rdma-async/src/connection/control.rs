@@ -1,6 +1,6 @@
-//! The control task of a connection, which ends the connection.
+//! The control task of a connection, which ends the connection and frees it.
 //!
-//! The task waits until the peer closes the [link](Link), or the application drops this end.
+//! The task waits until the peer closes the [link](Link) or the application drops the connection.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -16,36 +16,37 @@ use super::link::Link;
 use crate::error::Error;
 use crate::observe::OpenConnection;
 
-/// Maximum time for which a dropped connection is kept until the peer has its last messages. Also
-/// the maximum time that operations in flight get after the peer has closed the connection, because
-/// the peer keeps its queue pair for as long.
+/// Maximum time for which a dropped connection is kept until the peer has received the last
+/// messages. Also the maximum time that operations in flight get after the peer has closed the
+/// connection, because the peer keeps its queue pair for the same time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Time between two checks of the operations in flight, while a connection ends.
-const TICK: Duration = Duration::from_millis(1);
+/// Interval between two checks of the operations in flight, while a connection ends. Short, because
+/// the end of the connection waits for the check.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// State of the control task, which runs until the connection is dropped and the peer has the last
-/// messages.
+/// State of the control task. The task runs until the application has dropped the connection and
+/// the peer has received the last messages.
 #[derive(Debug)]
 pub(crate) struct ControlTask {
     connection: Weak<Connection>,
-    /// Receives the connection when the application drops it.
+    /// Channel through which the application passes the connection when it drops its handle.
     dropped: oneshot::Receiver<Arc<Connection>>,
-    /// The dropped connection, which is kept for at most [`LINGER`].
+    /// Connection that the application has dropped, kept for at most [`LINGER`].
     lingering: Option<Lingering>,
-    /// The link to the peer, until either end closes it.
+    /// Link to the peer, or `None` after either end has closed it.
     link: Option<Link>,
-    /// Time of the next test of a link that does not test the peer itself.
+    /// Time of the next liveness probe, if the link does not probe the peer itself.
     next_probe: Instant,
-    has_news: Arc<Notify>,
+    control_wakeup: Arc<Notify>,
     /// Grant of large memory that a thread for blocking tasks is preparing.
     granting: Option<JoinHandle<()>>,
     _open: OpenConnection,
-    /// Dropped last.
+    /// Dropped last, so that completions reach the connection until the task ends.
     _attached: Attached,
 }
 
-/// Guard that keeps a connection attached to its shard, which passes completions to it.
+/// Guard that keeps a connection attached to its shard, which dispatches completions to it.
 #[derive(Debug)]
 pub(crate) struct Attached(Arc<Connection>);
 
@@ -62,21 +63,22 @@ impl Drop for Attached {
     }
 }
 
-/// A connection that the application has dropped.
+/// State of a connection that the application has dropped.
 #[derive(Debug)]
 struct Lingering {
     connection: Arc<Connection>,
-    latest: Instant,
-    /// Number of bytes of a stream that the peer had not taken at the last check.
+    /// Time at which the connection is freed at the latest.
+    deadline: Instant,
+    /// Number of bytes of a stream that the peer had not received at the last check.
     unsent: usize,
     /// Set once this end has shut down its side of the link.
     has_shut_down: bool,
 }
 
 impl Lingering {
-    /// Keeps a stream while the peer takes its bytes: as after the close of a TCP socket, the bytes
-    /// that were written are delivered. A peer that takes none for
-    /// [`RdmaBuilder::response_timeout`] loses them.
+    /// Extends the time for which a stream is kept while the peer receives its bytes. As after the
+    /// close of a TCP socket, bytes that were written are still delivered. They are lost if the
+    /// peer receives no byte for [`RdmaBuilder::response_timeout`].
     ///
     /// [`RdmaBuilder::response_timeout`]: crate::RdmaBuilder::response_timeout
     fn extend_while_read(&mut self) {
@@ -87,18 +89,19 @@ impl Lingering {
                 0 => LINGER,
                 _ => self.connection.settings.response_timeout,
             };
-            self.latest = Instant::now() + limit;
+            self.deadline = Instant::now() + limit;
         }
     }
 }
 
-/// State after the peer has closed the connection, while operations of this end are in flight.
+/// State of a connection that the peer has closed, while operations of this end are in flight.
 #[derive(Debug)]
-struct PeerGone {
+struct PeerClosed {
     reason: String,
-    /// Time at which the connection is ended at the latest.
-    latest: Instant,
-    /// Link, open until the operations have ended, because the peer keeps its queue pair as long.
+    /// Time at which the connection ends even if operations are still in flight.
+    deadline: Instant,
+    /// Link to the peer. Kept open while operations are in flight, because the peer keeps its queue
+    /// pair until the link closes.
     link: Option<Link>,
 }
 
@@ -114,36 +117,37 @@ impl ControlTask {
             lingering: None,
             link: Some(link),
             next_probe: Instant::now() + connection.probe_interval(),
-            has_news: connection.has_news.clone(),
+            control_wakeup: connection.control_wakeup.clone(),
             granting: None,
             _open: OpenConnection::of(connection.device()),
             _attached: attached,
         };
         let span = connection.span().clone();
-        tokio::spawn(async move { task.serve().await }.instrument(span));
+        tokio::spawn(async move { task.run().await }.instrument(span));
         sender
     }
 
-    async fn serve(&mut self) {
-        let mut peer_gone: Option<PeerGone> = None;
+    /// Runs until the connection is freed.
+    async fn run(&mut self) {
+        let mut peer_closed: Option<PeerClosed> = None;
         loop {
             let Some(connection) = self.connection.upgrade() else {
                 return;
             };
-            if let Some(PeerGone {
+            if let Some(PeerClosed {
                 reason,
-                latest,
+                deadline,
                 link,
-            }) = &peer_gone
+            }) = &peer_closed
             {
-                // The peer closed only after its messages were acknowledged, so they are already in
-                // the completion queue.
-                connection.shard.catch_up().await;
+                // The peer closed the connection only after its messages were acknowledged, so
+                // their completions are already in the completion queue.
+                connection.shard.drain_completions().await;
                 let is_busy = connection.awaits_completions()
                     || link.as_ref().is_some_and(|link| link.is_busy(&connection));
-                if !is_busy || Instant::now() >= *latest {
+                if !is_busy || Instant::now() >= *deadline {
                     connection.fail(Error::disconnected(reason.as_str()));
-                    peer_gone = None;
+                    peer_closed = None;
                 }
             }
             if connection.failure().is_some() {
@@ -151,43 +155,44 @@ impl ControlTask {
                 self.link = None;
             }
             self.probe(&connection);
-            connection.end_overdue_leases();
+            connection.end_expired_leases();
             self.answer_request(&connection).await;
-            let lease_end = connection.next_lease_end();
+            let lease_expiry = connection.next_lease_expiry();
             drop(connection);
-            if self.has_lingered().await {
+            if self.is_linger_over().await {
                 return;
             }
-            let is_ending = peer_gone.is_some() || self.lingering.is_some();
+            let is_ending = peer_closed.is_some() || self.lingering.is_some();
             let next_probe = self.next_probe;
             let needs_probes = self.link.as_ref().is_some_and(Link::needs_probes);
             tokio::select! {
-                reason = end_of(self.link.as_mut()) => {
+                reason = wait_for_link_close(self.link.as_mut()) => {
                     if let (Some(link), Some(connection)) = (&self.link, self.connection.upgrade()) {
-                        link.say_end(&connection);
+                        link.announce_close_in_band(&connection);
                     }
-                    peer_gone = Some(PeerGone {
+                    peer_closed = Some(PeerClosed {
                         reason,
-                        latest: Instant::now() + LINGER,
+                        deadline: Instant::now() + LINGER,
                         link: self.link.take(),
                     });
                 }
                 () = sleep_until(next_probe.into()), if needs_probes => {}
-                () = until(lease_end) => {}
-                () = self.has_news.notified() => {}
+                () = until(lease_expiry) => {}
+                () = self.control_wakeup.notified() => {}
                 () = end_of_grant(&mut self.granting) => self.granting = None,
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
                     Ok(connection) => self.linger(connection),
-                    // The sender is gone, and so is the connection.
+                    // The sender was dropped without a connection, so the connection is already
+                    // freed.
                     Err(_) => return,
                 },
-                () = sleep(TICK), if is_ending => {}
+                () = sleep(CHECK_INTERVAL), if is_ending => {}
             }
         }
     }
 
-    /// Sends a message to the peer if the link needs one now, and nothing else is in flight: a peer
-    /// that is gone does not acknowledge the message, which ends the connection.
+    /// Sends a liveness probe if the link needs one and it is due. The connection ends if the peer
+    /// does not acknowledge the probe.
     fn probe(&mut self, connection: &Connection) {
         let now = Instant::now();
         if now >= self.next_probe && self.link.as_ref().is_some_and(Link::needs_probes) {
@@ -203,17 +208,18 @@ impl ControlTask {
         {
             self.granting = connection.answer(request);
             // The next request follows after the other tasks of this thread.
-            self.has_news.notify_one();
+            self.control_wakeup.notify_one();
             yield_now().await;
         }
     }
 
+    /// Begins to keep a dropped connection until the peer has received the last messages.
     fn linger(&mut self, connection: Arc<Connection>) {
-        // Staged requests are handed over now instead of at the end of the turn.
+        // Posts staged requests now instead of at the end of the turn.
         connection.post_staged();
         self.lingering = Some(Lingering {
             connection,
-            latest: Instant::now() + LINGER,
+            deadline: Instant::now() + LINGER,
             unsent: 0,
             has_shut_down: false,
         });
@@ -221,32 +227,34 @@ impl ControlTask {
 
     /// Returns whether a dropped connection can be freed: it has failed, for example because the
     /// peer has closed its end, or [`LINGER`] has passed. Shuts down this side of the link once the
-    /// peer has everything.
+    /// peer has received all messages.
     ///
-    /// Until the peer closes its end, the queue pair is kept, to acknowledge the peer's last
-    /// messages again if the first acknowledgements were lost.
-    async fn has_lingered(&mut self) -> bool {
+    /// The connection is kept until the peer closes its end, so that the queue pair acknowledges
+    /// retransmissions of the peer's last messages.
+    async fn is_linger_over(&mut self) -> bool {
         let Some(lingering) = &mut self.lingering else {
             return false;
         };
         lingering.extend_while_read();
         if let Some(link) = &mut self.link
             && lingering.unsent == 0
-            && lingering.connection.is_settled()
+            && lingering.connection.has_delivered_all()
             && !lingering.has_shut_down
         {
             lingering.has_shut_down = true;
             link.shut_down(&lingering.connection).await;
         }
-        lingering.connection.failure().is_some() || Instant::now() >= lingering.latest
+        lingering.connection.failure().is_some() || Instant::now() >= lingering.deadline
     }
 
-    /// Blocks the thread until the peer has everything that was sent or has closed its end, for at
-    /// most [`LINGER`]. Used when the runtime has ended.
-    fn settle(&self, connection: &Connection) {
+    /// Blocks the thread until the peer has received all messages or closed its end, for at most
+    /// [`LINGER`]. Used when the runtime has ended.
+    fn block_until_delivered(&self, connection: &Connection) {
+        /// Time between two polls. Short compared with the time of an acknowledgement over a
+        /// network.
         const PAUSE: Duration = Duration::from_micros(50);
-        let latest = match &self.lingering {
-            Some(lingering) => lingering.latest,
+        let deadline = match &self.lingering {
+            Some(lingering) => lingering.deadline,
             None => Instant::now() + LINGER,
         };
         connection.post_staged();
@@ -255,40 +263,41 @@ impl ControlTask {
         };
         let wait = || {
             while connection.failure().is_none()
-                && !connection.is_settled()
+                && !connection.has_delivered_all()
                 && link.is_open()
-                && Instant::now() < latest
+                && Instant::now() < deadline
             {
-                // Completions free the slots and credits for which further messages wait.
+                // Completions free entries of the send queue and return credits, for which queued
+                // messages wait.
                 connection.shard.poll();
                 thread::sleep(PAUSE);
             }
         };
         wait();
-        if link.say_end(connection) {
+        if link.announce_close_in_band(connection) {
             wait();
         }
     }
 }
 
 impl Drop for ControlTask {
-    /// Ends the connection when this task ends for any reason, because waiting tasks would never be
-    /// woken otherwise. If the runtime was dropped, waits for at most [`LINGER`] until the peer has
-    /// everything.
+    /// Ends the connection when this task ends for any reason, because no other task wakes the
+    /// waiting tasks. If the runtime was dropped, blocks for at most [`LINGER`] until the peer has
+    /// received all messages.
     fn drop(&mut self) {
         let handed_over = self.dropped.try_recv().ok();
         if let Some(connection) = handed_over.or_else(|| self.connection.upgrade()) {
-            self.settle(&connection);
+            self.block_until_delivered(&connection);
             connection.fail(Error::disconnected(match self.lingering {
                 Some(_) => "it was dropped",
-                None => "the runtime that it was made on has ended",
+                None => "the runtime on which it was created has ended",
             }));
             connection.end_waits();
         }
     }
 }
 
-/// Waits until a grant is prepared. Waits forever for `None`.
+/// Waits until a grant is prepared. Never completes for `None`.
 async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     match granting {
         Some(granting) => drop(granting.await),
@@ -296,6 +305,7 @@ async fn end_of_grant(granting: &mut Option<JoinHandle<()>>) {
     }
 }
 
+/// Waits until `time`. Never completes for `None`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,
@@ -303,10 +313,11 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Waits until the peer closes the link, and returns the reason. Waits forever if there is no link.
-async fn end_of(link: Option<&mut Link>) -> String {
+/// Waits until the peer closes the link, and returns the reason. Never completes if there is no
+/// link.
+async fn wait_for_link_close(link: Option<&mut Link>) -> String {
     match link {
-        Some(link) => link.end().await,
+        Some(link) => link.wait_for_close().await,
         None => std::future::pending().await,
     }
 }

@@ -1,6 +1,7 @@
-//! Credits: permissions to send one message each, which bound the messages in flight.
+//! Credits: permissions of the receiver to send one message each. Credits bound the number of
+//! messages in flight.
 //!
-//! The peer returns a credit, in the header of its own messages, when it can accept another
+//! The receiver returns a credit, in the header of a message of its own, when it can accept another
 //! message.
 
 use std::sync::atomic::Ordering;
@@ -9,30 +10,32 @@ use super::Connection;
 use super::sync::AtomicU32;
 use super::waiters::Waiters;
 
-/// Number of control credits reserved for messages that return credits, so that the ends never wait
-/// for each other.
+/// Number of control credits that only messages that return credits may take. Without this credit,
+/// both ends could wait for credits of each other forever.
 pub(super) const CREDIT_RESERVE: u32 = 1;
 
-/// Number of available credits of one class, which tasks take without a lock and can wait for.
+/// Counter of the available credits of one class. Tasks take credits without a lock, and can wait
+/// for them.
 #[derive(Debug)]
 pub(super) struct CreditCounter {
     available: AtomicU32,
-    most: u32,
+    limit: u32,
     waiters: Waiters,
 }
 
 impl CreditCounter {
-    /// Creates a counter with `most` credits, all available.
-    pub(super) fn new(most: u16) -> Self {
-        let most = u32::from(most);
+    /// Creates a counter with `limit` available credits.
+    pub(super) fn new(limit: u16) -> Self {
+        let limit = u32::from(limit);
         Self {
-            available: AtomicU32::new(most),
-            most,
+            available: AtomicU32::new(limit),
+            limit,
             waiters: Waiters::default(),
         }
     }
 
-    /// Takes a credit if at least `reserve` remain. Returns whether a credit was taken.
+    /// Takes a credit if at least `reserve` credits remain afterwards. Returns whether a credit was
+    /// taken.
     pub(super) fn try_take(&self, reserve: u32) -> bool {
         let less = |available: u32| (available > reserve).then(|| available - 1);
         self.available
@@ -40,17 +43,17 @@ impl CreditCounter {
             .is_ok()
     }
 
-    /// Returns `count` credits to the counter. Returns `false`, without a change, if more would be
-    /// available than exist.
-    #[must_use = "a peer that returns more than it has is wrong"]
-    pub(super) fn give(&self, count: u16) -> bool {
+    /// Adds `count` returned credits. Returns `false`, and adds nothing, if the number of available
+    /// credits would exceed the limit.
+    #[must_use = "a peer that returns too many credits violates the protocol"]
+    pub(super) fn add(&self, count: u16) -> bool {
         if count == 0 {
             return true;
         }
         let more = |available: u32| {
             available
                 .checked_add(u32::from(count))
-                .filter(|&sum| sum <= self.most)
+                .filter(|&sum| sum <= self.limit)
         };
         let fits = self
             .available
@@ -66,16 +69,17 @@ impl CreditCounter {
     }
 }
 
-/// Permission to send one message. Dropping it returns it to the counter, unless it was spent.
+/// Permission to send one message. Dropping the credit returns it to the counter, unless it was
+/// spent.
 #[derive(Debug)]
-#[must_use = "a credit that is dropped is given back"]
+#[must_use = "a dropped credit returns to the counter"]
 pub(super) struct Credit<'c> {
     connection: &'c Connection,
     control: bool,
 }
 
 impl<'c> Credit<'c> {
-    /// Wraps a credit that was taken from the data credits.
+    /// Creates the guard of a credit that was taken from the data credits.
     pub(super) fn data(connection: &'c Connection) -> Self {
         let control = false;
         Self {
@@ -84,7 +88,7 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Wraps a credit that was taken from the control credits.
+    /// Creates the guard of a credit that was taken from the control credits.
     pub(super) fn control(connection: &'c Connection) -> Self {
         let control = true;
         Self {
@@ -93,7 +97,7 @@ impl<'c> Credit<'c> {
         }
     }
 
-    /// Spends the credit, after its message was accepted.
+    /// Consumes the credit after its message was accepted, without returning it to the counter.
     pub(super) fn spend(self) {
         std::mem::forget(self);
     }
@@ -106,11 +110,11 @@ impl Drop for Credit<'_> {
             control,
         } = *self;
         let fits = if control {
-            connection.control_credits.give(1)
+            connection.control_credits.add(1)
         } else {
-            connection.data_credits.give(1)
+            connection.data_credits.add(1)
         };
-        debug_assert!(fits, "a credit that was taken can be given back");
+        debug_assert!(fits, "a credit that was taken can be returned");
         if control {
             connection.flush_outbox();
         }
@@ -122,16 +126,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reserve_is_kept_and_the_limit_too() {
+    fn neither_the_reserve_nor_the_limit_is_exceeded() {
         let credits = CreditCounter::new(3);
         assert!(credits.try_take(1) && credits.try_take(1));
         assert!(!credits.try_take(1));
         assert!(credits.try_take(0));
         assert!(!credits.try_take(0));
-        assert!(credits.give(3));
+        assert!(credits.add(3));
         assert!(
-            !credits.give(1),
-            "a peer cannot give more than there are receives"
+            !credits.add(1),
+            "a peer cannot return more credits than were taken"
         );
     }
 }

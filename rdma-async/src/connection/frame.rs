@@ -1,16 +1,17 @@
-//! The format of messages: a [`Frame`] is the header of every message, with the body of control
-//! messages.
+//! The format of messages: a [`Frame`] is the header of a message and, for a control message, the
+//! body.
 
 use std::fmt;
 
 use rdma_core::RemoteMemory;
 
-/// Length of the header in bytes, which precedes the payload of a message.
+/// Length, in bytes, of the header that precedes the payload of a message.
 pub(crate) const HEADER_LEN: usize = 16;
-/// Maximum length, in bytes, of a frame without a payload.
+/// Maximum length, in bytes, of a frame without payload: the header and the body of
+/// [`Kind::Grant`].
 pub(crate) const MAX_FRAME_LEN: usize = HEADER_LEN + 24;
 
-/// Header and body of one message. Numbers are in network byte order.
+/// Header and body of a message. Numbers are in network byte order.
 ///
 /// ```text
 /// byte 0     1..2     2..4           4..6              6..8   8..16   16..
@@ -18,12 +19,12 @@ pub(crate) const MAX_FRAME_LEN: usize = HEADER_LEN + 24;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Credits that the sender of this message returns to its receiver.
+    /// Credits that the sender returns to the receiver.
     pub(crate) credits: Credits,
     pub(crate) kind: Kind,
 }
 
-/// Numbers of data and control messages that an end accepts in addition to those before.
+/// Numbers of additional data and control messages that the sender of a frame accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credits {
     pub(crate) data: u16,
@@ -33,45 +34,46 @@ pub(crate) struct Credits {
 /// Kind of a message, with the fields of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Message of the application, which follows the header.
+    /// Message of the application, whose bytes follow the header.
     Data,
-    /// Message of the application that is too long for one piece. The receiver reads it from
-    /// `memory` and then sends [`Kind::RendezvousDone`].
+    /// Long message of the application. The receiver reads it from `memory` and then sends
+    /// [`Kind::RendezvousDone`].
     Rendezvous { id: u64, memory: RemoteMemory },
-    /// End of the rendezvous `id`: `read` is set if the message was read, and clear if reading
-    /// failed.
+    /// Notification that the rendezvous `id` has ended. `read` is set if the message was read, and
+    /// clear if the read failed.
     RendezvousDone { id: u64, read: bool },
-    /// Request for memory of this size and alignment.
+    /// Request for memory of this size and alignment, in bytes.
     Request { id: u64, size: u64, align: u64 },
-    /// Answer to [`Kind::Request`]: memory that is lent under this lease.
+    /// Reply to [`Kind::Request`]: memory that is lent under this lease.
     Grant {
         id: u64,
         lease: u64,
         memory: RemoteMemory,
     },
-    /// Answer to [`Kind::Request`]: the reason why no memory is lent.
+    /// Reply to [`Kind::Request`]: the reason why no memory is lent.
     Refuse { id: u64, reason: Refusal },
-    /// Memory that the application lends under this lease.
+    /// Offer of memory that the application lends under this lease.
     Offer { lease: u64, memory: RemoteMemory },
-    /// End of a lease, whose memory goes back to the application that lent it.
+    /// Return of a lease. The application that lent the memory gets it back.
     Return { lease: u64 },
-    /// End of a lease, whose memory is freed.
+    /// Release of a lease. The end that lent the memory frees it.
     Release { lease: u64 },
-    /// End of a lease by the end that lends it. The receiver then returns or releases it.
+    /// Revocation of a lease by the end that lent the memory. The receiver then returns or releases
+    /// the lease.
     Revoke { lease: u64 },
-    /// Message without content, which only returns credits.
+    /// Message without a body, which only returns credits and probes the peer.
     Credit,
-    /// End of the connection: the sender sends nothing more. Only for connections without a TCP
-    /// connection or a connection manager, which otherwise say so.
+    /// Close of the connection: the sender sends no further messages. Used only by [in-band
+    /// links](super::link); other links announce the close by other means.
     Close,
 }
 
-/// Reason for the refusal of a request for memory.
+/// Reason why a request for memory was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The peer lends at most this number of bytes on one connection.
     Bytes(u64),
-    /// The size or alignment is impossible.
+    /// No memory can have the requested size and alignment.
     Layout,
     /// The peer could not allocate or register the memory.
     Memory,
@@ -82,7 +84,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the number of the reason, and the limit, or 0 if the reason has none.
+    /// Returns the code of the reason on the wire, and the limit, or 0 if the reason has no limit.
     fn to_numbers(self) -> (u8, u64) {
         match self {
             Self::Bytes(limit) => (0, limit),
@@ -109,8 +111,8 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(limit) => write!(f, "it lends at most {limit} bytes on one connection"),
-            Self::Layout => f.write_str("no memory has such a size and alignment"),
-            Self::Memory => f.write_str("it could not allocate or register so much memory"),
+            Self::Layout => f.write_str("no memory can have this size and alignment"),
+            Self::Memory => f.write_str("it could not allocate or register the memory"),
             Self::Regions(limit) => write!(f, "it lends at most {limit} regions on one connection"),
             Self::PeerBytes(limit) => write!(
                 f,
@@ -121,9 +123,9 @@ impl fmt::Display for Refusal {
 }
 
 impl Frame {
-    /// Writes the frame to the start of `room`, which must have at least [`MAX_FRAME_LEN`] bytes,
-    /// and returns its length.
-    pub(crate) fn encode(&self, room: &mut [u8]) -> usize {
+    /// Encodes the frame to the start of `buffer`, which must have at least [`MAX_FRAME_LEN`]
+    /// bytes. Returns the length of the frame.
+    pub(crate) fn encode(&self, buffer: &mut [u8]) -> usize {
         let (kind, id) = match self.kind {
             Kind::Data => (1, 0),
             Kind::Rendezvous { id, .. } => (2, id),
@@ -138,7 +140,7 @@ impl Frame {
             Kind::Revoke { lease } => (11, lease),
             Kind::Close => (12, 0),
         };
-        let (header, body) = room[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
+        let (header, body) = buffer[..MAX_FRAME_LEN].split_at_mut(HEADER_LEN);
         header.fill(0);
         header[0] = kind;
         header[2..4].copy_from_slice(&self.credits.data.to_be_bytes());
@@ -151,7 +153,7 @@ impl Frame {
         match self.kind {
             Kind::Rendezvous { memory, .. } | Kind::Offer { memory, .. } => put(&memory.to_bytes()),
             Kind::Grant { lease, memory, .. } => {
-                // The body has four bytes for the lease, whose id is less than 2^32.
+                // The body has four bytes for the id of the lease, which is less than 2^32.
                 let mut bytes = [0; RemoteMemory::ENCODED_LEN + 4];
                 bytes[..4].copy_from_slice(&(lease as u32).to_be_bytes());
                 bytes[4..].copy_from_slice(&memory.to_bytes());
@@ -179,8 +181,8 @@ impl Frame {
         }
     }
 
-    /// Reads a frame from the start of a message, or returns `None` if it is invalid. The bytes
-    /// after a [`Kind::Data`] header are the payload.
+    /// Decodes a frame from the start of a message. Returns `None` if the frame is invalid. The
+    /// bytes after a [`Kind::Data`] header are the payload.
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let (header, body) = message.split_at_checked(HEADER_LEN)?;
         let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -313,27 +315,27 @@ mod tests {
                 },
                 kind,
             };
-            let mut room = [0xee; MAX_FRAME_LEN];
-            let len = frame.encode(&mut room);
-            assert_eq!(Frame::decode(&room[..len]), Some(frame));
+            let mut buffer = [0xee; MAX_FRAME_LEN];
+            let len = frame.encode(&mut buffer);
+            assert_eq!(Frame::decode(&buffer[..len]), Some(frame));
         }
     }
 
     #[test]
     fn cut_or_unknown_messages_are_refused() {
         for kind in kinds() {
-            let mut room = [0; MAX_FRAME_LEN];
+            let mut buffer = [0; MAX_FRAME_LEN];
             let len = Frame {
                 credits: Credits::default(),
                 kind,
             }
-            .encode(&mut room);
+            .encode(&mut buffer);
             for cut in 0..len {
-                let decoded = Frame::decode(&room[..cut]);
+                let decoded = Frame::decode(&buffer[..cut]);
                 assert!(decoded.is_none(), "{kind:?} cut to {cut}: {decoded:?}");
             }
-            room[0] = 99;
-            assert_eq!(Frame::decode(&room[..len]), None);
+            buffer[0] = 99;
+            assert_eq!(Frame::decode(&buffer[..len]), None);
         }
     }
 }

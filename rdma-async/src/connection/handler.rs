@@ -1,4 +1,4 @@
-//! The message handler: a function of the program that is called within the poll that finds a
+//! The message handler: a function of the program that is called within the poll that has found a
 //! message.
 
 use std::fmt;
@@ -6,48 +6,49 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use super::Connection;
-use super::send_state::{AwaitedBy, PostTime};
+use super::send_state::UNAWAITED;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 
-/// A message that is passed to the handler of [`Rdma::handle_messages`], within the poll that found
-/// it.
+/// A received message that is passed to the handler of [`Rdma::handle_messages`].
 ///
 /// [`Rdma::handle_messages`]: crate::Rdma::handle_messages
 #[derive(Debug)]
 pub struct Message {
-    /// The bytes of the message.
+    /// Bytes of the message.
     pub region: LocalMr,
-    /// The immediate data that was sent with the message.
+    /// Immediate data that was sent with the message.
     pub immediate: Option<u32>,
 }
 
-/// Handle with which a message handler posts messages on its connection, without waiting.
+/// Handle by which a message handler posts messages on its connection without waiting.
 #[derive(Debug)]
 pub struct Poster<'c> {
     connection: &'c Connection,
 }
 
 impl Poster<'_> {
-    /// Posts a message, but never waits. Returns `false`, and posts nothing, if the peer has no
-    /// room for a further message or the send queue is full. The device gets the message at the end
-    /// of the turn.
+    /// Posts a message without waiting. Returns `false`, and posts nothing, if the peer cannot
+    /// accept another message or the send queue is full. The message is posted to the device at the
+    /// end of the driver's current turn, together with other messages.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if
-    /// the device refuses the request, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] if the message is longer than the peer's
+    /// [`message_length`](crate::RdmaBuilder::message_length), [`Error::Verbs`] if the device
+    /// refuses the request, and the error that ended the connection.
     pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         self.connection.try_post_message(message)
     }
 }
 
-type Handle = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
+/// Function that is called for each message. Returns a message that the function does not handle.
+type HandlerFn = dyn Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync;
 
-/// Message handler of a connection, if the program has set one.
+/// Message handler of a connection, unset until the program sets a function.
 #[derive(Default)]
 pub(super) struct Handler {
-    handle: OnceLock<Box<Handle>>,
+    handle: OnceLock<Box<HandlerFn>>,
 }
 
 impl fmt::Debug for Handler {
@@ -59,16 +60,16 @@ impl fmt::Debug for Handler {
 }
 
 impl Connection {
-    /// Sets the handler of messages of one piece.
+    /// Sets the function that handles short messages.
     pub(crate) fn handle_messages(
         &self,
         handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
     ) -> Result<()> {
         let set = self.handler.handle.set(Box::new(handle));
-        set.map_err(|_| Error::invalid("message handler", "the connection has one already"))
+        set.map_err(|_| Error::invalid("message handler", "the connection already has a handler"))
     }
 
-    /// Passes a message to the handler. Returns the message if no handler is set or the handler
+    /// Passes a message to the handler. Returns the message if no handler is set or the handler has
     /// returned it.
     #[inline]
     pub(super) fn offer_to_handler(&self, message: Message) -> Option<Message> {
@@ -78,12 +79,14 @@ impl Connection {
         }
     }
 
-    fn run_handler(&self, handle: &Handle, message: Message) -> Option<Message> {
+    /// Calls the handler. Ends the connection if the handler panics.
+    fn run_handler(&self, handle: &HandlerFn, message: Message) -> Option<Message> {
         let poster = Poster { connection: self };
-        // A panic here would end the task that polls for every connection of the shard.
+        // A panic in the handler would otherwise end the driver, which polls for all connections of
+        // the shard.
         match catch_unwind(AssertUnwindSafe(|| handle(message, &poster))) {
             Ok(None) => {
-                self.taken();
+                self.owe_data_credit();
                 None
             }
             Ok(left) => left,
@@ -94,18 +97,18 @@ impl Connection {
         }
     }
 
-    /// Posts a message of the application. Returns `false` if that would have to wait.
+    /// Posts a short message of the application. Returns `false` if no credit or no room in the
+    /// send queue is available.
     pub(crate) fn try_post_message(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
         if message.length() > self.peer_payload {
             let reason = format!(
-                "{} bytes are more than the {} that one piece has: send it",
+                "{} bytes exceed the peer's message length of {} bytes: use `send`",
                 message.length(),
                 self.peer_payload
             );
-            return Err(Error::invalid("message to post at once", reason));
+            return Err(Error::invalid("message to post", reason));
         }
-        let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
-        self.try_begin_send(message, None, how)
+        self.try_begin_send(message, None, UNAWAITED)
             .map(|number| number.is_some())
     }
 }

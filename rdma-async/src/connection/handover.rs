@@ -1,4 +1,4 @@
-//! Memory that one end lends to the other: requests, offers, returns and releases of leases.
+//! Leases of memory between the two ends: requests, offers, returns and releases.
 
 use std::alloc::Layout;
 use std::mem;
@@ -18,26 +18,27 @@ use crate::memory::{GrantedMemory, LocalMr, RemoteMr};
 use crate::reserve::GrantState;
 
 impl Connection {
-    /// Requests memory from the peer, and waits until the peer has lent it.
+    /// Requests memory from the peer, and waits for the reply. Returns the region that the peer has
+    /// lent.
     pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
         let limit = self.settings.response_timeout;
         let (size, align) = (layout.size() as u64, layout.align() as u64);
-        let reply = async {
-            let mut question = self.replies.ask(None);
-            let id = question.id;
+        let wait_for_reply = async {
+            let mut pending = self.replies.register(None);
+            let id = pending.id;
             self.send_control_frame(Kind::Request { id, size, align })
                 .await?;
-            let answer = question.answer().await;
-            let answer = answer.unwrap_or_else(|| Err(self.ended()));
-            // The peer may have lent the memory.
-            answer.map_err(Error::of_posted)
+            let reply = pending.wait().await;
+            let reply = reply.unwrap_or_else(|| Err(self.end_reason()));
+            // The peer may have lent the memory before the connection ended.
+            reply.map_err(Error::of_posted)
         };
-        match in_time("the peer's answer to a request for memory", limit, reply).await? {
+        match in_time("the reply to a request for memory", limit, wait_for_reply).await? {
             Reply::Granted(region) => {
                 let memory = region.token();
                 if memory.len != size || !memory.address.is_multiple_of(align) {
-                    self.violation("other memory than it was asked for");
-                    return Err(self.ended());
+                    self.fail_for_violation("memory of another size or alignment than requested");
+                    return Err(self.end_reason());
                 }
                 Ok(region)
             }
@@ -46,20 +47,20 @@ impl Connection {
                 reason: reason.to_string().into(),
             }),
             Reply::Read(_) => {
-                self.violation("the answer to another question");
-                Err(self.ended())
+                self.fail_for_violation("a reply of the wrong kind");
+                Err(self.end_reason())
             }
         }
     }
 
-    /// Lends memory of the application to the peer.
+    /// Lends memory of the application to the peer, and sends an offer with its address and key.
     pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
         let credit = self.data_credit().await?;
         let (lease, memory) = self
             .leases
             .lend(region, None, None, &self.device)
             .map_err(|(_, error)| Error::from(error))?;
-        // The peer cannot end a lease that was not sent to it.
+        // The peer cannot end a lease that it does not know, so this end must end the lease.
         let unsent = EndUnlessSent {
             connection: self,
             lease,
@@ -74,28 +75,28 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends memory for a reservation, without sending anything to the peer.
+    /// Lends memory for a reservation. Sends no message to the peer.
     pub(crate) fn lend_for(
         &self,
         region: LocalMr,
         reservation: &Arc<GrantState>,
     ) -> Result<(u64, RemoteMemory)> {
-        self.checked()?;
+        self.check_open()?;
         let lent = self
             .leases
             .lend(region, None, Some(Arc::clone(reservation)), &self.device);
         lent.map_err(|(_, error)| error.into())
     }
 
-    /// Lends memory with only those of the peer's access rights that are in `allowed`, without
-    /// sending anything to the peer. On an error, returns the region.
+    /// Lends memory for a reservation, and restricts the peer's access rights to `allowed`. Sends
+    /// no message to the peer. Returns the region on an error.
     pub(crate) fn lend_with(
         &self,
         region: LocalMr,
         allowed: AccessFlags,
         reservation: &Arc<GrantState>,
     ) -> Result<(u64, RemoteMemory), (LocalMr, Error)> {
-        if let Err(error) = self.checked() {
+        if let Err(error) = self.check_open() {
             return Err((region, error));
         }
         let reservation = Some(Arc::clone(reservation));
@@ -105,7 +106,7 @@ impl Connection {
         lent.map_err(|(region, error)| (region, error.into()))
     }
 
-    /// Offers the memory of a reservation to the peer.
+    /// Sends an offer of a reservation's memory to the peer.
     pub(crate) async fn offer_lease(
         &self,
         lease: u64,
@@ -116,11 +117,12 @@ impl Connection {
         if !self.leases.is_open(lease) {
             return Err(Error::LeaseEnded);
         }
-        // Set before the offer is sent: a peer that has the offer must learn of the end.
+        // Set before the offer is sent: a peer that has received the offer must be notified when
+        // the lease ends.
         if !reservation.begin_offer() {
             return Err(Error::invalid(
                 "memory of a reservation",
-                "it was offered before",
+                "it was already offered",
             ));
         }
         let unsent = WithdrawUnlessSent {
@@ -131,8 +133,8 @@ impl Connection {
         let kind = Kind::Offer { lease, memory };
         let attempt = || {
             reservation.send_offer(|| {
-                // The reservation may have ended before it knew of the offer, or while the offer
-                // waited for room: the peer would learn of the end before the offer.
+                // The lease may have ended before `begin_offer`, or while the offer waited for
+                // room. In both cases the peer would be notified of the end before the offer.
                 if !self.leases.is_open(lease) {
                     return Err(NotAccepted::Refused(Box::new(Error::LeaseEnded)));
                 }
@@ -148,8 +150,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Ends the access of a lease at the device, and tells the peer if the memory was offered.
-    /// Returns `None` if the peer has ended the lease before.
+    /// Ends a lease of this end, and returns the memory. Revokes the access at the device, and
+    /// notifies the peer if the memory was offered. Returns `None` if the peer has already ended
+    /// the lease.
     pub(crate) fn end_lease(
         &self,
         lease: u64,
@@ -162,35 +165,36 @@ impl Connection {
         Some(ended)
     }
 
-    /// Returns the number of leases that this end has ended, and that the peer has not returned
-    /// since.
+    /// Returns the number of leases that this end has revoked and that the peer has not yet
+    /// returned or released.
     #[cfg(test)]
     pub(crate) fn revoked_leases(&self) -> usize {
         self.leases.revoked()
     }
 
-    /// Returns the memory that the peer holds because it requested it.
+    /// Returns the amount of memory that is lent at the request of the peer.
     pub(crate) fn granted_memory(&self) -> GrantedMemory {
         self.leases.granted()
     }
 
-    /// Ends the leases of requested memory whose time limit has passed. The peer's operations on
-    /// them then fail.
-    pub(super) fn end_overdue_leases(&self) {
-        while let Some(lease) = self.leases.next_overdue(Instant::now()) {
-            // On an error the device may still access the memory, which is then not freed.
+    /// Ends the leases of requested memory that have expired. Later operations of the peer on this
+    /// memory fail.
+    pub(super) fn end_expired_leases(&self) {
+        while let Some(lease) = self.leases.take_expired(Instant::now()) {
+            // After an error the device may still access the memory, so the memory is not freed.
             if let Some(Err(error)) = self.end_lease(lease, true) {
                 self.fail(error.into());
             }
         }
     }
 
-    /// Returns the time at which the next lease of requested memory ends.
-    pub(super) fn next_lease_end(&self) -> Option<Instant> {
-        self.leases.next_end()
+    /// Returns the time at which the next lease of requested memory expires.
+    pub(super) fn next_lease_expiry(&self) -> Option<Instant> {
+        self.leases.next_expiry()
     }
 
-    /// Returns memory to the peer that lent it.
+    /// Returns memory to the peer that lent it, and waits until the peer's device has acknowledged
+    /// the message.
     pub(crate) async fn give_back(&self, region: RemoteMr) -> Result<()> {
         let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
         if region.lease_on(self).is_none() {
@@ -201,7 +205,8 @@ impl Connection {
             return Err(foreign());
         };
         let kind = Kind::Return { lease };
-        // Until the message is accepted, dropping the region releases the lease.
+        // If this future is dropped before the message is accepted, dropping the region releases
+        // the lease.
         let number = self
             .submit_frame_when_possible(kind, Payload::Nothing, None, AWAITED)
             .await?;
@@ -211,28 +216,28 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the release of a lease to the peer, without waiting.
+    /// Queues a message that releases a lease of the peer. Returns without waiting.
     pub(crate) fn release_remote(&self, lease: u64) {
         self.send_control(Kind::Release { lease });
     }
 
-    /// Waits for memory that the peer lends.
+    /// Waits for memory that the peer offers.
     pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
         let region = self
             .wait(self.offers.waiters(), || self.offers.pop())
             .await?;
-        self.taken();
+        self.owe_data_credit();
         Ok(region)
     }
 
-    /// Waits for memory that the peer returns.
+    /// Waits for memory that this end has lent and the peer returns.
     pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
         self.wait(&self.returned_arrived, || self.returned.pop())
             .await
     }
 }
 
-/// Guard that ends the lease of an offer unless the offer was sent.
+/// Guard that ends the lease of an offer if the offer was not sent.
 struct EndUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -244,7 +249,7 @@ impl Drop for EndUnlessSent<'_> {
     }
 }
 
-/// Guard that withdraws the offer of a reservation unless the offer was sent.
+/// Guard that withdraws the offer of a reservation if the offer was not sent.
 struct WithdrawUnlessSent<'c> {
     connection: &'c Connection,
     lease: u64,
@@ -258,6 +263,7 @@ impl Drop for WithdrawUnlessSent<'_> {
     }
 }
 
+/// Runs `work`. Returns a timeout error with the name `what` if `work` takes longer than `limit`.
 async fn in_time<T>(
     what: &'static str,
     limit: Duration,

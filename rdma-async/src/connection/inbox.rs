@@ -1,11 +1,12 @@
-//! [`Inbox`]: a bounded queue of arrived items that wait for the application.
+//! [`Inbox`]: a bounded queue of received items for the application.
 
 use std::collections::VecDeque;
 
 use super::sync::Mutex;
 use super::waiters::Waiters;
 
-/// Bounded queue with waiting tasks. Its memory grows with the number of items.
+/// Bounded queue of received items, with the tasks that wait for items. Memory is allocated as the
+/// number of items grows.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     queue: Mutex<VecDeque<T>>,
@@ -22,8 +23,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Adds an item and wakes the waiting tasks. Returns `false` if the queue is full.
-    #[must_use = "a peer that sends more than it has credits for is wrong"]
+    /// Adds an item, and wakes the waiting tasks. Returns `false` if the queue is full.
+    #[must_use = "a peer that sends more messages than it has credits for violates the protocol"]
     pub(super) fn push(&self, item: T) -> bool {
         let fits = {
             let mut queue = self.queue.lock();
@@ -33,8 +34,9 @@ impl<T> Inbox<T> {
             }
             fits
         };
-        // The lock of the queue orders this after the push, for every waiter that takes the lock.
-        self.arrived.wake_in_order();
+        // The lock of the queue orders the wakeup after the push, because the attempt of every
+        // waiting task takes the lock.
+        self.arrived.wake_without_fence();
         fits
     }
 

@@ -1,4 +1,4 @@
-//! Leases: memory of this end that is lent to the peer.
+//! Leases: memory of this end that the peer may access.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -11,46 +11,48 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory};
 
 use crate::device::RdmaDevice;
 use crate::error::Result;
-use crate::memory::{Charge, GrantedMemory, LocalMr, Parts, PieceLender};
+use crate::memory::{Charge, GrantedMemory, LocalMr, PieceLender, RegionParts};
 use crate::observe::LentBytes;
 use crate::reserve::GrantState;
 
-/// Leases of a connection. Each has a memory registration of its own, whose removal ends the
-/// access.
+/// Leases of a connection. Each lease has its own memory registration. Deregistration ends the
+/// peer's access.
 #[derive(Debug)]
 pub(super) struct Leases {
-    open: Mutex<Open>,
+    table: Mutex<LeaseTable>,
     access: AccessFlags,
 }
 
+/// Table of the leases, and of the leases that this end has revoked.
 #[derive(Debug, Default)]
-struct Open {
+struct LeaseTable {
     leases: HashMap<u64, Lease>,
-    last: u32,
-    /// Leases that this end has ended, and that the peer has not returned or released since. Each
-    /// with whether the peer had requested the memory.
+    last_id: u32,
+    /// Leases that this end has revoked and the peer has not yet returned or released. The value is
+    /// set if the peer had requested the memory.
     revoked: HashMap<u64, bool>,
-    /// Number of revoked leases whose memory the peer had requested.
+    /// Number of revoked leases of memory that the peer had requested.
     revoked_requests: usize,
-    /// Bytes and regions that are lent because the peer requested them.
+    /// Amount of memory that is lent at the request of the peer.
     requested: GrantedMemory,
-    /// Ends of the leases with a time limit, which is the same for all, in their order. Contains
-    /// leases that the peer has ended before.
-    ends: VecDeque<(Instant, u64)>,
+    /// Expiry and id of each lease that expires, in order, because all have the same time limit.
+    /// Also contains leases that have ended before their expiry.
+    expiries: VecDeque<(Instant, u64)>,
 }
 
-impl Open {
-    /// Returns an unused id.
+impl LeaseTable {
+    /// Returns an id that no lease uses.
     fn next_id(&mut self) -> u64 {
         loop {
-            self.last = self.last.wrapping_add(1);
-            let id = u64::from(self.last);
+            self.last_id = self.last_id.wrapping_add(1);
+            let id = u64::from(self.last_id);
             if !self.leases.contains_key(&id) && !self.revoked.contains_key(&id) {
                 return id;
             }
         }
     }
 
+    /// Removes a lease that has not ended, and its charge.
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         if let Some(charge) = &lease.charge {
@@ -60,7 +62,7 @@ impl Open {
         Some(lease)
     }
 
-    /// Forgets that this end has ended a lease. Returns whether it has.
+    /// Removes a lease from the revoked leases. Returns whether it was one of them.
     fn forget_revoked(&mut self, id: u64) -> bool {
         let revoked = self.revoked.remove(&id);
         self.revoked_requests -= usize::from(revoked == Some(true));
@@ -68,86 +70,88 @@ impl Open {
     }
 }
 
+/// Memory that is lent to the peer.
 #[derive(Debug)]
 struct Lease {
     memory: ExposedMemory,
-    /// Parts of the memory piece behind and before the lent region.
+    /// Part of the memory piece after the lent region.
     tail: Option<Buffer>,
+    /// Part of the memory piece before the lent region.
     lead: Option<Buffer>,
     lender: Option<Arc<PieceLender>>,
-    /// Charge to the peer, if it requested the memory.
+    /// Charge of the memory to the peer, if the peer requested the memory.
     charge: Option<Charge>,
-    /// Reservation to which the memory is returned, if the lease has one.
+    /// Reservation that gets the memory back, if the lease belongs to a reservation.
     reservation: Option<Arc<GrantState>>,
     _observed: LentBytes,
 }
 
-/// Memory of a lease that the peer has ended.
+/// Result of the end of a lease by the peer.
 #[derive(Debug)]
-pub(super) enum Given {
-    /// Memory that goes to the application, or the error of ending the access.
-    Back(Result<LocalMr, rdma_core::Error>),
-    /// Memory that went back to its reservation.
+pub(super) enum EndedLease {
+    /// Memory that the application gets back, or the error of the deregistration.
+    Memory(Result<LocalMr, rdma_core::Error>),
+    /// The memory was returned to its reservation.
     ToReservation,
-    /// The peer's answer to a revocation.
+    /// This end had revoked the lease before.
     Revoked,
 }
 
 impl Leases {
     pub(super) fn new(access: AccessFlags) -> Self {
         Self {
-            open: Mutex::default(),
+            table: Mutex::default(),
             access,
         }
     }
 
-    /// Returns the memory that the peer holds because it requested it.
+    /// Returns the amount of memory that is lent at the request of the peer.
     pub(super) fn granted(&self) -> GrantedMemory {
-        self.open.lock().requested
+        self.table.lock().requested
     }
 
-    /// Returns the number of regions that the peer has requested and not returned since, whose
-    /// access this end has ended.
-    pub(super) fn unreturned(&self) -> usize {
-        self.open.lock().revoked_requests
+    /// Returns the number of revoked regions that the peer had requested and has not yet returned
+    /// or released.
+    pub(super) fn unreturned_regions(&self) -> usize {
+        self.table.lock().revoked_requests
     }
 
-    /// Returns the number of the first lease whose time limit has passed, after it was removed from
-    /// the list of limits.
-    pub(super) fn next_overdue(&self, now: Instant) -> Option<u64> {
-        let mut open = self.open.lock();
-        let &(end, id) = open.ends.front()?;
+    /// Removes the next expired lease from the list of expiries, and returns its id.
+    pub(super) fn take_expired(&self, now: Instant) -> Option<u64> {
+        let mut table = self.table.lock();
+        let &(end, id) = table.expiries.front()?;
         (end <= now).then(|| {
-            open.ends.pop_front();
+            table.expiries.pop_front();
             id
         })
     }
 
-    /// Returns the time at which the next time limit passes.
-    pub(super) fn next_end(&self) -> Option<Instant> {
-        self.open.lock().ends.front().map(|&(end, _)| end)
+    /// Returns the time at which the next lease expires.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.table.lock().expiries.front().map(|&(end, _)| end)
     }
 
-    /// Sets the end of a lease. Returns whether no other lease has an end.
-    pub(super) fn set_end(&self, id: u64, end: Instant) -> bool {
-        let mut open = self.open.lock();
-        let Open { leases, ends, .. } = &mut *open;
-        // Those that the peer has ended are removed now and then, so that their number is bounded.
-        if ends.len() > 2 * leases.len() + 64 {
-            ends.retain(|(_, id)| leases.contains_key(id));
+    /// Sets the time at which a lease expires. Returns whether no other lease expires.
+    pub(super) fn set_expiry(&self, id: u64, end: Instant) -> bool {
+        let table = &mut *self.table.lock();
+        // Removes leases that ended before their expiry, so that the list stays short.
+        if table.expiries.len() > 2 * table.leases.len() + 64 {
+            table
+                .expiries
+                .retain(|(_, id)| table.leases.contains_key(id));
         }
-        open.ends.push_back((end, id));
-        open.ends.len() == 1
+        table.expiries.push_back((end, id));
+        table.expiries.len() == 1
     }
 
     /// Returns whether a lease has not ended.
     pub(super) fn is_open(&self, id: u64) -> bool {
-        self.open.lock().leases.contains_key(&id)
+        self.table.lock().leases.contains_key(&id)
     }
 
-    /// Lends a region, which `charge` charges to the peer if it requested the region. Returns the
-    /// id of the lease, and the address, length and key for the peer. On an error, returns the
-    /// region.
+    /// Lends a region to the peer. `charge` accounts for the memory if the peer has requested it.
+    /// Returns the id of the lease, and the address, length and key of the memory. Returns the
+    /// region on an error.
     pub(super) fn lend(
         &self,
         region: LocalMr,
@@ -158,8 +162,7 @@ impl Leases {
         self.lend_with(region, self.access, charge, reservation, device)
     }
 
-    /// Lends a region like [`Self::lend`], with only those of the peer's access rights that are in
-    /// `allowed`.
+    /// Lends a region like [`Self::lend`], but restricts the peer's access rights to `allowed`.
     pub(super) fn lend_with(
         &self,
         region: LocalMr,
@@ -168,22 +171,22 @@ impl Leases {
         reservation: Option<Arc<GrantState>>,
         device: &RdmaDevice,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        let Parts {
+        let RegionParts {
             buffer,
             range,
             lender,
         } = region.into_parts()?;
-        let (lead, memory, tail) = cut(buffer, range);
+        let (lead, memory, tail) = split_around(buffer, range);
         match memory.expose(self.access & allowed) {
             Ok(memory) => {
                 let (remote, len) = (memory.remote(), memory.len());
-                let mut open = self.open.lock();
-                let id = open.next_id();
+                let mut table = self.table.lock();
+                let id = table.next_id();
                 if let Some(charge) = &charge {
-                    open.requested.bytes += charge.bytes();
-                    open.requested.regions += 1;
+                    table.requested.bytes += charge.bytes();
+                    table.requested.regions += 1;
                 }
-                open.leases.insert(
+                table.leases.insert(
                     id,
                     Lease {
                         memory,
@@ -197,64 +200,65 @@ impl Leases {
                 );
                 Ok((id, remote))
             }
-            Err(refused) => Err((paste(lead, refused.value, tail, lender), refused.error)),
+            Err(refused) => Err((join_parts(lead, refused.value, tail, lender), refused.error)),
         }
     }
 
-    /// Ends a lease at the request of the peer. Returns `None` for an id that the peer was not
-    /// told.
-    pub(super) fn end_by_peer(&self, id: u64) -> Option<Given> {
+    /// Ends a lease that the peer returns or releases. Returns `None` for an id that was not sent
+    /// to the peer.
+    pub(super) fn end_by_peer(&self, id: u64) -> Option<EndedLease> {
         let lease = {
-            let mut open = self.open.lock();
-            if open.forget_revoked(id) {
-                return Some(Given::Revoked);
+            let mut table = self.table.lock();
+            if table.forget_revoked(id) {
+                return Some(EndedLease::Revoked);
             }
-            let is_untold = |lease: &Lease| {
+            let is_unoffered = |lease: &Lease| {
                 let reservation = lease.reservation.as_ref();
                 reservation.is_some_and(|reservation| !reservation.is_offered())
             };
-            if open.leases.get(&id).is_some_and(is_untold) {
+            if table.leases.get(&id).is_some_and(is_unoffered) {
                 return None;
             }
-            open.remove(id)?
+            table.remove(id)?
         };
         let reservation = lease.reservation.clone();
         let region = lease.end();
         Some(match reservation {
             Some(reservation) => {
                 reservation.put_back(region);
-                Given::ToReservation
+                EndedLease::ToReservation
             }
-            None => Given::Back(region),
+            None => EndedLease::Memory(region),
         })
     }
 
-    /// Forgets that this end has ended a lease, of which the peer has never learned.
+    /// Removes a revoked lease that was never offered to the peer.
     pub(super) fn forget_revoked(&self, id: u64) {
-        self.open.lock().forget_revoked(id);
+        self.table.lock().forget_revoked(id);
     }
 
-    /// Returns the number of leases that this end has ended, and that the peer has not returned
-    /// since.
+    /// Returns the number of leases that this end has revoked and the peer has not yet returned or
+    /// released.
     #[cfg(test)]
     pub(super) fn revoked(&self) -> usize {
-        self.open.lock().revoked.len()
+        self.table.lock().revoked.len()
     }
 
-    /// Ends a lease of this end. Returns `None` if the peer has ended it before. If `is_offered` is
-    /// set, the peer will return or release the lease when it learns of its end.
+    /// Ends a lease, and returns the memory. Returns `None` if the peer has already ended the
+    /// lease. If `is_offered` is set, the lease counts as revoked until the peer returns or
+    /// releases it.
     pub(super) fn end(
         &self,
         id: u64,
         is_offered: bool,
     ) -> Option<Result<LocalMr, rdma_core::Error>> {
         let lease = {
-            let mut open = self.open.lock();
-            let lease = open.remove(id)?;
+            let mut table = self.table.lock();
+            let lease = table.remove(id)?;
             if is_offered {
                 let is_requested = lease.charge.is_some();
-                open.revoked.insert(id, is_requested);
-                open.revoked_requests += usize::from(is_requested);
+                table.revoked.insert(id, is_requested);
+                table.revoked_requests += usize::from(is_requested);
             }
             lease
         };
@@ -263,17 +267,17 @@ impl Leases {
 }
 
 impl Drop for Leases {
-    /// Ends the leases, so that their memory goes back to its pool.
+    /// Ends the leases, so that their memory returns to its pool.
     fn drop(&mut self) {
-        for (_, lease) in self.open.get_mut().leases.drain() {
-            // On an error the device may still access the memory, which is then not freed.
+        for (_, lease) in self.table.get_mut().leases.drain() {
+            // After an error the device may still access the memory, so the memory is not freed.
             drop(lease.end());
         }
     }
 }
 
 impl Lease {
-    /// Ends the access at the device, and returns the memory.
+    /// Deregisters the memory to end the peer's access, and returns the memory.
     fn end(self) -> Result<LocalMr, rdma_core::Error> {
         let Self {
             memory,
@@ -283,16 +287,15 @@ impl Lease {
             ..
         } = self;
         match memory.revoke() {
-            Ok(memory) => Ok(paste(lead, memory, tail, lender)),
-            // The device may still access the memory. Dropping it frees no memory that the device
-            // can access.
+            Ok(memory) => Ok(join_parts(lead, memory, tail, lender)),
+            // The device may still access the memory. Dropping the error does not free such memory.
             Err(refused) => Err(refused.error),
         }
     }
 }
 
-/// Splits `buffer` into the part before `range`, the part in `range`, and the part behind it.
-fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
+/// Splits `buffer` into the part before `range`, the part in `range`, and the part after `range`.
+fn split_around(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
     let len = buffer.len();
     let (buffer, tail) = match range.end {
         end if end == len => (buffer, None),
@@ -310,8 +313,8 @@ fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<B
     }
 }
 
-/// Joins the parts that [`cut`] returned into a region of the original range.
-fn paste(
+/// Joins the parts that [`split_around`] has returned into a region of the original range.
+fn join_parts(
     lead: Option<Buffer>,
     memory: Buffer,
     tail: Option<Buffer>,
@@ -319,13 +322,13 @@ fn paste(
 ) -> LocalMr {
     let start = lead.as_ref().map_or(0, |lead| lead.len());
     let range = start..start + memory.len();
-    let neighbours = "parts of one buffer are neighbours";
+    let adjacent = "parts of one buffer are adjacent";
     let whole = match lead {
-        Some(lead) => lead.join(memory).expect(neighbours),
+        Some(lead) => lead.join(memory).expect(adjacent),
         None => memory,
     };
     let whole = match tail {
-        Some(tail) => whole.join(tail).expect(neighbours),
+        Some(tail) => whole.join(tail).expect(adjacent),
         None => whole,
     };
     LocalMr::new(SharedBuffer::new(whole), range, lender)

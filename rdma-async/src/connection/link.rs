@@ -1,5 +1,5 @@
-//! The link of a connection: the means, beside the queue pair, by which each end learns that the
-//! other has closed the connection.
+//! The link of a connection: the channel beside the queue pair by which each end notices that the
+//! other end has closed the connection.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,88 +10,89 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Connection;
-use super::farewell::Farewell;
-use crate::cm::ManagerLink;
+use super::close_notice::CloseNotice;
+use crate::cm::CmLink;
 
-/// Means by which the ends of a connection learn of its end. Dropping the link closes it.
+/// Channel by which the ends of a connection notice its close. Dropping the link closes it.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// TCP connection of the handshake, which carries no further data. The kernel tests the peer.
+    /// TCP connection of the handshake, which carries no further data. The kernel probes the peer
+    /// (TCP keep-alive).
     Tcp(TcpStream),
-    /// Connection manager, which does not learn that the peer's host is gone.
-    Manager(ManagerLink),
-    /// Messages of the connection. Each end tests an idle peer by a message, and does not learn
-    /// immediately of a peer whose program has ended.
+    /// Connection of the connection manager, which does not detect that the peer's host has failed.
+    Cm(CmLink),
+    /// Control messages of the connection itself. Each end probes an idle peer by a message.
+    /// Without such a probe, an end does not notice that the peer's program has ended.
     InBand(InBand),
 }
 
-/// Link without means of its own.
+/// State of a link that uses only control messages of the connection.
 #[derive(Debug)]
-pub(crate) struct InBand(Arc<Farewell>);
+pub(crate) struct InBand(Arc<CloseNotice>);
 
 impl Link {
-    /// Returns a link that uses only messages of the connection.
+    /// Returns a link that uses only control messages of the connection.
     pub(crate) fn in_band(connection: &Connection) -> Self {
-        Self::InBand(InBand(Arc::clone(&connection.farewell)))
+        Self::InBand(InBand(Arc::clone(&connection.close_notice)))
     }
 
-    /// Waits until the peer closes the link, and returns the reason.
-    pub(super) async fn end(&mut self) -> String {
+    /// Waits until the peer closes the link. Returns the reason.
+    pub(super) async fn wait_for_close(&mut self) -> String {
         match self {
             Self::Tcp(stream) => match stream.read(&mut [0]).await {
                 Ok(0) => "the peer closed it".to_owned(),
-                Ok(_) => "the peer sent something after the handshake".to_owned(),
+                Ok(_) => "the peer sent data after the handshake".to_owned(),
                 Err(error) => format!("the peer is gone: {error}"),
             },
-            Self::Manager(link) => link.end().await,
-            Self::InBand(InBand(farewell)) => {
-                farewell.wait().await;
+            Self::Cm(link) => link.wait_for_close().await,
+            Self::InBand(InBand(close_notice)) => {
+                close_notice.wait().await;
                 "the peer closed it".to_owned()
             }
         }
     }
 
-    /// Tells the peer that this end sends nothing more.
+    /// Notifies the peer that this end sends no further messages.
     pub(super) async fn shut_down(&mut self, connection: &Connection) {
         match self {
-            // If this fails, the peer is gone, which the end of the stream will show.
+            // If this fails, the TCP connection is broken, and reading from it returns the error.
             Self::Tcp(stream) => drop(stream.shutdown().await),
-            Self::Manager(link) => link.disconnect(),
-            Self::InBand(_) => connection.say_farewell(),
+            Self::Cm(link) => link.disconnect(),
+            Self::InBand(_) => connection.announce_close(),
         }
     }
 
-    /// Tells the peer that this end sends nothing more, if closing the link does not. Returns
-    /// whether a message to the peer is on its way.
-    pub(super) fn say_end(&self, connection: &Connection) -> bool {
+    /// Notifies the peer by a control message that this end sends no further messages, if dropping
+    /// the link does not notify the peer. Returns whether such a message was queued.
+    pub(super) fn announce_close_in_band(&self, connection: &Connection) -> bool {
         match self {
-            Self::Tcp(_) | Self::Manager(_) => false,
+            Self::Tcp(_) | Self::Cm(_) => false,
             Self::InBand(_) => {
-                connection.say_farewell();
+                connection.announce_close();
                 true
             }
         }
     }
 
-    /// Returns whether a message about the end may be on its way to the peer.
+    /// Returns whether the control message that announces the close may be in flight.
     pub(super) fn is_busy(&self, connection: &Connection) -> bool {
-        matches!(self, Self::InBand(_)) && !connection.is_settled()
+        matches!(self, Self::InBand(_)) && !connection.has_delivered_all()
     }
 
-    /// Returns whether this end must test an idle peer.
+    /// Returns whether this end must probe an idle peer.
     pub(super) fn needs_probes(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Returns whether the peer has not closed the link. Needs no runtime.
+    /// Returns whether the peer has not closed the link. Can be called without a runtime.
     pub(super) fn is_open(&self) -> bool {
         match self {
             Self::Tcp(stream) => {
                 let peeked = SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
                 peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             }
-            Self::Manager(link) => link.is_open(),
-            Self::InBand(InBand(farewell)) => !farewell.has_arrived(),
+            Self::Cm(link) => link.is_open(),
+            Self::InBand(InBand(close_notice)) => !close_notice.has_arrived(),
         }
     }
 }

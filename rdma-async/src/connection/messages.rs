@@ -1,5 +1,6 @@
-//! Messages of one piece: those of the application, and control messages. A longer message of the
-//! application is sent by [rendezvous](super::rendezvous).
+//! Sending of short messages of the application, and of control messages. A short message fits into
+//! one receive of the peer. A longer message of the application is sent by
+//! [rendezvous](super::rendezvous).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,25 +9,25 @@ use rdma_core::memory::{Claim, ReadClaim};
 use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
 use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
-use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
+use super::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime, UNAWAITED};
 use super::work::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMrReadAccess, claim_read};
 use crate::observe;
 
-/// Bytes that follow the header of a message.
+/// Bytes that follow the header of a message in the frame.
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Nothing,
     /// Bytes that are copied when the message is accepted.
     Copied(&'a [u8]),
-    /// Memory that the message claims until it has arrived; `None` once the request has taken the
-    /// claim.
+    /// Memory that the message claims until the send completes. `None` after the request has taken
+    /// the claim.
     Claimed(Option<ReadClaim>),
 }
 
 impl Connection {
-    /// Sends the application's message, and waits until it has arrived.
+    /// Sends a message of the application, and waits until the peer's device has acknowledged it.
     pub(crate) async fn send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -44,28 +45,27 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Sends the application's message without waiting for its arrival.
+    /// Sends a message of the application without waiting for its acknowledgement.
     pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         if message.length() > self.peer_payload {
             return self.send_by_rendezvous(claim_read(message)?, None).await;
         }
-        // Its failure ends the connection.
-        let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
-        match self.try_begin_send(message, None, how)? {
+        // A failure of the request ends the connection.
+        match self.try_begin_send(message, None, UNAWAITED)? {
             Some(_) => Ok(()),
-            None => self.begin_send(message, None, how).await.map(drop),
+            None => self.begin_send(message, None, UNAWAITED).await.map(drop),
         }
     }
 
-    /// Submits a message of one piece, and returns its number, or `None` if it would have to wait
-    /// for a credit or for room.
+    /// Submits a short message, and returns the number of its request. Returns `None` if no credit
+    /// or no room in the send queue is available.
     pub(super) fn try_begin_send(
         &self,
         message: &impl LocalMrReadAccess,
         immediate: Option<u32>,
         how: (AwaitedBy, PostTime),
     ) -> Result<Option<u64>> {
-        self.checked()?;
+        self.check_open()?;
         let mut payload = self.payload(message)?;
         let Some(credit) = self.try_data_credit() else {
             return Ok(None);
@@ -80,8 +80,8 @@ impl Connection {
         }
     }
 
-    /// Submits a message of one piece, after waiting for a credit and for room, and returns its
-    /// number.
+    /// Submits a short message, and returns the number of its request. Waits for a credit and for
+    /// room in the send queue.
     async fn begin_send(
         &self,
         message: &impl LocalMrReadAccess,
@@ -97,8 +97,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// Returns the bytes of a message if they can be copied into the request, or else a claim on
-    /// them.
+    /// Returns the payload of a short message: a copy if header and payload fit into the inline
+    /// data of a request, or else a claim on the memory.
     pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
         if HEADER_LEN + message.length() <= self.inline {
             return Ok(Payload::Copied(message.try_as_slice()?));
@@ -106,7 +106,7 @@ impl Connection {
         Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
-    /// Sends a control message, and waits until it has arrived.
+    /// Sends a control message, and waits until the peer's device has acknowledged it.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
         let number = self
@@ -135,7 +135,7 @@ impl Connection {
 
     /// Waits for a credit to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
-        self.checked()?;
+        self.check_open()?;
         if let Some(credit) = self.try_data_credit() {
             return Ok(credit);
         }
@@ -149,7 +149,8 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    /// Waits until there is room for a message, and submits it. Returns the number of the request.
+    /// Submits a message after waiting for room in the send queue. Returns the number of the
+    /// request.
     pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
@@ -157,7 +158,7 @@ impl Connection {
         immediate: Option<u32>,
         how: (AwaitedBy, PostTime),
     ) -> Result<u64> {
-        self.checked()?;
+        self.check_open()?;
         let mut attempt = || self.submit_frame(kind, &mut payload, immediate, how);
         match attempt() {
             Ok(number) => Ok(number),
@@ -165,8 +166,8 @@ impl Connection {
         }
     }
 
-    /// Submits a message of this kind, whose header returns the owed credits to the peer. If the
-    /// message is not accepted, the payload is left in place.
+    /// Submits a message of this kind. The header returns the owed credits to the peer. The payload
+    /// is unchanged if the message is not accepted.
     pub(super) fn submit_frame(
         &self,
         kind: Kind,
@@ -175,16 +176,17 @@ impl Connection {
         how: (AwaitedBy, PostTime),
     ) -> Result<u64, NotAccepted> {
         let credits = Credits {
-            data: owed(&self.owed_data),
-            control: owed(&self.owed_control),
+            data: take_owed(&self.owed_data),
+            control: take_owed(&self.owed_control),
         };
         let mut header = [0; MAX_FRAME_LEN];
         let len = Frame { credits, kind }.encode(&mut header);
         let header = &header[..len];
         let push = Push::Send {
             immediate,
-            // The fence delays the message until all reads have completed: a read that the device
-            // repeats, because its response was lost, must still find the memory.
+            // The fence delays the message until all earlier reads have completed. Otherwise a read
+            // that the device repeats, because its response was lost, could access memory that is
+            // no longer lent.
             fence: matches!(kind, Kind::Return { .. } | Kind::Release { .. }),
         };
         let submitted = match payload {
@@ -203,6 +205,7 @@ impl Connection {
         submitted
     }
 
+    /// Submits a message whose header is copied to registered memory, and whose payload is claimed.
     fn submit_claimed(
         &self,
         push: Push,
@@ -224,30 +227,31 @@ impl Connection {
             })
     }
 
-    /// Records that the application took a data message, whose credit is now owed to the peer.
-    pub(super) fn taken(&self) {
+    /// Records that the application has taken a data message. Its credit is now owed to the peer.
+    pub(super) fn owe_data_credit(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
     }
 
-    /// Waits for the peer's next write with immediate data, and returns that number.
+    /// Waits for the peer's next RDMA write with immediate data, and returns the immediate data.
     pub(crate) async fn receive_write_immediate(&self) -> Result<u32> {
         let inbox = &self.write_immediates;
         let immediate = self.wait(inbox.waiters(), || inbox.pop()).await?;
-        self.taken();
+        self.owe_data_credit();
         Ok(immediate)
     }
 
-    /// Returns the error that ended the connection. Called only after it has ended.
-    pub(super) fn ended(&self) -> Error {
+    /// Returns the error that ended the connection. Must be called only after the connection has
+    /// ended.
+    pub(super) fn end_reason(&self) -> Error {
         self.failure()
             .cloned()
             .unwrap_or_else(|| Error::disconnected("it was closed"))
     }
 }
 
-/// Takes the owed credits, at most `u16::MAX`, to be returned in a header.
-fn owed(counter: &AtomicU32) -> u16 {
+/// Takes at most `u16::MAX` owed credits from `counter`, to be returned to the peer in a header.
+fn take_owed(counter: &AtomicU32) -> u16 {
     if counter.load(Ordering::Relaxed) == 0 {
         return 0;
     }

@@ -1,13 +1,13 @@
-//! One end of a connection: its queue pair, its requests in flight, and its messages that have
+//! One end of a connection: its queue pair, the requests in flight, and the messages that have
 //! arrived.
 //!
-//! [`crate::Rdma`] is the public handle. The submodules implement requests, messages, credits and
-//! leases.
+//! [`crate::Rdma`] is the public handle of a connection. The submodules implement requests,
+//! messages, credits and leases.
 
 mod borrowed;
+mod close_notice;
 mod control;
 mod credits;
-mod farewell;
 mod frame;
 mod handler;
 mod handover;
@@ -46,10 +46,10 @@ use tokio::task::coop::poll_proceed;
 use tokio::time::timeout;
 use tracing::Span;
 
-use self::borrowed::Borrowed;
+use self::borrowed::BorrowedLeases;
+use self::close_notice::CloseNotice;
 pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
-use self::farewell::Farewell;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::handler::Handler;
 pub use self::handler::{Message, Poster};
@@ -60,9 +60,9 @@ use self::operation::Operation;
 use self::outbox::Outbox;
 use self::outgoing::Outgoing;
 pub use self::pipeline::Pipeline;
-use self::rendezvous::Ahead;
-pub(crate) use self::rendezvous::Incoming;
-use self::replies::Replies;
+use self::rendezvous::FrontQueue;
+pub(crate) use self::rendezvous::IncomingMessage;
+use self::replies::PendingReplies;
 use self::requests::Requests;
 use self::results::ResultSlot;
 use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
@@ -79,10 +79,12 @@ use crate::memory::{
 };
 use crate::shard::{Reservation, Shard};
 
-/// Number of polls of futures that together count as one unit of tokio's budget of 128.
+/// Number of polls of futures that are charged as one unit of tokio's budget of 128 units for each
+/// task. A poll of an operation takes less time than the work that one unit stands for.
 const POLLS_PER_UNIT: u32 = 4;
 
-/// Number of messages of each class that an end accepts before it returns credits.
+/// Receive depths: the number of messages of each class that an end accepts before it returns
+/// credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depths {
     /// Maximum number of data messages, which wait for the application.
@@ -91,13 +93,13 @@ pub(crate) struct Depths {
     pub(crate) control: u16,
 }
 
-/// Parts that a connection is made of.
-pub(crate) struct Parts {
+/// Arguments of [`Connection::new`].
+pub(crate) struct ConnectionParts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) device: RdmaDevice,
     pub(crate) reservation: Reservation,
     pub(crate) settings: Settings,
-    /// Depths of the peer.
+    /// Receive depths of the peer.
     pub(crate) peer: Depths,
     /// Maximum length, in bytes, of a message that the peer accepts in one piece.
     pub(crate) peer_payload: usize,
@@ -105,13 +107,14 @@ pub(crate) struct Parts {
     pub(crate) peer_address: IpAddr,
 }
 
-/// One end of a connection.
+/// One end of a connection: the state that the handle, the futures of operations and the driver
+/// share.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    // Dropped first: its requests may be using memory of the other fields.
+    // Dropped first, because requests may be using memory that other fields own.
     sender: Sender,
     queue_pair: QueuePair,
-    /// Maximum number of bytes that a request copies (inline data).
+    /// Maximum number of bytes that the device copies into a request (inline data).
     inline: usize,
     shard: Arc<Shard>,
     _reservation: Reservation,
@@ -119,45 +122,55 @@ pub(crate) struct Connection {
     settings: Settings,
     span: Span,
 
+    /// Credits for data messages to the peer.
     data_credits: CreditCounter,
+    /// Credits for control messages to the peer.
     control_credits: CreditCounter,
     peer_payload: usize,
-    /// Address of the peer's host, by which the device accounts for its memory.
+    /// Address of the peer's host. The device counts the memory granted to each address.
     peer: IpAddr,
+    /// Number of data credits to be returned to the peer.
     owed_data: AtomicU32,
+    /// Number of control credits to be returned to the peer.
     owed_control: AtomicU32,
 
     handler: Handler,
-    messages: Inbox<Incoming>,
+    messages: Inbox<IncomingMessage>,
+    /// Immediate data of RDMA writes of the peer.
     write_immediates: Inbox<u32>,
+    /// Memory that the peer has offered.
     offers: Inbox<RemoteMr>,
-    borrowed: Borrowed,
+    borrowed: BorrowedLeases,
+    /// Lent memory that the peer has returned.
     returned: SegQueue<LocalMr>,
+    /// Tasks that wait for returned memory or for the end of the connection.
     returned_arrived: Waiters,
-    /// Messages that the application takes before those in `messages`.
-    ahead: Ahead,
+    /// Messages that the application receives before the messages in `messages`.
+    front: FrontQueue,
     leases: Leases,
     requests: Requests,
-    replies: Replies,
+    replies: PendingReplies,
     outbox: Outbox,
-    farewell: Arc<Farewell>,
-    /// Outgoing bytes, if the connection is a stream.
+    close_notice: Arc<CloseNotice>,
+    /// Outgoing bytes of a stream, set only if the connection is used as a stream.
     outgoing: OnceLock<Outgoing>,
 
-    /// Approximate number of polls of futures.
+    /// Approximate number of polls of this connection's futures.
     polls: AtomicU32,
-    /// Set while the peer has not proved that it may connect, and gets no memory.
+    /// Set until the peer is authenticated. While set, the peer gets no memory.
     withholds_memory: AtomicBool,
+    /// Error that ended the connection.
     failure: OnceLock<Error>,
-    /// Notifies the control task of the failure, of a request of the peer for memory, or of the
-    /// first lease that has an end.
-    has_news: Arc<Notify>,
-    itself: Weak<Connection>,
+    /// Notification that wakes the control task after a failure, after a request of the peer for
+    /// memory, or when the first lease gets an expiry.
+    control_wakeup: Arc<Notify>,
+    /// Weak handle of this connection.
+    weak: Weak<Connection>,
 }
 
 impl Connection {
-    pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let Parts {
+    pub(crate) fn new(parts: ConnectionParts) -> Arc<Self> {
+        let ConnectionParts {
             queue_pair,
             device,
             reservation,
@@ -167,7 +180,7 @@ impl Connection {
             peer_address,
         } = parts;
         let own = settings.depths();
-        Arc::new_cyclic(|itself| Self {
+        Arc::new_cyclic(|weak| Self {
             sender: Sender::new(queue_pair.send_queue(), settings.send_depth as usize),
             inline: queue_pair.inline_limit(),
             data_credits: CreditCounter::new(peer.data),
@@ -180,21 +193,21 @@ impl Connection {
             messages: Inbox::new(own.data),
             write_immediates: Inbox::new(own.data),
             offers: Inbox::new(own.data),
-            borrowed: Borrowed::default(),
+            borrowed: BorrowedLeases::default(),
             returned: SegQueue::new(),
             returned_arrived: Waiters::default(),
-            ahead: Ahead::default(),
+            front: FrontQueue::default(),
             leases: Leases::new(settings.remote_access),
             requests: Requests::default(),
-            replies: Replies::default(),
+            replies: PendingReplies::default(),
             outbox: Outbox::new(),
-            farewell: Arc::default(),
+            close_notice: Arc::default(),
             outgoing: OnceLock::new(),
             polls: AtomicU32::new(0),
             withholds_memory: AtomicBool::new(false),
             failure: OnceLock::new(),
-            has_news: Arc::default(),
-            itself: itself.clone(),
+            control_wakeup: Arc::default(),
+            weak: weak.clone(),
             span: tracing::info_span!(
                 "rdma_connection",
                 device = device.context().name(),
@@ -213,22 +226,22 @@ impl Connection {
         &self.device
     }
 
-    /// Returns the authenticator of the settings.
+    /// Returns the authenticator in the settings, if there is one.
     pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
         self.settings.authenticator.clone()
     }
 
-    /// Refuses requests of the peer for memory until [`Self::release_memory`].
+    /// Refuses the peer's requests for memory until [`Self::release_memory`] is called.
     pub(crate) fn withhold_memory(&self) {
         self.withholds_memory.store(true, Ordering::Release);
     }
 
-    /// Grants requests of the peer for memory.
+    /// Allows requests of the peer for memory.
     pub(crate) fn release_memory(&self) {
         self.withholds_memory.store(false, Ordering::Release);
     }
 
-    /// Returns the span of the connection.
+    /// Returns the tracing span of the connection.
     pub(crate) fn span(&self) -> &Span {
         &self.span
     }
@@ -241,9 +254,10 @@ impl Connection {
         &self.queue_pair
     }
 
-    /// Returns another handle of the connection, or `None` while the connection is being dropped.
+    /// Returns a reference-counted handle of the connection, or `None` while the connection is
+    /// being dropped.
     pub(crate) fn to_arc(&self) -> Option<Arc<Self>> {
-        self.itself.upgrade()
+        self.weak.upgrade()
     }
 
     /// Returns the error that ended the connection, or `None` while it is open.
@@ -253,27 +267,27 @@ impl Connection {
 
     /// Waits until the connection has ended, and returns the error that ended it.
     pub(crate) async fn wait_for_end(&self) -> Error {
-        // `fail` wakes these waiters, and few other events do.
+        // `fail` wakes these waiters, and few other events wake them.
         let waiters = &self.returned_arrived;
         waiters.wait_for(|| self.failure().cloned()).await
     }
 
-    /// Ends the connection with this error: requests in flight are flushed, and all waiters are
-    /// woken.
+    /// Ends the connection with `error`: the device flushes the requests in flight, and all waiting
+    /// tasks are woken. Does nothing if the connection has already ended.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_err() {
             return;
         }
         tracing::debug!(parent: &self.span, queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         let moved = self.queue_pair.fail();
-        self.sender.give_up();
+        self.sender.cancel_staged();
         if let Err(error) = moved {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
-            // Requests in flight may then never complete.
+            // Without the error state, requests in flight may never complete.
             self.end_waits();
         }
         self.replies
-            .fail(self.failure.get().expect("it was set above"));
+            .fail(self.failure.get().expect("the error was set above"));
         self.outbox.clear();
         if let Some(outgoing) = self.outgoing.get() {
             outgoing.clear();
@@ -292,45 +306,45 @@ impl Connection {
         ] {
             waiters.wake();
         }
-        self.has_news.notify_one();
+        self.control_wakeup.notify_one();
         // Makes the driver poll for the flushed requests.
         self.shard.wake_driver();
     }
 
-    /// Ends the connection because a request failed.
+    /// Ends the connection because a request failed with `error`.
     fn fail_with(&self, error: WorkError) {
         self.fail(match error.status {
-            // The request was only flushed, and the device reported no cause.
+            // The request was only flushed. The device has not reported the cause.
             WorkStatus::Flushed => Error::disconnected(
-                "the device ended it, as it does when it refuses an access of the peer's",
+                "the device flushed its requests, for example after it refused an access of the peer",
             ),
             _ => error.into(),
         });
     }
 
-    /// Returns whether a future waits for a request of this connection.
+    /// Returns whether a future waits for the completion of a request of this connection.
     fn awaits_completions(&self) -> bool {
         self.sender.lock().is_awaited()
     }
 
-    /// Returns whether the peer has received everything: the outbox is empty, and every request has
+    /// Returns whether all data was delivered: no message is queued, and every request has
     /// completed.
-    fn is_settled(&self) -> bool {
+    fn has_delivered_all(&self) -> bool {
         let has_outgoing = self
             .outgoing
             .get()
             .is_some_and(|outgoing| !outgoing.is_empty());
-        self.outbox.is_empty() && !has_outgoing && self.sender.lock().is_settled()
+        self.outbox.is_empty() && !has_outgoing && self.sender.lock().is_idle()
     }
 
-    /// Waits until the peer has received everything that was sent, and has read the messages that
-    /// are too long for one piece.
-    pub(crate) async fn settle(&self) -> Result<()> {
+    /// Waits until the peer has received all messages, and has read the messages that were sent by
+    /// rendezvous.
+    pub(crate) async fn wait_until_delivered(&self) -> Result<()> {
         self.post_staged();
         let limit = self.settings.response_timeout;
         let attempt = || {
-            let is_settled = || self.is_settled() && self.replies.lent_bytes() == 0;
-            self.failed().or_else(|| is_settled().then_some(Ok(())))
+            let is_done = || self.has_delivered_all() && self.replies.lent_bytes() == 0;
+            self.failed().or_else(|| is_done().then_some(Ok(())))
         };
         let _waiting = self.shard.waiting();
         self.shard.wake_driver();
@@ -338,64 +352,67 @@ impl Connection {
         timeout(limit, room.wait_for(attempt))
             .await
             .unwrap_or(Err(Error::Timeout {
-                what: "the peer's taking of what was sent",
+                what: "the delivery of the last messages to the peer",
                 limit,
             }))
     }
 
-    /// Wakes all futures that wait for completions, because completions are no longer announced.
+    /// Wakes all futures that wait for completions, because the driver no longer polls for them.
     /// Called after the connection has failed. Requests in flight keep their memory until the queue
     /// pair is destroyed.
     pub(crate) fn end_waits(&self) {
         self.sender.end_waits();
     }
 
-    /// Returns the failure of the connection as the result of a wait, or `None` while it is open.
+    /// Returns the error that ended the connection as the result of a wait, or `None` while the
+    /// connection is open.
     fn failed<T>(&self) -> Option<Result<T>> {
         self.failure().map(|error| Err(error.clone()))
     }
 
-    fn checked(&self) -> Result<()> {
+    /// Returns an error if the connection has ended.
+    fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Begins a write. Returns `None`, without a request, if the send queue is full.
+    /// Begins an RDMA write. Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_write(
         &self,
         local: &impl LocalMrReadAccess,
         remote: RemoteMemory,
     ) -> Result<Option<Operation<'_>>> {
-        self.checked()?;
+        self.check_open()?;
         let push = Push::Write {
             remote,
             immediate: None,
         };
         if local.length() <= self.inline {
             let bytes = local.try_as_slice()?;
-            return self.begun(self.submit_copied(push, [bytes, &[]], AWAITED));
+            return self.operation_of(self.submit_copied(push, [bytes, &[]], AWAITED));
         }
         let memory = (None, Some(claim_read(local)?.into()));
         let submitted = self.submit_held(Work::Push(push), memory, AWAITED, None);
-        self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
+        self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Begins a read. Returns `None`, without a request, if the send queue is full.
+    /// Begins an RDMA read. Returns `None`, and submits no request, if the send queue is full.
     #[inline]
     pub(crate) fn try_read(
         &self,
         local: &mut impl LocalMrWriteAccess,
         remote: RemoteMemory,
     ) -> Result<Option<Operation<'_>>> {
-        self.checked()?;
+        self.check_open()?;
         let memory = (None, Some(claim_write(local)?.into()));
         let submitted = self.submit_held(Work::Read { remote }, memory, AWAITED, None);
-        self.begun(submitted.map_err(|(not_accepted, _)| not_accepted))
+        self.operation_of(submitted.map_err(|(not_accepted, _)| not_accepted))
     }
 
-    /// Returns the future of an accepted request, or `None` if the send queue was full.
+    /// Converts the result of a submission to the future of the request, or to `None` if the send
+    /// queue is full.
     #[inline]
-    fn begun(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
+    fn operation_of(&self, submitted: Result<u64, NotAccepted>) -> Result<Option<Operation<'_>>> {
         match submitted {
             Ok(number) => Ok(Some(self.operation(number, None))),
             Err(NotAccepted::Full) => Ok(None),
@@ -403,7 +420,7 @@ impl Connection {
         }
     }
 
-    /// Writes memory of this end to memory of the peer, and waits until that has completed.
+    /// Writes local memory to memory of the peer, and waits until the write has completed.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
         if local.length() > self.inline {
             return self
@@ -411,7 +428,7 @@ impl Connection {
                 .await;
         }
         let bytes = local.try_as_slice()?;
-        self.checked()?;
+        self.check_open()?;
         let attempt = || self.submit_copied(push, [bytes, &[]], AWAITED);
         let number = match attempt() {
             Ok(number) => number,
@@ -420,9 +437,9 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Writes with immediate data. Waits for a credit first, since the immediate data consumes a
+    /// Writes with immediate data. First waits for a credit, because immediate data consumes a
     /// receive of the peer.
-    pub(crate) async fn write_and_tell(
+    pub(crate) async fn write_with_immediate(
         &self,
         local: &impl LocalMrReadAccess,
         push: Push,
@@ -435,7 +452,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let mut attempt = || match (bytes, &mut memory) {
             (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], AWAITED),
-            (None, memory) => self.submit_kept(Work::Push(push), memory, AWAITED, None),
+            (None, memory) => self.submit_or_restore(Work::Push(push), memory, AWAITED, None),
         };
         let number = match attempt() {
             Ok(number) => number,
@@ -445,31 +462,31 @@ impl Connection {
         self.operation(number, None).await.map(drop)
     }
 
-    /// Reads memory of the peer into memory of this end, and waits until that has completed.
+    /// Reads memory of the peer into local memory, and waits until the read has completed.
     pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
         self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Performs an operation that claims memory of the application and has no result.
+    /// Performs an operation that claims memory of the application and returns no value.
     async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
         let number = self.begin_held(work, claim).await?;
         self.operation(number, None).await.map(drop)
     }
 
-    /// Submits an operation that claims memory of the application. Waits for room, and returns the
-    /// number of the request.
+    /// Submits an operation that claims memory of the application, and returns the number of the
+    /// request. Waits while the send queue is full.
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
-        self.checked()?;
+        self.check_open()?;
         let mut memory = Some((None, Some(claim)));
-        let mut attempt = || self.submit_kept(work, &mut memory, AWAITED, None);
+        let mut attempt = || self.submit_or_restore(work, &mut memory, AWAITED, None);
         match attempt() {
             Ok(number) => Ok(number),
             Err(first) => self.retry(first, attempt).await,
         }
     }
 
-    /// Waits until the request with this number, and therefore all before it, has completed.
-    /// Returns at once for `None`.
+    /// Waits until the request with this number, and thus every earlier request, has completed.
+    /// Returns immediately for `None`.
     pub(crate) async fn finish(&self, last: Option<u64>) -> Result<()> {
         match last {
             Some(number) => self.operation(number, None).await.map(drop),
@@ -477,65 +494,67 @@ impl Connection {
         }
     }
 
-    /// Submits a request that takes `memory`. If the request is not accepted, puts the memory back.
+    /// Submits a request that takes `memory`. If the request is not accepted, puts the memory back
+    /// into `memory`.
     #[inline]
-    fn submit_kept(
+    fn submit_or_restore(
         &self,
         work: Work,
         memory: &mut Option<Memory>,
         how: (AwaitedBy, PostTime),
-        place: Option<ResultSlot>,
+        slot: Option<ResultSlot>,
     ) -> Result<u64, NotAccepted> {
         let taken = memory.take().unwrap_or_default();
-        self.submit_held(work, taken, how, place)
-            .map_err(|(not_accepted, again)| {
-                *memory = Some(again);
+        self.submit_held(work, taken, how, slot)
+            .map_err(|(not_accepted, unused)| {
+                *memory = Some(unused);
                 not_accepted
             })
     }
 
-    /// Performs an atomic, and returns the previous value of the remote memory.
+    /// Performs an atomic operation, and returns the previous value of the remote memory.
     pub(crate) async fn perform_atomic(&self, work: Work) -> Result<u64> {
-        let place = self.reserve_result().await?;
-        let unused = ReleaseUnlessUsed {
+        let slot = self.reserve_result().await?;
+        let guard = ReleaseUnlessUsed {
             sender: &self.sender,
-            place,
+            slot,
         };
         let mut memory = Some((
             Some(self.device.pool().take_header(size_of::<u64>())?),
             None,
         ));
-        let mut attempt = || self.submit_kept(work, &mut memory, AWAITED, Some(place));
+        let mut attempt = || self.submit_or_restore(work, &mut memory, AWAITED, Some(slot));
         let number = match attempt() {
             Ok(number) => number,
             Err(first) => self.retry(first, attempt).await?,
         };
-        std::mem::forget(unused);
-        self.operation(number, Some(place)).await
+        std::mem::forget(guard);
+        self.operation(number, Some(slot)).await
     }
 
-    /// Returns the error of a failed operation, which is its own, or else the error that ended the
-    /// connection.
-    fn cause(&self, number: u64) -> Error {
+    /// Returns the error of a failed operation: the error of its own request, or else the error
+    /// that ended the connection.
+    fn operation_error(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),
-            None if self.sender.was_given_up(number) => self.ended(),
-            None => self.ended().of_posted(),
+            None if self.sender.was_cancelled(number) => self.end_reason(),
+            None => self.end_reason().of_posted(),
         }
     }
 
-    /// Counts a poll of a future. Returns whether it is charged to tokio's budget: every fourth is,
-    /// since operations are short.
+    /// Counts a poll of a future. Returns whether this poll is charged to tokio's budget: one of
+    /// [`POLLS_PER_UNIT`] polls is charged.
     #[inline]
-    fn counts(&self) -> bool {
-        // A count that is lost between two threads does no harm.
+    fn count_poll(&self) -> bool {
+        // Two threads may lose a count, which does no harm: the number is approximate.
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
         polls.is_multiple_of(POLLS_PER_UNIT)
     }
 
-    /// Polls for a short time until `attempt` returns a value, unless a future waits for a request
-    /// of this connection or other tasks would be delayed.
+    /// Polls the completion queue for a short time until `attempt` returns a value. Returns `None`
+    /// immediately if another future waits for a request of this connection, or if polling would
+    /// delay other tasks.
     #[inline(never)]
     fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if self.awaits_completions() {
@@ -544,8 +563,10 @@ impl Connection {
         self.post_and_poll_briefly(attempt)
     }
 
-    /// Posts the staged requests and polls for a short time, if nobody else polls: the driver,
-    /// which posts them at the end of the turn, does not run meanwhile.
+    /// Posts the staged requests, and polls for a short time until `attempt` returns a value.
+    /// Returns `None` immediately if [`Shard::may_poll_briefly`] returns `false`. Posts here
+    /// because the driver, which posts staged requests at the end of the turn, does not run during
+    /// the poll.
     pub(super) fn post_and_poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.shard.may_poll_briefly() {
             return None;
@@ -554,15 +575,17 @@ impl Connection {
         self.shard.poll_briefly(attempt)
     }
 
-    /// Waits until `attempt` returns a value or the connection has ended.
+    /// Waits until `attempt` returns a value or the connection has ended. Polls the completion
+    /// queue before it waits for `waiters` to be woken.
     async fn wait<T>(
         &self,
         waiters: &Waiters,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         let found = poll_fn(|cx| {
-            // Tokio's budget lets other tasks run even if this task always finds a value.
-            let turn = match self.counts() {
+            // Tokio's budget lets other tasks run even if `attempt` always returns a value
+            // immediately.
+            let turn = match self.count_poll() {
                 true => Some(ready!(poll_proceed(cx))),
                 false => None,
             };
@@ -587,14 +610,14 @@ impl Connection {
     }
 }
 
-/// Guard that releases the place of an atomic unless the request was accepted.
+/// Guard that releases the result slot of an atomic operation unless the request was accepted.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
-    place: ResultSlot,
+    slot: ResultSlot,
 }
 
 impl Drop for ReleaseUnlessUsed<'_> {
     fn drop(&mut self) {
-        self.sender.release_result(self.place);
+        self.sender.release_result(self.slot);
     }
 }

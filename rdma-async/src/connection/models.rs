@@ -1,6 +1,6 @@
-//! Loom models of what futures share with the thread that polls: the requests of a connection, and
-//! the tasks that wait for credits, room and messages. They explore every interleaving of the
-//! threads, and every value that their loads may return.
+//! Loom models of the state that futures share with the polling thread: the requests of a
+//! connection, and the tasks that wait for credits, room and messages. Loom explores every
+//! interleaving of the threads, and every value that an atomic load may return.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom_models" cargo test --release -p rdma-async --lib connection::models
@@ -22,7 +22,7 @@ use super::send_state::{AwaitedBy, Posted, SendState};
 use super::sender::Sender;
 use super::waiters::Waiters;
 
-/// Number of requests in flight, in place of the device's send queue. Changed only under the lock
+/// Number of requests in flight. Replaces the send queue of a device. Changed only under the lock
 /// of the sender.
 #[derive(Debug, Clone, Default)]
 struct InFlight(std::sync::Arc<AtomicUsize>);
@@ -33,7 +33,7 @@ impl Posted for InFlight {
     }
 }
 
-/// Send side of a connection, and the device behind it.
+/// Send side of a connection, with a replacement of the device.
 #[derive(Debug)]
 struct Requests {
     sender: Sender<InFlight>,
@@ -52,49 +52,47 @@ impl Requests {
     fn new(limit: usize) -> Arc<Self> {
         let device = InFlight::default();
         let sender = Sender::with(SendState::new(device.clone(), limit, limit));
-        // Allocates the places of results, which must not happen in two threads.
-        let place = sender.results.reserve().expect("every place is free");
-        sender.results.release(place);
+        // Allocates the result slots here, because two threads must not allocate them.
+        let slot = sender.results.reserve().expect("every slot is free");
+        sender.results.release(slot);
         Arc::new(Self { sender, device })
     }
 
-    /// Accepts a request that a future waits for. Returns its number, or `None` if there is no
+    /// Accepts a request that a future waits for. Returns its number, or `None` if the queue has no
     /// room.
-    fn begin(&self, place: Option<ResultSlot>) -> Option<u64> {
+    fn begin(&self, slot: Option<ResultSlot>) -> Option<u64> {
         let mut state = self.lock();
         state.has_room().then(|| {
             self.device.0.fetch_add(1, Ordering::Relaxed);
-            state
-                .count(AwaitedBy::Future, place.is_some(), place)
-                .number
+            state.count(AwaitedBy::Future, slot.is_some(), slot).number
         })
     }
 
-    /// Accepts an atomic. Returns its number and the place of its result.
+    /// Accepts an atomic operation. Returns its number and its result slot.
     fn begin_atomic(&self) -> (u64, ResultSlot) {
-        let place = self.results.reserve().expect("a place is free");
-        let number = self.begin(Some(place)).expect("there is room");
-        (number, place)
+        let slot = self.results.reserve().expect("a slot is free");
+        let number = self.begin(Some(slot)).expect("there is room");
+        (number, slot)
     }
 
-    /// Ends the next request, as the thread that polls does. `value` is the result of an atomic.
+    /// Ends the next request, as the polling thread does. `value` is the result of an atomic
+    /// operation.
     fn complete(&self, is_success: bool, value: u64) {
         let mut wakes = Vec::new();
         let has_ended = self.end(is_success, |state| {
             self.device.0.fetch_sub(1, Ordering::Relaxed);
-            if let Some(place) = state.next_place() {
-                self.results.set(place, value);
+            if let Some(slot) = state.next_slot() {
+                self.results.set(slot, value);
             }
             state.end(1, &mut wakes)
         });
         assert!(has_ended);
         let [room, _] = self.waiters();
-        room.wake_in_order();
+        room.wake_without_fence();
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls for the end of a request, as its future does. Resolves to `true` if the request
-    /// succeeded.
+    /// Polls a request once, as its future does. Resolves to `true` if the request was successful.
     fn poll(&self, number: u64, waker: &Waker) -> Poll<bool> {
         if self.has_ended(number) || self.register(number, waker) {
             Poll::Ready(self.has_ended(number) && self.has_succeeded(number))
@@ -103,22 +101,22 @@ impl Requests {
         }
     }
 
-    /// Waits for the end of a request. Returns `true` if the request succeeded.
+    /// Waits until a request ends. Returns `true` if the request was successful.
     fn wait(&self, number: u64) -> bool {
         block_on(poll_fn(|cx| self.poll(number, cx.waker())))
     }
 
-    /// Asserts that nothing of an earlier future is left.
+    /// Asserts that no request, waker or result slot is in use.
     fn assert_idle(&self) {
         let state = self.lock();
-        assert!(state.is_settled() && !state.is_awaited());
+        assert!(state.is_idle() && !state.is_awaited());
         drop(state);
-        let first = self.results.reserve().expect("a place is free");
-        assert_eq!(first, ResultSlot::FIRST, "every place is free");
+        let first = self.results.reserve().expect("a slot is free");
+        assert_eq!(first, ResultSlot::FIRST, "every slot is free");
     }
 }
 
-/// Wakes a thread of a model.
+/// Waker that wakes a thread of a model.
 #[derive(Debug, Default)]
 struct Unpark(Notify);
 
@@ -128,7 +126,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future on this thread. A future that is never woken is a deadlock, which ends the model.
+/// Runs a future on this thread. If the future is never woken, loom reports a deadlock.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let unpark = std::sync::Arc::new(Unpark::default());
@@ -141,12 +139,13 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Runs `act` on another thread of the model.
 fn spawn(act: impl FnOnce() + 'static) -> JoinHandle<()> {
     thread::spawn(act)
 }
 
-/// Runs `act` with the requests on another thread.
-fn beside(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
+/// Runs `act` with `requests` on another thread of the model.
+fn spawn_with(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> JoinHandle<()> {
     let requests = Arc::clone(requests);
     spawn(move || act(&requests))
 }
@@ -155,11 +154,11 @@ fn beside(requests: &Arc<Requests>, act: impl FnOnce(&Requests) + 'static) -> Jo
 fn a_completion_is_never_missed() {
     loom::model(|| {
         let requests = Requests::new(1);
-        let (number, place) = requests.begin_atomic();
-        let device = beside(&requests, |requests| requests.complete(true, 7));
+        let (number, slot) = requests.begin_atomic();
+        let device = spawn_with(&requests, |requests| requests.complete(true, 7));
         assert!(requests.wait(number));
-        assert_eq!(requests.value(place), 7);
-        requests.release_result(place);
+        assert_eq!(requests.value(slot), 7);
+        requests.release_result(slot);
         device.join().unwrap();
         requests.assert_idle();
     });
@@ -170,8 +169,8 @@ fn the_waker_of_the_last_poll_is_woken() {
     loom::model(|| {
         let requests = Requests::new(1);
         let number = requests.begin(None).unwrap();
-        let device = beside(&requests, |requests| requests.complete(true, 0));
-        // The task that polled first has passed the future on.
+        let device = spawn_with(&requests, |requests| requests.complete(true, 0));
+        // The waker of an earlier poll, which the next poll replaces.
         let _ = requests.poll(number, Waker::noop());
         assert!(requests.wait(number));
         device.join().unwrap();
@@ -185,7 +184,7 @@ fn a_future_of_a_failed_request_sees_the_failure() {
         let requests = Requests::new(2);
         let first = requests.begin(None).unwrap();
         let second = requests.begin(None).unwrap();
-        let device = beside(&requests, |requests| {
+        let device = spawn_with(&requests, |requests| {
             requests.complete(true, 0);
             requests.complete(false, 0);
         });
@@ -197,35 +196,35 @@ fn a_future_of_a_failed_request_sees_the_failure() {
 }
 
 #[test]
-fn a_dropped_future_leaves_the_next_request_in_its_slot_alone() {
+fn a_dropped_future_does_not_change_a_request_that_reuses_its_state() {
     loom::model(|| {
         let requests = Requests::new(1);
-        let (old, place) = requests.begin_atomic();
-        let dropping = beside(&requests, move |requests| requests.detach(old, Some(place)));
+        let (old, slot) = requests.begin_atomic();
+        let dropping = spawn_with(&requests, move |requests| requests.detach(old, Some(slot)));
         requests.complete(true, 7);
-        let (new, place) = requests.begin_atomic();
+        let (new, slot) = requests.begin_atomic();
         let _ = requests.poll(new, Waker::noop());
         dropping.join().unwrap();
         assert!(requests.lock().is_awaited(), "the new request has a future");
         requests.complete(true, 8);
         assert!(requests.wait(new));
-        assert_eq!(requests.value(place), 8);
-        requests.release_result(place);
+        assert_eq!(requests.value(slot), 8);
+        requests.release_result(slot);
         requests.assert_idle();
     });
 }
 
-/// Checks that a dropped atomic, which completes afterwards, gives its place to the next atomic,
-/// and that the future of the latter gets the right result.
+/// Checks that the result slot of a dropped atomic operation, which then completes, is used by the
+/// next one, and that the future of the next one gets the right result.
 #[test]
-fn a_place_for_a_result_is_used_again_while_its_first_request_completes() {
+fn a_result_slot_can_be_reused_while_its_first_request_completes() {
     loom::model(|| {
         let requests = Requests::new(2);
-        let (first, place) = requests.begin_atomic();
-        let device = beside(&requests, |requests| requests.complete(true, 7));
-        requests.detach(first, Some(place));
+        let (first, slot) = requests.begin_atomic();
+        let device = spawn_with(&requests, |requests| requests.complete(true, 7));
+        requests.detach(first, Some(slot));
         let (second, again) = requests.begin_atomic();
-        assert_eq!(place, again);
+        assert_eq!(slot, again);
         device.join().unwrap();
         assert!(!requests.has_ended(second));
         requests.complete(true, 8);
@@ -237,19 +236,19 @@ fn a_place_for_a_result_is_used_again_while_its_first_request_completes() {
 }
 
 #[test]
-fn requests_that_the_device_never_got_fail() {
+fn requests_that_were_never_posted_fail() {
     loom::model(|| {
         let requests = Requests::new(2);
         let posted = requests.begin(None).unwrap();
         let staged = requests.begin(None).unwrap();
-        // The device has only the first.
+        // The device has only accepted the first request.
         requests.device.0.fetch_sub(1, Ordering::Relaxed);
-        let failing = beside(&requests, |requests| {
-            requests.give_up();
+        let failing = spawn_with(&requests, |requests| {
+            requests.cancel_staged();
             requests.complete(true, 0);
         });
         assert!(!requests.wait(staged));
-        assert!(requests.was_given_up(staged));
+        assert!(requests.was_cancelled(staged));
         assert!(requests.wait(posted));
         failing.join().unwrap();
         requests.assert_idle();
@@ -257,11 +256,11 @@ fn requests_that_the_device_never_got_fail() {
 }
 
 #[test]
-fn a_future_does_not_wait_for_completions_that_are_not_announced() {
+fn a_future_does_not_wait_after_the_end_of_waits() {
     loom::model(|| {
         let requests = Requests::new(1);
         let number = requests.begin(None).unwrap();
-        let ending = beside(&requests, |requests| requests.end_waits());
+        let ending = spawn_with(&requests, |requests| requests.end_waits());
         assert!(!requests.wait(number));
         assert!(!requests.has_ended(number));
         ending.join().unwrap();
@@ -269,11 +268,11 @@ fn a_future_does_not_wait_for_completions_that_are_not_announced() {
 }
 
 #[test]
-fn a_slot_that_a_completion_frees_is_used_by_who_waits_for_room() {
+fn room_that_a_completion_frees_is_used_by_a_waiting_task() {
     loom::model(|| {
         let requests = Requests::new(1);
         let first = requests.begin(None).unwrap();
-        let device = beside(&requests, |requests| requests.complete(true, 0));
+        let device = spawn_with(&requests, |requests| requests.complete(true, 0));
         let [room, _] = requests.waiters();
         let second = block_on(room.wait_for(|| requests.begin(None)));
         assert_eq!(second, first + 1);
@@ -286,37 +285,37 @@ fn a_slot_that_a_completion_frees_is_used_by_who_waits_for_room() {
 }
 
 #[test]
-fn a_place_for_a_result_that_is_released_is_taken_by_who_waits_for_it() {
+fn a_released_result_slot_is_reserved_by_a_waiting_task() {
     loom::model(|| {
         let requests = Requests::new(1);
-        let places: Vec<_> = std::iter::from_fn(|| requests.results.reserve()).collect();
-        let place = places[3];
-        let releasing = beside(&requests, move |requests| requests.release_result(place));
+        let slots: Vec<_> = std::iter::from_fn(|| requests.results.reserve()).collect();
+        let slot = slots[3];
+        let releasing = spawn_with(&requests, move |requests| requests.release_result(slot));
         let [_, result_free] = requests.waiters();
         let taken = block_on(result_free.wait_for(|| requests.results.reserve()));
-        assert_eq!(taken, place);
+        assert_eq!(taken, slot);
         releasing.join().unwrap();
     });
 }
 
 #[test]
-fn a_credit_that_is_given_is_taken_by_who_waits_for_it() {
+fn a_returned_credit_is_taken_by_a_waiting_task() {
     loom::model(|| {
         let credits = Arc::new(CreditCounter::new(1));
         assert!(credits.try_take(0));
-        let giving = {
+        let returning = {
             let credits = Arc::clone(&credits);
-            spawn(move || assert!(credits.give(1)))
+            spawn(move || assert!(credits.add(1)))
         };
         let taken = || credits.try_take(0).then_some(());
         block_on(credits.waiters().wait_for(taken));
-        giving.join().unwrap();
-        assert!(!credits.try_take(0), "it is taken once");
+        returning.join().unwrap();
+        assert!(!credits.try_take(0), "the credit is taken once");
     });
 }
 
 #[test]
-fn a_message_that_arrives_is_taken_by_who_waits_for_it() {
+fn a_received_message_is_taken_by_a_waiting_task() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new(1));
         let arriving = {
@@ -328,10 +327,9 @@ fn a_message_that_arrives_is_taken_by_who_waits_for_it() {
     });
 }
 
-/// Checks that a task that stops waiting, after a change that both wait for, does not take the wake
-/// of the other task with it.
+/// Checks that a waiting task that is dropped does not consume the wakeup of another waiting task.
 #[test]
-fn a_waiter_that_is_dropped_takes_no_wake_from_the_others() {
+fn a_dropped_waiter_does_not_consume_the_wakeup_of_others() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new(1));
         let mut dropped = Box::pin({
@@ -351,7 +349,7 @@ fn a_waiter_that_is_dropped_takes_no_wake_from_the_others() {
 }
 
 #[test]
-fn a_wake_between_two_attempts_is_not_lost() {
+fn a_wakeup_between_two_attempts_is_not_lost() {
     loom::model(|| {
         let waiters = Arc::new(Waiters::default());
         let changes = Arc::new(loom::sync::atomic::AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! [`Operation`]: the future that waits for an accepted request to complete.
+//! [`Operation`]: the future of an accepted request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,36 +10,37 @@ use super::Connection;
 use super::results::ResultSlot;
 use crate::error::Result;
 
-/// Future of an accepted operation. Resolves to the result of an atomic, or to 0 for other
-/// operations.
+/// Future of an accepted operation. Resolves to the result of an atomic operation, and to 0 for
+/// other operations.
 ///
-/// Dropping the future leaves the operation in flight: its memory stays claimed until it has
-/// completed.
+/// Dropping the future leaves the operation in flight: its memory stays claimed until the operation
+/// has completed.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Operation<'c> {
     connection: &'c Connection,
     number: u64,
-    place: Option<ResultSlot>,
-    /// Set once the future has registered a waker. From then on the driver polls for it.
+    slot: Option<ResultSlot>,
+    /// Set once the future has registered a waker. From then on, the driver polls for the
+    /// completion.
     is_waiting: bool,
-    /// Set once the result was taken.
+    /// Set once the future has returned the result.
     is_over: bool,
 }
 
 impl<'c> Operation<'c> {
     #[inline]
-    pub(super) fn new(connection: &'c Connection, number: u64, place: Option<ResultSlot>) -> Self {
+    pub(super) fn new(connection: &'c Connection, number: u64, slot: Option<ResultSlot>) -> Self {
         Self {
             connection,
             number,
-            place,
+            slot,
             is_waiting: false,
             is_over: false,
         }
     }
 
-    /// Takes the result, or returns `None` if the operation has not ended.
+    /// Takes the result. Returns `None` if the operation has not ended.
     #[inline]
     fn take(&mut self) -> Option<Result<u64>> {
         let sender = &self.connection.sender;
@@ -47,25 +48,26 @@ impl<'c> Operation<'c> {
             return None;
         }
         let outcome = if sender.has_succeeded(self.number) {
-            Ok(self.place.map_or(0, |place| sender.value(place)))
+            Ok(self.slot.map_or(0, |slot| sender.value(slot)))
         } else {
-            Err(self.connection.cause(self.number))
+            Err(self.connection.operation_error(self.number))
         };
         self.is_over = true;
-        if let Some(place) = self.place.take() {
-            sender.release_result(place);
+        if let Some(slot) = self.slot.take() {
+            sender.release_result(slot);
         }
         Some(outcome)
     }
 
-    /// Polls for a short time, then registers the task to be woken when the operation ends.
+    /// Polls the completion queue for a short time, and then registers the task to be woken when
+    /// the operation ends.
     #[inline(never)]
     fn wait(&mut self, cx: &Context<'_>) -> Poll<Result<u64>> {
         let connection = self.connection;
         let sender = &connection.sender;
         let may_poll = !self.is_waiting && connection.shard.may_poll_briefly();
         self.is_waiting = true;
-        // If no other future waits, polling delays no other task of this connection.
+        // If no other future waits for a request, this poll delays no other task of the connection.
         let registered = match may_poll {
             true => sender.register_unless_alone(self.number, cx.waker()),
             false => Some(sender.register(self.number, cx.waker())),
@@ -78,7 +80,7 @@ impl<'c> Operation<'c> {
             },
         };
         if must_not_wait {
-            let ended = || Err(connection.ended().of_posted());
+            let ended = || Err(connection.end_reason().of_posted());
             return Poll::Ready(self.take().unwrap_or_else(ended));
         }
         connection.shard.wake_driver();
@@ -95,8 +97,9 @@ impl Future for Operation<'_> {
             !self.is_over,
             "an operation was polled after it had completed"
         );
-        // Operations often complete at once; tokio's budget then lets other tasks run too.
-        let turn = match self.connection.counts() {
+        // Operations often complete at the first poll. Tokio's budget then still lets other tasks
+        // run.
+        let turn = match self.connection.count_poll() {
             true => Some(ready!(poll_proceed(cx))),
             false => None,
         };
@@ -120,7 +123,7 @@ impl Drop for Operation<'_> {
         if self.is_over {
             return;
         }
-        let place = self.place.take();
-        self.connection.sender.detach(self.number, place);
+        let slot = self.slot.take();
+        self.connection.sender.detach(self.number, slot);
     }
 }

@@ -1,4 +1,5 @@
-//! The outbox: control messages for which no future waits, until credits and room are available.
+//! The outbox: a queue of control messages for which no future waits. They are sent when credits
+//! and room in the send queue are available.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,76 +13,77 @@ use super::messages::Payload;
 use super::send_state::{AwaitedBy, NotAccepted, PostTime};
 use crate::error::Result;
 
-/// Maximum number of answers that wait for credits. A peer that requests more violates the
-/// protocol.
-const ANSWERS: usize = 4096;
+/// Maximum number of replies that wait for credits. Bounds the memory that a peer can use: a peer
+/// that causes more replies violates the protocol.
+const MAX_QUEUED_REPLIES: usize = 4096;
 
 /// Control messages that wait for a credit or for room in the send queue.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
-    waiting: AtomicBool,
+    has_messages: AtomicBool,
 }
 
+/// Queued control messages, in the order in which they are sent.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
-    /// Number of answers to requests of the peer among the messages. The number of other messages
-    /// is bounded by the peer's credits.
-    answers: usize,
+    /// Number of queued replies to requests of the peer. The peer's credits bound the number of
+    /// other messages.
+    replies: usize,
 }
 
 impl Outbox {
     pub(super) fn new() -> Self {
         Self {
             queue: Mutex::default(),
-            waiting: AtomicBool::new(false),
+            has_messages: AtomicBool::new(false),
         }
     }
 
     /// Returns whether the outbox is empty.
     pub(super) fn is_empty(&self) -> bool {
-        !self.waiting.load(Ordering::Acquire)
+        !self.has_messages.load(Ordering::Acquire)
     }
 
-    /// Drops all waiting messages, because the connection has ended. While a thread hands messages
-    /// to the device, which may be this thread, the messages remain until the connection is
-    /// dropped.
+    /// Drops all queued messages, because the connection has ended. If a thread, possibly this one,
+    /// is posting queued messages, the messages stay until the connection is dropped.
     pub(super) fn clear(&self) {
         let Some(mut queue) = self.queue.try_lock() else {
             return;
         };
         *queue = Queue::default();
-        self.waiting.store(false, Ordering::Release);
+        self.has_messages.store(false, Ordering::Release);
     }
 }
 
-fn is_answer(kind: Kind) -> bool {
+/// Returns whether a message is a reply to a request of the peer.
+fn is_reply(kind: Kind) -> bool {
     matches!(kind, Kind::Grant { .. } | Kind::Refuse { .. })
 }
 
 impl Connection {
-    /// Sends a control message as soon as a credit and room in the send queue are available.
-    /// Returns without waiting.
+    /// Queues a control message, which is sent as soon as a credit and room in the send queue are
+    /// available. Returns without waiting.
     pub(super) fn send_control(&self, kind: Kind) {
         if self.failure().is_some() {
             return;
         }
-        let answers = {
+        let replies = {
             let mut queue = self.outbox.queue.lock();
             queue.messages.push_back(kind);
-            queue.answers += usize::from(is_answer(kind));
-            self.outbox.waiting.store(true, Ordering::Release);
-            queue.answers
+            queue.replies += usize::from(is_reply(kind));
+            self.outbox.has_messages.store(true, Ordering::Release);
+            queue.replies
         };
-        if answers > ANSWERS {
-            return self.violation("more requests than it lets be answered");
+        if replies > MAX_QUEUED_REPLIES {
+            return self.fail_for_violation("more requests than replies may be queued for");
         }
         self.flush_outbox();
     }
 
-    /// Queues a message that returns credits to the peer, once half of the credits of a class are
-    /// owed.
+    /// Queues a message that returns credits, if this end owes at least half of the credits of
+    /// either class to the peer.
     pub(super) fn return_credits(&self) {
         let own = self.settings.depths();
         let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
@@ -91,70 +93,71 @@ impl Connection {
             {
                 let mut queue = self.outbox.queue.lock();
                 if queue.messages.front() != Some(&Kind::Credit) {
-                    // Queued first, since the other messages may be waiting for credits of the
-                    // peer.
+                    // Queued first, because the other messages may be waiting for credits that the
+                    // peer returns in response.
                     queue.messages.push_front(Kind::Credit);
-                    self.outbox.waiting.store(true, Ordering::Release);
+                    self.outbox.has_messages.store(true, Ordering::Release);
                 }
             }
             self.flush_outbox();
         }
     }
 
-    /// Sends the messages in the outbox while credits and room in the send queue are available.
+    /// Sends queued control messages while credits and room in the send queue are available.
     ///
-    /// Every function that makes a control credit available calls this afterwards, after it has
-    /// released the lock of the queue.
+    /// Must be called after control credits become available, without the lock of the send queue.
     pub(super) fn flush_outbox(&self) {
-        // Orders the caller's change before the check of the outbox. A thread that fills the outbox
-        // checks for credits and room afterwards, so at least one of the two sees the other's
-        // change.
+        // Orders the caller's change before the check of the outbox. A thread that queues a message
+        // checks for credits and room afterwards, so at least one of the two threads sees the
+        // change of the other.
         fence(Ordering::SeqCst);
         self.flush_outbox_into_room();
     }
 
-    /// Sends messages like [`Self::flush_outbox`], but without a fence: the caller made room under
-    /// the lock of the send queue, which orders the change before the check of the outbox.
+    /// Sends messages like [`Self::flush_outbox`], but without a fence. The caller must have made
+    /// room under the lock of the send queue, which orders that change before the check of the
+    /// outbox.
     #[inline]
     pub(super) fn flush_outbox_into_room(&self) {
-        if self.outbox.waiting.load(Ordering::Acquire)
-            && let Err(error) = self.send_waiting()
+        if self.outbox.has_messages.load(Ordering::Acquire)
+            && let Err(error) = self.send_queued()
         {
             self.fail(error);
         }
     }
 
+    /// Sends queued messages while credits and room are available.
     #[cold]
-    fn send_waiting(&self) -> Result<()> {
+    fn send_queued(&self) -> Result<()> {
         let mut queue = self.outbox.queue.lock();
         fence(Ordering::SeqCst);
         while let Some(&kind) = queue.messages.front() {
             let reserve = match kind {
-                // The last credit is reserved for a message that returns control credits. Otherwise
-                // both ends could wait for each other.
+                // Only a message that returns control credits may take the last credit. Otherwise
+                // both ends could wait for credits of each other forever.
                 Kind::Credit if self.owed_control.load(Ordering::Relaxed) > 0 => 0,
                 _ => CREDIT_RESERVE,
             };
             if !self.control_credits.try_take(reserve) {
                 break;
             }
-            // The peer may wait for the message, so it must not depend on the progress of this
-            // runtime.
+            // Posted now, because the peer may be waiting for the message and this runtime may not
+            // run again soon.
             let how = (AwaitedBy::Nothing, PostTime::Now);
             match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
                 Ok(_) => {}
                 Err(NotAccepted::Full) => {
-                    let fits = self.control_credits.give(1);
-                    debug_assert!(fits, "a credit that was taken can be given back");
+                    let fits = self.control_credits.add(1);
+                    debug_assert!(fits, "a credit that was taken can be returned");
                     break;
                 }
                 Err(NotAccepted::Refused(error)) => return Err(*error),
             }
             queue.messages.pop_front();
-            queue.answers -= usize::from(is_answer(kind));
+            queue.replies -= usize::from(is_reply(kind));
         }
         self.outbox
-            .waiting
+            .has_messages
             .store(!queue.messages.is_empty(), Ordering::Release);
         Ok(())
     }

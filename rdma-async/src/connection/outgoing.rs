@@ -1,9 +1,10 @@
-//! Outgoing bytes of a stream: pieces that wait for credits and for room in the send queue.
+//! Outgoing bytes of a stream: pieces that are sent when credits and room in the send queue are
+//! available.
 //!
-//! A piece that is not longer than the peer's receives is sent as a message. A longer piece is sent
-//! by [rendezvous](super::rendezvous): the peer reads it from this end's memory. The pieces leave
-//! without any task of the application, as soon as credits and room are available. An empty message
-//! is the end of the stream.
+//! A piece that fits into a receive of the peer is sent as a message. A longer piece is sent by
+//! [rendezvous](super::rendezvous): the peer reads the piece from this end's memory. The pieces are
+//! sent without a task of the application, as soon as credits and room are available. An empty
+//! message marks the end of the stream.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -17,51 +18,51 @@ use super::Connection;
 use super::credits::Credit;
 use super::frame::{HEADER_LEN, Kind};
 use super::messages::Payload;
-use super::send_state::{AwaitedBy, NotAccepted, PostTime};
+use super::send_state::{NotAccepted, UNAWAITED};
 use super::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, claim_read};
 
-/// Length, in bytes, from which a write is sent by rendezvous.
-const LONG: usize = 32 << 10;
-/// Maximum length, in bytes, of a piece that is made from a write.
-const MAX_PIECE: usize = 256 << 10;
+/// Length, in bytes, from which a write is sent by rendezvous if it exceeds the peer's receives.
+/// Shorter writes are split into messages.
+const RENDEZVOUS_LEN: usize = 32 << 10;
+/// Maximum length, in bytes, of a piece that is copied from a write. Bounds the registered memory
+/// of one piece.
+const MAX_PIECE_LEN: usize = 256 << 10;
 
-/// No task waits for a request of a stream: its failure ends the connection.
-const HOW: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
-
-/// Bytes of a stream that were accepted and not handed to the device.
+/// Bytes of a stream that were accepted and are not yet posted to the device.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pieces: Mutex<Pieces>,
-    /// Number of bytes of the pieces.
+    /// Number of bytes in the pieces.
     bytes: AtomicUsize,
-    /// Set while a piece or the end of the stream waits.
+    /// Set while a piece or the end of the stream is queued.
     has_any: AtomicBool,
-    /// Set once pieces were dropped, because the connection ended before they were handed to the
-    /// device.
+    /// Set once pieces were dropped without being posted, because the connection ended.
     has_lost: AtomicBool,
-    /// Number of bytes, accepted and not taken by the peer, from which writers wait.
+    /// Number of accepted bytes at which writers wait. Bytes count until the peer has read them.
     limit: usize,
-    /// Tasks that wait until more bytes are accepted.
+    /// Tasks that wait until the stream accepts more bytes.
     room: Waiters,
 }
 
+/// Pieces of a stream that are not yet posted, and the state of its end.
 #[derive(Debug, Default)]
 struct Pieces {
     queue: VecDeque<LocalMr>,
-    /// Piece to which small writes of this turn are added, and the number of its bytes.
+    /// Piece to which further writes of this turn are appended, and the number of bytes written to
+    /// it.
     open: Option<(LocalMr, usize)>,
-    end: End,
+    end: StreamEnd,
 }
 
-/// State of the end of the stream.
+/// State of the end of a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// More bytes are accepted.
+enum StreamEnd {
+    /// The stream accepts more bytes.
     #[default]
     Open,
-    /// The end waits behind the pieces.
+    /// The end of the stream is queued behind the pieces.
     Waiting,
     Sent,
 }
@@ -78,18 +79,18 @@ impl Outgoing {
         }
     }
 
-    /// Returns whether everything was handed to the device.
+    /// Returns whether all accepted bytes, and the end of the stream, were posted to the device.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_any.load(Ordering::Acquire)
     }
 
-    /// Returns the tasks that wait until more bytes are accepted.
+    /// Returns the tasks that wait until the stream accepts more bytes.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.room
     }
 
-    /// Drops all pieces, because the connection has ended. While a thread hands pieces to the
-    /// device, which may be this thread, the pieces remain until the connection is dropped.
+    /// Drops all pieces, because the connection has ended. If a thread, possibly this one, is
+    /// posting pieces, the pieces stay until the connection is dropped.
     pub(super) fn clear(&self) {
         let Some(mut pieces) = self.pieces.try_lock() else {
             return;
@@ -110,7 +111,7 @@ impl Pieces {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    /// Moves the open piece behind the others.
+    /// Appends the open piece to the queue.
     fn close(&mut self) {
         if let Some((piece, len)) = self.open.take() {
             self.queue.push_back(piece.truncated(len));
@@ -119,17 +120,18 @@ impl Pieces {
 }
 
 impl Connection {
-    /// Makes this connection a stream, which accepts up to `limit` bytes that the peer has not
-    /// taken.
+    /// Makes this connection a stream, which buffers a limited number of bytes
+    /// (`RdmaBuilder::stream_buffer`).
     pub(crate) fn begin_stream(&self) {
         let limit = self.settings.stream_buffer;
         self.outgoing.get_or_init(|| Outgoing::new(limit));
     }
 
-    /// Accepts bytes of a stream. Returns the number of accepted bytes, which is smaller than the
-    /// number of bytes if the buffer is full, or `None` if the writer must wait.
+    /// Accepts bytes of a stream. Returns the number of accepted bytes, which is less than the sum
+    /// of `slices` if the buffer gets full. Returns `None` if the buffer is full and the writer
+    /// must wait.
     pub(crate) fn accept_bytes(&self, slices: &[IoSlice<'_>]) -> Result<Option<usize>> {
-        self.checked()?;
+        self.check_open()?;
         let outgoing = self.outgoing();
         let len = slices.iter().map(|slice| slice.len()).sum();
         if len == 0 {
@@ -139,12 +141,13 @@ impl Connection {
         if !self.has_outgoing_room() {
             return Ok(None);
         }
-        // As for a request: the first bytes leave now, and later ones at the end of the turn.
-        if len <= self.peer_payload && pieces.is_empty() && self.sender.lock().is_settled() {
+        // Bytes are sent immediately if no request is in flight, and otherwise at the end of the
+        // turn.
+        if len <= self.peer_payload && pieces.is_empty() && self.sender.lock().is_idle() {
             match self.try_send_bytes(slices, len) {
                 Ok(true) => return Ok(Some(len)),
                 Ok(false) => {}
-                // As for bytes that are handed over later: the stream has ended.
+                // An error ends the stream, as it does for bytes that are posted later.
                 Err(error) => {
                     drop(pieces);
                     self.fail(error.clone());
@@ -160,8 +163,8 @@ impl Connection {
                 added => added.unwrap_or(0),
             };
             accepted += added;
-            // Room can come at any time. The bytes of the next slice must not follow a part of this
-            // one.
+            // Room may become available at any time. Bytes of the next slice must not follow an
+            // incomplete slice.
             if added < slice.len() {
                 break;
             }
@@ -172,7 +175,7 @@ impl Connection {
         if must_flush {
             self.flush_outgoing();
         }
-        // At the end of the turn, `post_staged` closes and flushes the open piece.
+        // At the end of the turn, `post_staged` closes the open piece and posts it.
         if is_new && !self.shard.flush_at_turn_end(self) {
             self.post_staged();
         }
@@ -180,9 +183,9 @@ impl Connection {
     }
 
     /// Accepts a region as the next bytes of a stream, without copying. Returns the region if the
-    /// writer must wait.
+    /// buffer is full and the writer must wait.
     pub(crate) fn accept_region(&self, region: LocalMr) -> Result<Option<LocalMr>> {
-        self.checked()?;
+        self.check_open()?;
         let outgoing = self.outgoing();
         if region.length() == 0 {
             return Ok(None);
@@ -193,29 +196,29 @@ impl Connection {
                 return Ok(Some(region));
             }
             pieces.close();
-            outgoing.add(region.length());
+            outgoing.count_added(region.length());
             pieces.queue.push_back(region);
         }
         self.flush_outgoing();
         Ok(None)
     }
 
-    /// Ends the stream behind the accepted bytes, which leave now.
+    /// Ends the stream after the accepted bytes, and posts the bytes now.
     pub(crate) fn end_stream(&self) {
         let outgoing = self.outgoing();
         {
             let mut pieces = outgoing.pieces.lock();
-            if pieces.end != End::Open || self.failure().is_some() {
+            if pieces.end != StreamEnd::Open || self.failure().is_some() {
                 return;
             }
-            pieces.end = End::Waiting;
+            pieces.end = StreamEnd::Waiting;
             outgoing.has_any.store(true, Ordering::Release);
         }
         self.post_staged();
     }
 
-    /// Returns the error that ended the connection if accepted bytes of the stream were not handed
-    /// to the device before.
+    /// Returns the error that ended the connection, if accepted bytes of the stream were not posted
+    /// before.
     pub(crate) fn lost_bytes(&self) -> Option<&Error> {
         let error = self.failure()?;
         let outgoing = self.outgoing();
@@ -224,7 +227,7 @@ impl Connection {
         has_lost.then_some(error)
     }
 
-    /// Waits until more bytes of a stream are accepted or the connection has ended.
+    /// Waits until the stream accepts more bytes or the connection has ended.
     pub(crate) async fn wait_for_outgoing_room(&self) {
         let attempt = || (self.failure().is_some() || self.has_outgoing_room()).then_some(());
         let _waiting = self.shard.waiting();
@@ -232,18 +235,18 @@ impl Connection {
         self.outgoing().room.wait_for(attempt).await;
     }
 
-    /// Returns the number of bytes of a stream that the peer has not taken, as far as this end
-    /// knows. Returns 0 if the connection is no stream.
+    /// Returns the number of accepted bytes that are not posted, or that the peer has not yet read.
+    /// Returns 0 if the connection is not a stream.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.outgoing.get().map_or(0, |outgoing| {
             outgoing.bytes.load(Ordering::Relaxed) + self.replies.lent_bytes()
         })
     }
 
-    /// Hands the closed pieces to the device while credits and room are available.
+    /// Posts the queued pieces while credits and room are available.
     ///
-    /// Every function that makes a data credit or room available calls this afterwards, after it
-    /// has released the lock of the send queue.
+    /// Must be called after data credits or room in the send queue become available, without the
+    /// lock of the send queue.
     #[inline]
     pub(super) fn flush_outgoing(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -251,8 +254,7 @@ impl Connection {
         }
     }
 
-    /// Hands all pieces to the device, and the open piece too, while credits and room are
-    /// available.
+    /// Posts the queued pieces and the open piece while credits and room are available.
     #[inline]
     pub(super) fn flush_outgoing_and_open(&self) {
         if let Some(outgoing) = self.outgoing.get() {
@@ -260,17 +262,19 @@ impl Connection {
         }
     }
 
+    /// Returns the outgoing bytes. Panics if the connection is not a stream.
     fn outgoing(&self) -> &Outgoing {
         self.outgoing
             .get()
-            .expect("only a stream, which has made this, calls here")
+            .expect("called only after `begin_stream`")
     }
 
+    /// Returns whether the stream accepts more bytes.
     fn has_outgoing_room(&self) -> bool {
         self.unsent_bytes() < self.outgoing().limit
     }
 
-    /// Sends bytes as one message. Returns `false` if that would have to wait.
+    /// Sends bytes as one message. Returns `false` if no credit or no room is available.
     fn try_send_bytes(&self, slices: &[IoSlice<'_>], len: usize) -> Result<bool> {
         if let [slice] = slices
             && HEADER_LEN + len <= self.inline
@@ -280,8 +284,8 @@ impl Connection {
             };
             return self.try_submit(credit, Kind::Data, Payload::Copied(slice));
         }
-        let Ok(mut region) = self.piece(len) else {
-            // The caller allocates again, and reports the error.
+        let Ok(mut region) = self.alloc_piece(len) else {
+            // The caller allocates memory again, and reports the error.
             return Ok(false);
         };
         let mut rest = region.as_mut_slice();
@@ -290,12 +294,12 @@ impl Connection {
             front.copy_from_slice(slice);
             rest = back;
         }
-        self.try_begin_send(&region, None, HOW)
+        self.try_begin_send(&region, None, UNAWAITED)
             .map(|number| number.is_some())
     }
 
-    /// Copies bytes into pieces, until all are copied, the limit is reached or memory is missing,
-    /// and returns the number of copied bytes. Fails only if none is copied.
+    /// Copies bytes into pieces until all bytes are copied, the buffer is full, or no memory is
+    /// available. Returns the number of copied bytes, or an error if no byte was copied.
     fn add_bytes(
         &self,
         outgoing: &Outgoing,
@@ -304,9 +308,9 @@ impl Connection {
     ) -> Result<usize> {
         let before = bytes.len();
         while !bytes.is_empty() && self.has_outgoing_room() {
-            let len = if bytes.len() >= LONG && bytes.len() > self.peer_payload {
-                let len = bytes.len().min(MAX_PIECE);
-                let mut piece = match self.piece(len) {
+            let len = if bytes.len() >= RENDEZVOUS_LEN && bytes.len() > self.peer_payload {
+                let len = bytes.len().min(MAX_PIECE_LEN);
+                let mut piece = match self.alloc_piece(len) {
                     Err(_) if bytes.len() < before => break,
                     piece => piece?,
                 };
@@ -317,7 +321,7 @@ impl Connection {
             } else {
                 let (piece, filled) = match &mut pieces.open {
                     Some(open) => open,
-                    empty => match self.piece(self.peer_payload) {
+                    empty => match self.alloc_piece(self.peer_payload) {
                         Err(_) if bytes.len() < before => break,
                         piece => empty.insert((piece?, 0)),
                     },
@@ -330,22 +334,25 @@ impl Connection {
                 }
                 len
             };
-            outgoing.add(len);
+            outgoing.count_added(len);
             bytes = &bytes[len..];
         }
         Ok(before - bytes.len())
     }
 
     /// Allocates memory for a piece.
-    fn piece(&self, len: usize) -> Result<LocalMr> {
+    fn alloc_piece(&self, len: usize) -> Result<LocalMr> {
         let layout = Layout::from_size_align(len, 1)
-            .map_err(|_| Error::invalid("piece of a stream", "its length is impossible"))?;
+            .map_err(|_| Error::invalid("piece of a stream", "the length is too large"))?;
         self.device.alloc_local_mr_stale(layout)
     }
 
+    /// Posts queued pieces while credits and room are available. Includes the open piece if
+    /// `includes_open` is set.
     fn flush_pieces(&self, outgoing: &Outgoing, includes_open: bool) {
-        // Orders the caller's change before the check. A thread that adds a piece checks for
-        // credits and room afterwards, so at least one of the two sees the other's change.
+        // Orders the caller's change before the check of the queue. A thread that adds a piece
+        // checks for credits and room afterwards, so at least one of the two threads sees the
+        // change of the other.
         fence(Ordering::SeqCst);
         if outgoing.is_empty() {
             return;
@@ -366,13 +373,13 @@ impl Connection {
             outgoing.bytes.fetch_sub(piece.length(), Ordering::Relaxed);
             pieces.queue.pop_front();
         }
-        if pieces.is_empty() && pieces.end == End::Waiting && matches!(outcome, Ok(true)) {
+        if pieces.is_empty() && pieces.end == StreamEnd::Waiting && matches!(outcome, Ok(true)) {
             outcome = self.try_send_end();
             if matches!(outcome, Ok(true)) {
-                pieces.end = End::Sent;
+                pieces.end = StreamEnd::Sent;
             }
         }
-        let is_empty = pieces.is_empty() && pieces.end != End::Waiting;
+        let is_empty = pieces.is_empty() && pieces.end != StreamEnd::Waiting;
         outgoing.has_any.store(!is_empty, Ordering::Release);
         drop(pieces);
         if has_sent {
@@ -383,10 +390,10 @@ impl Connection {
         }
     }
 
-    /// Sends a piece. Returns `false` if that would have to wait.
+    /// Sends a piece. Returns `false` if no credit or no room is available.
     fn try_send_piece(&self, piece: &LocalMr) -> Result<bool> {
         if piece.length() <= self.peer_payload {
-            let begun = self.try_begin_send(piece, None, HOW)?;
+            let begun = self.try_begin_send(piece, None, UNAWAITED)?;
             return Ok(begun.is_some());
         }
         let Some(credit) = self.try_data_credit() else {
@@ -394,16 +401,16 @@ impl Connection {
         };
         let lent = LentMemory::new(claim_read(piece)?)?;
         let memory = lent.remote();
-        // The table of replies keeps the memory lent until the peer has read it.
-        let question = self.replies.ask(Some(lent));
-        let mut unsent = question.withdraw_unless_sent();
-        let id = question.id;
+        // The table of replies holds the lent memory until the peer has read it.
+        let pending = self.replies.register(Some(lent));
+        let mut unsent = pending.remove_unless_sent();
+        let id = pending.id;
         let kind = Kind::Rendezvous { id, memory };
         unsent.is_sent = self.try_submit(credit, kind, Payload::Nothing)?;
         Ok(unsent.is_sent)
     }
 
-    /// Sends the end of the stream. Returns `false` if that would have to wait.
+    /// Sends the end of the stream. Returns `false` if no credit or no room is available.
     fn try_send_end(&self) -> Result<bool> {
         let Some(credit) = self.try_data_credit() else {
             return Ok(false);
@@ -411,10 +418,10 @@ impl Connection {
         self.try_submit(credit, Kind::Data, Payload::Nothing)
     }
 
-    /// Submits a message, and spends its credit. Returns `false`, and returns the credit, if the
-    /// send queue is full.
+    /// Submits a message and spends its credit. Returns `false`, and returns the credit to the
+    /// counter, if the send queue is full.
     fn try_submit(&self, credit: Credit<'_>, kind: Kind, mut payload: Payload<'_>) -> Result<bool> {
-        match self.submit_frame(kind, &mut payload, None, HOW) {
+        match self.submit_frame(kind, &mut payload, None, UNAWAITED) {
             Ok(_) => {
                 credit.spend();
                 Ok(true)
@@ -426,7 +433,8 @@ impl Connection {
 }
 
 impl Outgoing {
-    fn add(&self, bytes: usize) {
+    /// Counts bytes that were added to the pieces.
+    fn count_added(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.has_any.store(true, Ordering::Release);
     }

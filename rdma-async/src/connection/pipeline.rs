@@ -1,4 +1,4 @@
-//! [`Pipeline`]: reads and writes of one task that are in flight together.
+//! [`Pipeline`]: reads and writes of one task that are in flight at the same time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,7 +8,7 @@ use rdma_core::memory::Claim;
 use tokio::task::coop::poll_proceed;
 
 use super::Connection;
-use super::send_state::{AwaitedBy, NotAccepted, PostTime};
+use super::send_state::{NotAccepted, UNAWAITED};
 use super::work::{Memory, Push, Work};
 use crate::error::Result;
 use crate::memory::{
@@ -18,25 +18,22 @@ use crate::memory::{
 use crate::observe::observed;
 use crate::rdma::check_remote;
 
-/// Mode of the requests of a pipeline: no future waits for a request while there is room for more.
-const HOW: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
-
-/// Reads and writes of one task that are in flight together.
+/// Pipeline of RDMA reads and writes of one task, which are in flight at the same time.
 ///
-/// An operation resolves when its request is accepted. While fewer requests than the depth of the
-/// pipeline are in flight, that is immediately; otherwise the operation first waits for the oldest
-/// request. Requests leave in groups under one doorbell, and only the last request of a group has a
-/// completion of its own, so a small write takes a fraction of the time of
-/// [`Rdma::write`](crate::Rdma::write).
+/// An operation resolves when its request is accepted. The request is accepted immediately while
+/// fewer requests than the depth of the pipeline are in flight. Otherwise the operation first waits
+/// for the oldest request. Requests are posted in batches with one doorbell, and only the last
+/// request of a batch has a completion of its own. A small write therefore takes a fraction of the
+/// time of [`Rdma::write`](crate::Rdma::write).
 ///
-/// Local memory is claimed until its request has completed: its bytes can be accessed, and used by
-/// another operation, after [`Self::finish`], or after as many further operations as the pipeline
-/// is deep. Memory of at most the connection's inline limit is copied instead, and can be changed at
-/// once.
+/// Local memory is claimed until its request has completed. The program can access the memory, or
+/// pass it to another operation, after [`Self::finish`], or after as many further operations as the
+/// depth of the pipeline. Memory that is not longer than the connection's inline limit is copied
+/// instead, and can be changed immediately.
 ///
 /// If a request fails, the connection ends. The operation that waits for the failed request returns
-/// its error; later operations and [`Self::finish`] return the error that ended the connection.
-/// Dropping a pipeline leaves its requests in flight.
+/// the error of that request. Later operations and [`Self::finish`] return the error that ended the
+/// connection. Dropping a pipeline leaves its requests in flight.
 ///
 /// ```
 /// # use std::alloc::Layout;
@@ -51,7 +48,7 @@ const HOW: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 /// let mut remote = client.request_remote_mr(Layout::new::<[u8; 100 * 4096]>()).await?;
 /// let mut pipeline = client.pipeline(64);
 /// for number in 0..100 {
-///     let mut part = remote.get_mut(number * 4096..(number + 1) * 4096).expect("it is large enough");
+///     let mut part = remote.get_mut(number * 4096..(number + 1) * 4096).expect("a part");
 ///     pipeline.write(&page, &mut part).await?;
 /// }
 /// pipeline.finish().await?;
@@ -62,7 +59,7 @@ const HOW: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 pub struct Pipeline<'c> {
     connection: &'c Connection,
     depth: usize,
-    /// Numbers of the requests that have not been found to have ended, oldest first.
+    /// Numbers of the requests that may be in flight, oldest first.
     requests: VecDeque<u64>,
 }
 
@@ -76,8 +73,8 @@ impl fmt::Debug for Pipeline<'_> {
 }
 
 impl<'c> Pipeline<'c> {
-    /// Creates a pipeline of at least one and at most as many requests as the send queue has room
-    /// for.
+    /// Creates a pipeline of `depth` requests. The depth is at least 1, and at most the depth of
+    /// the send queue.
     pub(crate) fn new(connection: &'c Connection, depth: usize) -> Self {
         let depth = depth.clamp(1, connection.settings.send_depth.max(1) as usize);
         Self {
@@ -91,8 +88,8 @@ impl<'c> Pipeline<'c> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Rdma::write`](crate::Rdma::write), and those of earlier operations of the
-    /// pipeline.
+    /// The errors of [`Rdma::write`](crate::Rdma::write), and the errors of earlier operations of
+    /// the pipeline.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub async fn write(
         &mut self,
@@ -111,17 +108,17 @@ impl<'c> Pipeline<'c> {
                 return self.submit_held(Work::Push(push), claim).await;
             }
             let bytes = local.try_as_slice()?;
-            self.submit(|| connection.submit_copied(push, [bytes, &[]], HOW))
+            self.submit(|| connection.submit_copied(push, [bytes, &[]], UNAWAITED))
                 .await
         })
     }
 
-    /// Reads from the start of `remote` into `local`. Resolves when the read is accepted; `local` is
-    /// filled when the request has completed.
+    /// Reads from the start of `remote` into `local`. Resolves when the read is accepted. `local`
+    /// contains the bytes after the request has completed.
     ///
     /// # Errors
     ///
-    /// The errors of [`Rdma::read`](crate::Rdma::read), and those of earlier operations of the
+    /// The errors of [`Rdma::read`](crate::Rdma::read), and the errors of earlier operations of the
     /// pipeline.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub async fn read(
@@ -137,7 +134,7 @@ impl<'c> Pipeline<'c> {
         })
     }
 
-    /// Waits until all requests have completed.
+    /// Waits until all requests of the pipeline have completed.
     ///
     /// # Errors
     ///
@@ -159,12 +156,12 @@ impl<'c> Pipeline<'c> {
         }
     }
 
-    /// Waits until this request and those before it have completed, and removes all requests that
-    /// have completed.
+    /// Waits until the request `number` and all earlier requests have completed. Removes all
+    /// completed requests from the list.
     async fn wait_for(&mut self, number: u64) -> Result<()> {
         let connection = self.connection;
         if connection.sender.is_staged(number) {
-            // This task submits no further request in this turn.
+            // Posted now, because this task submits no further request in this turn.
             connection.post_staged();
         }
         connection.operation(number, None).await?;
@@ -175,21 +172,21 @@ impl<'c> Pipeline<'c> {
         Ok(())
     }
 
-    /// Submits a request that claims memory until it has completed.
+    /// Submits a request that holds a claim on memory until the request completes.
     async fn submit_held(&mut self, work: Work, claim: Claim) -> Result<()> {
         let connection = self.connection;
         let mut memory: Option<Memory> = Some((None, Some(claim)));
-        self.submit(|| connection.submit_kept(work, &mut memory, HOW, None))
+        self.submit(|| connection.submit_or_restore(work, &mut memory, UNAWAITED, None))
             .await
     }
 
-    /// Submits a request by `attempt`, which is repeated while requests of other tasks fill the send
-    /// queue.
+    /// Submits a request by calling `attempt`. Repeats the call while requests of other tasks fill
+    /// the send queue.
     async fn submit(
         &mut self,
         mut attempt: impl FnMut() -> Result<u64, NotAccepted>,
     ) -> Result<()> {
-        self.connection.checked()?;
+        self.connection.check_open()?;
         let number = match attempt() {
             Ok(number) => number,
             Err(first) => self.connection.retry(first, attempt).await?,
@@ -200,10 +197,10 @@ impl<'c> Pipeline<'c> {
 }
 
 impl Connection {
-    /// Charges an operation to tokio's budget, and lets other tasks run when it is used up.
+    /// Charges an operation to tokio's budget. Lets other tasks run if the budget is used up.
     #[inline]
     async fn charge(&self) {
-        if self.counts() {
+        if self.count_poll() {
             poll_fn(|cx| poll_proceed(cx).map(|turn| turn.made_progress())).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Handling of arrived messages: data goes to the application, control messages are answered here.
+//! Handling of received messages: data messages go to the application, and control messages are
+//! handled here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +9,8 @@ use rdma_core::{WorkCompletion, WorkOpcode};
 
 use super::frame::{Credits, Frame, Kind};
 use super::handler::Message;
-use super::leases::Given;
-use super::rendezvous::Incoming;
+use super::leases::EndedLease;
+use super::rendezvous::IncomingMessage;
 use super::replies::Reply;
 use super::requests::Request;
 use super::{Connection, HEADER_LEN};
@@ -17,9 +18,9 @@ use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
 
 impl Connection {
-    /// Handles a completed receive. Returns its memory, to be posted again, unless the application
-    /// keeps it.
-    pub(crate) fn arrive(
+    /// Handles a completed receive. Returns its memory, so that the caller posts it again, unless
+    /// the application keeps the memory.
+    pub(crate) fn handle_receive(
         &self,
         completion: &WorkCompletion,
         memory: WriteClaim,
@@ -31,18 +32,18 @@ impl Connection {
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {
             let immediate = completion.immediate().unwrap_or_default();
             if !self.write_immediates.push(immediate) {
-                self.violation("more writes with immediate than it had credits for");
+                self.fail_for_violation("more writes with immediate data than it had credits for");
             }
             return Some(memory);
         }
         let len = completion.len();
         let Some(frame) = memory.get(..len).and_then(Frame::decode) else {
-            self.violation("a message that is none");
+            self.fail_for_violation("an invalid message");
             return Some(memory);
         };
         let Credits { data, control } = frame.credits;
-        if !self.data_credits.give(data) || !self.control_credits.give(control) {
-            self.violation("more credits than it has receives");
+        if !self.data_credits.add(data) || !self.control_credits.add(control) {
+            self.fail_for_violation("more credits than were in use");
             return Some(memory);
         }
         if control > 0 {
@@ -60,7 +61,7 @@ impl Connection {
                 let region = LocalMr::new(memory, HEADER_LEN..len, lender);
                 let immediate = completion.immediate();
                 if let Some(left) = self.offer_to_handler(Message { region, immediate }) {
-                    self.deliver(Incoming::Message {
+                    self.deliver(IncomingMessage::Message {
                         region: left.region,
                         immediate: left.immediate,
                     });
@@ -68,15 +69,16 @@ impl Connection {
                 return None;
             }
             Kind::Rendezvous { memory: remote, .. } if remote.len == 0 => {
-                self.violation("a message without bytes to be read");
+                self.fail_for_violation("a long message without bytes");
             }
-            // This end would allocate memory of the length that the peer states.
+            // An unauthenticated peer must not make this end allocate memory of a length that the
+            // peer chooses.
             Kind::Rendezvous { .. } if self.withholds_memory.load(Ordering::Acquire) => {
-                self.violation("a long message before it had proved itself");
+                self.fail_for_violation("a long message before it was authenticated");
             }
             Kind::Rendezvous { id, memory: remote } => {
                 let immediate = completion.immediate();
-                self.deliver(Incoming::Rendezvous {
+                self.deliver(IncomingMessage::Rendezvous {
                     id,
                     memory: remote,
                     immediate,
@@ -86,78 +88,81 @@ impl Connection {
                 lease,
                 memory: remote,
             } => {
-                let ended = self.borrowed.begin(lease);
-                let region = RemoteMr::new(remote, lease, self.itself.clone()).ending_with(ended);
+                let ended = self.borrowed.add(lease);
+                let region = RemoteMr::new(remote, lease, self.weak.clone()).with_end_flag(ended);
                 if !self.offers.push(region) {
-                    self.violation("more memory offered than it had credits for");
+                    self.fail_for_violation("more offers of memory than it had credits for");
                 }
             }
             control => {
                 let owed = self.owed_control.fetch_add(1, Ordering::Relaxed) + 1;
                 if owed > u32::from(self.settings.depths().control) {
-                    self.violation("more control messages than it had credits for");
+                    self.fail_for_violation("more control messages than it had credits for");
                     return Some(memory);
                 }
-                self.handle(control);
+                self.handle_control(control);
                 self.return_credits();
             }
         }
         Some(memory)
     }
 
-    fn deliver(&self, message: Incoming) {
+    /// Adds a message to the inbox of the application.
+    fn deliver(&self, message: IncomingMessage) {
         if !self.messages.push(message) {
-            self.violation("more messages than it had credits for");
+            self.fail_for_violation("more messages than it had credits for");
         }
     }
 
-    /// Handles a control message, which is addressed to the connection itself.
-    fn handle(&self, control: Kind) {
+    /// Handles a control message.
+    fn handle_control(&self, control: Kind) {
         match control {
             Kind::Request { id, size, align } => self.queue_request(Request { id, size, align }),
             Kind::Grant { id, lease, memory } => {
-                // If the future of the request was dropped, dropping the region releases it.
-                let ended = self.borrowed.begin(lease);
-                let region = RemoteMr::new(memory, lease, self.itself.clone()).ending_with(ended);
-                drop(self.replies.answer(id, Reply::Granted(region)));
+                // If the requesting future was dropped, dropping the region releases the lease.
+                let ended = self.borrowed.add(lease);
+                let region = RemoteMr::new(memory, lease, self.weak.clone()).with_end_flag(ended);
+                drop(self.replies.deliver(id, Reply::Granted(region)));
             }
-            Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
+            Kind::Refuse { id, reason } => drop(self.replies.deliver(id, Reply::Refused(reason))),
             Kind::RendezvousDone { id, read } => {
-                let untaken = self.replies.answer(id, Reply::Read(read));
-                // Wakes a task in `settle`, which waits until the peer has everything.
+                let undelivered = self.replies.deliver(id, Reply::Read(read));
+                // Wakes a task in `wait_until_delivered`, which waits until no memory is lent for a
+                // rendezvous.
                 let [room, _] = self.sender.waiters();
                 room.wake();
                 if let Some(outgoing) = self.outgoing.get() {
                     outgoing.waiters().wake();
-                    if untaken.is_err() && !read {
+                    if undelivered.is_err() && !read {
                         self.fail(Error::Refused {
                             what: "a part of a stream",
-                            reason: "it could not read it".into(),
+                            reason: "it could not read the memory".into(),
                         });
                     }
                 }
             }
             Kind::Return { lease } => match self.leases.end_by_peer(lease) {
-                Some(Given::Back(Ok(region))) => {
+                Some(EndedLease::Memory(Ok(region))) => {
                     self.returned.push(region);
                     self.returned_arrived.wake();
                 }
-                Some(Given::Back(Err(error))) => self.fail(error.into()),
-                Some(Given::ToReservation | Given::Revoked) => {}
-                None => self.violation("memory given back that was not lent"),
+                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
+                Some(EndedLease::ToReservation | EndedLease::Revoked) => {}
+                None => self.fail_for_violation("the return of memory that was not lent"),
             },
             Kind::Release { lease } => match self.leases.end_by_peer(lease) {
-                Some(Given::Back(Err(error))) => self.fail(error.into()),
+                Some(EndedLease::Memory(Err(error))) => self.fail(error.into()),
                 Some(_) => {}
-                None => self.violation("memory released that was not lent"),
+                None => self.fail_for_violation("the release of memory that was not lent"),
             },
-            Kind::Revoke { lease } => self.borrowed.end(lease),
-            Kind::Close => self.farewell.arrive(),
+            Kind::Revoke { lease } => self.borrowed.mark_ended(lease),
+            Kind::Close => self.close_notice.record_arrival(),
             Kind::Credit | Kind::Data | Kind::Rendezvous { .. } | Kind::Offer { .. } => {}
         }
     }
 
-    pub(super) fn violation(&self, what: &str) {
+    /// Ends the connection because the peer violated the protocol by sending `what`.
+    pub(super) fn fail_for_violation(&self, what: &str) {
         self.fail(Error::disconnected(format!("the peer sent {what}")));
     }
 }
@@ -169,7 +174,7 @@ mod tests {
     use crate::{LocalMrReadAccess, RdmaBuilder};
 
     #[tokio::test]
-    async fn a_long_message_of_a_peer_that_has_not_proved_itself_ends_the_connection() {
+    async fn a_long_message_of_an_unauthenticated_peer_ends_the_connection() {
         let builder = || RdmaBuilder::default().device("softroce0");
         let mut listener = builder().bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
@@ -183,7 +188,7 @@ mod tests {
         let (sent, received) = tokio::join!(client.send(&long), server.receive());
         assert!(sent.is_err(), "{sent:?}");
         let reason = received.unwrap_err().to_string();
-        assert!(reason.contains("before it had proved itself"), "{reason}");
+        assert!(reason.contains("before it was authenticated"), "{reason}");
         assert_eq!(server.device().pool_statistics().in_use, 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Long messages of the application, which are sent by rendezvous: the sender lends its memory, the
-//! receiver reads it, and then notifies the sender.
+//! Long messages of the application, sent by rendezvous: the sender lends the memory of the
+//! message, the receiver reads it by RDMA, and then notifies the sender.
 //!
-//! A receiver also reads the long messages that have arrived behind the one that it takes.
-//! Otherwise each read would wait until the sender has acknowledged the notification before it.
+//! When the application receives a long message, the receiver also begins to read the next long
+//! messages. Otherwise each read would wait for the acknowledgement of the notification before it.
 
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -16,53 +16,56 @@ use super::Connection;
 use super::frame::Kind;
 use super::messages::Payload;
 use super::replies::Reply;
-use super::send_state::{AWAITED, AwaitedBy, PostTime};
+use super::send_state::{AWAITED, AwaitedBy, PostTime, UNAWAITED};
 use super::work::Work;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, claim_write};
 
-/// Maximum number of messages, and of their bytes, that are read before the application takes them.
-const AHEAD: usize = 16;
-const AHEAD_BYTES: usize = 4 << 20;
+/// Maximum number of long messages that are read before the application receives them. Bounds the
+/// number of their requests in the send queue.
+const READ_AHEAD: usize = 16;
+/// Maximum number of bytes that are read before the application receives them. Bounds the memory
+/// that is in use while the application is slow.
+const READ_AHEAD_BYTES: usize = 4 << 20;
 
-/// A message for the application that has arrived.
+/// A received message for the application.
 #[derive(Debug)]
-pub(crate) enum Incoming {
+pub(crate) enum IncomingMessage {
     Message {
         region: LocalMr,
         immediate: Option<u32>,
     },
-    /// A message in the peer's memory.
+    /// Long message that is still in the peer's memory.
     Rendezvous {
         id: u64,
         memory: RemoteMemory,
         immediate: Option<u32>,
     },
-    /// A message that the request with the given number reads into `region`.
-    Reading {
+    /// Long message that the request `number` is reading into `region`.
+    BeingRead {
         id: u64,
         number: u64,
         region: LocalMr,
         immediate: Option<u32>,
     },
-    /// A message that was read, successfully or not, before the peer was notified.
-    Read {
+    /// Long message whose read has ended, successfully or not. The peer is not yet notified.
+    WasRead {
         id: u64,
         outcome: Result<LocalMr>,
         immediate: Option<u32>,
     },
 }
 
-/// Messages that come before those in the inbox: messages that are read ahead, and messages whose
-/// receive future was dropped.
+/// Queue of the messages that the application receives before those in the inbox: messages that are
+/// read ahead, and messages whose receive future was dropped.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
-    queue: Mutex<VecDeque<Incoming>>,
+pub(super) struct FrontQueue {
+    queue: Mutex<VecDeque<IncomingMessage>>,
     has_any: AtomicBool,
 }
 
-impl Ahead {
-    fn pop(&self) -> Option<Incoming> {
+impl FrontQueue {
+    fn pop(&self) -> Option<IncomingMessage> {
         if !self.has_any.load(Ordering::Acquire) {
             return None;
         }
@@ -72,7 +75,8 @@ impl Ahead {
         message
     }
 
-    fn change(&self, change: impl FnOnce(&mut VecDeque<Incoming>)) {
+    /// Changes the queue under its lock.
+    fn change(&self, change: impl FnOnce(&mut VecDeque<IncomingMessage>)) {
         let mut queue = self.queue.lock();
         change(&mut queue);
         self.has_any.store(!queue.is_empty(), Ordering::Release);
@@ -80,8 +84,7 @@ impl Ahead {
 }
 
 impl Connection {
-    /// Sends a message that is too long for one piece: lends its memory, and waits until the peer
-    /// has read it.
+    /// Sends a long message: lends its memory to the peer, and waits until the peer has read it.
     pub(super) async fn send_by_rendezvous(
         &self,
         claim: ReadClaim,
@@ -90,14 +93,14 @@ impl Connection {
         let credit = self.data_credit().await?;
         let lent = LentMemory::new(claim)?;
         let memory = lent.remote();
-        let mut question = self.replies.ask(Some(lent));
+        let mut pending = self.replies.register(Some(lent));
         let kind = Kind::Rendezvous {
-            id: question.id,
+            id: pending.id,
             memory,
         };
         let number = {
-            // A message that is not sent must not keep its memory lent.
-            let mut unsent = question.withdraw_unless_sent();
+            // If the message is not sent, its memory must not stay lent.
+            let mut unsent = pending.remove_unless_sent();
             let submitted =
                 self.submit_frame_when_possible(kind, Payload::Nothing, immediate, AWAITED);
             let number = submitted.await?;
@@ -106,55 +109,56 @@ impl Connection {
         };
         credit.spend();
         self.operation(number, None).await?;
-        match question
-            .answer()
+        match pending
+            .wait()
             .await
-            .unwrap_or_else(|| Err(self.ended()))
+            .unwrap_or_else(|| Err(self.end_reason()))
             .map_err(Error::of_posted)?
         {
             Reply::Read(true) => Ok(()),
             _ => Err(Error::Refused {
                 what: "a message",
-                reason: "it could not read it".into(),
+                reason: "it could not read the memory".into(),
             }),
         }
     }
 
-    /// Waits for the application's next message.
+    /// Waits for the next message of the peer.
     pub(crate) async fn receive(&self) -> Result<(LocalMr, Option<u32>)> {
-        let attempt = || self.ahead.pop().or_else(|| self.messages.pop());
+        let attempt = || self.front.pop().or_else(|| self.messages.pop());
         match self.wait(self.messages.waiters(), attempt).await? {
-            Incoming::Message { region, immediate } => {
-                self.taken();
+            IncomingMessage::Message { region, immediate } => {
+                self.owe_data_credit();
                 Ok((region, immediate))
             }
             long => self.receive_long(long).await,
         }
     }
 
-    /// Reads a long message from the peer's memory, unless it was read ahead, and notifies the
-    /// peer. If the future is dropped, the next receive continues with the same message.
-    async fn receive_long(&self, message: Incoming) -> Result<(LocalMr, Option<u32>)> {
-        let mut taken = PutBack {
+    /// Receives a long message: reads it from the peer's memory, unless the read has already begun,
+    /// and notifies the peer. If the future is dropped, the next receive continues with this
+    /// message.
+    async fn receive_long(&self, message: IncomingMessage) -> Result<(LocalMr, Option<u32>)> {
+        let mut current = RequeueOnDrop {
             connection: self,
             message: Some(message),
         };
-        if let Some(Incoming::Rendezvous {
+        if let Some(IncomingMessage::Rendezvous {
             id,
             memory,
             immediate,
-        }) = taken.message
+        }) = current.message
         {
-            taken.message = Some(match self.begin_read(memory).await {
-                Ok((number, region)) => Incoming::Reading {
+            current.message = Some(match self.begin_read(memory).await {
+                Ok((number, region)) => IncomingMessage::BeingRead {
                     id,
                     number,
                     region,
                     immediate,
                 },
                 Err(error) => {
-                    self.taken();
-                    Incoming::Read {
+                    self.owe_data_credit();
+                    IncomingMessage::WasRead {
                         id,
                         outcome: Err(error),
                         immediate,
@@ -164,34 +168,34 @@ impl Connection {
             self.read_ahead();
             self.post_staged();
         }
-        if let Some(Incoming::Reading { number, .. }) = taken.message {
+        if let Some(IncomingMessage::BeingRead { number, .. }) = current.message {
             let outcome = self.operation(number, None).await.map(drop);
-            self.taken();
-            taken.message = taken.message.take().map(|message| message.read(outcome));
+            self.owe_data_credit();
+            current.message = current.message.take().map(|old| old.finish_read(outcome));
         }
-        let Some(Incoming::Read { id, outcome, .. }) = &taken.message else {
+        let Some(IncomingMessage::WasRead { id, outcome, .. }) = &current.message else {
             unreachable!("a message that arrived in one piece is not read");
         };
         let kind = Kind::RendezvousDone {
             id: *id,
             read: outcome.is_ok(),
         };
-        // The sender waits for this notification, which the device delivers once it is posted. If
-        // the connection has failed, the sender sees that, and the message that was read is still
-        // valid.
+        // The sender waits for this notification. After the notification is posted, the device
+        // delivers it without further action. If the connection has failed, the sender gets an
+        // error, and the message that was read is still valid.
         if let Err(error) = self.post_control_frame(kind).await {
             self.fail(error);
         }
-        match taken.message.take() {
-            Some(Incoming::Read {
+        match current.message.take() {
+            Some(IncomingMessage::WasRead {
                 outcome, immediate, ..
             }) => outcome.map(|region| (region, immediate)),
             _ => unreachable!("nothing else takes the message"),
         }
     }
 
-    /// Begins to read a message from the peer's memory, after waiting for room for the request.
-    /// Returns the number of the request, and the memory that it reads into.
+    /// Begins to read a message from the peer's memory. Waits for room in the send queue. Returns
+    /// the number of the request, and the region that the request writes to.
     async fn begin_read(&self, memory: RemoteMemory) -> Result<(u64, LocalMr)> {
         let mut region = self.memory_for(memory)?;
         let claim = claim_write(&mut region)?;
@@ -200,27 +204,27 @@ impl Connection {
         Ok((number, region))
     }
 
-    /// Begins to read the long messages at the front of the inbox, which the application takes
-    /// next. Stops at the first message that would have to wait or that exceeds a limit.
+    /// Begins to read the long messages at the front of the inbox, which the application receives
+    /// next. Stops at the first message that exceeds a limit or that needs room in the send queue.
     fn read_ahead(&self) {
         let mut bytes = 0;
         let mut has_any = false;
-        for _ in 0..AHEAD {
+        for _ in 0..READ_AHEAD {
             let Some(message) = self.messages.pop() else {
                 break;
             };
             let message = match message {
-                Incoming::Rendezvous {
+                IncomingMessage::Rendezvous {
                     id,
                     memory,
                     immediate,
                 } => {
                     bytes += usize::try_from(memory.len)
                         .unwrap_or(usize::MAX)
-                        .min(AHEAD_BYTES + 1);
-                    let begun = (bytes <= AHEAD_BYTES).then(|| self.try_begin_read(memory));
+                        .min(READ_AHEAD_BYTES + 1);
+                    let begun = (bytes <= READ_AHEAD_BYTES).then(|| self.try_begin_read(memory));
                     match begun.flatten() {
-                        Some((number, region)) => Incoming::Reading {
+                        Some((number, region)) => IncomingMessage::BeingRead {
                             id,
                             number,
                             region,
@@ -231,48 +235,48 @@ impl Connection {
                 }
                 other => other,
             };
-            let must_wait = matches!(message, Incoming::Rendezvous { .. });
-            self.ahead.change(|queue| queue.push_back(message));
+            let must_wait = matches!(message, IncomingMessage::Rendezvous { .. });
+            self.front.change(|queue| queue.push_back(message));
             has_any = true;
             if must_wait {
                 break;
             }
         }
         if has_any {
-            // A task that was woken for one of these messages may have found the inbox empty.
+            // A task that was woken for one of the moved messages may have found the inbox empty.
             self.messages.waiters().wake();
         }
     }
 
-    /// Begins to read a message from the peer's memory, like [`Self::begin_read`]. Returns `None`
-    /// if that would have to wait or is not possible: the receive of this message then reports the
-    /// error.
+    /// Begins to read a message like [`Self::begin_read`]. Returns `None` if the send queue is full
+    /// or the read fails. In that case the receive of this message repeats the attempt and returns
+    /// the error.
     fn try_begin_read(&self, memory: RemoteMemory) -> Option<(u64, LocalMr)> {
         let mut region = self.memory_for(memory).ok()?;
         let claim = claim_write(&mut region).ok()?;
-        let how = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
         let work = Work::Read { remote: memory };
-        let submitted = self.submit_held(work, (None, Some(claim.into())), how, None);
+        let submitted = self.submit_held(work, (None, Some(claim.into())), UNAWAITED, None);
         submitted.ok().map(|number| (number, region))
     }
 
-    /// Allocates memory for a message in the peer's memory.
+    /// Allocates memory for the bytes of a message in the peer's memory.
     fn memory_for(&self, memory: RemoteMemory) -> Result<LocalMr> {
         let limit = self.settings.message_limit;
         let len = usize::try_from(memory.len).ok().filter(|&len| len <= limit);
         let Some(len) = len else {
-            let reason = format!("{} bytes are above the limit of {limit}", memory.len);
+            let reason = format!("{} bytes exceed the limit of {limit} bytes", memory.len);
             return Err(Error::invalid("message of the peer", reason));
         };
         let layout = Layout::from_size_align(len, 1)
-            .map_err(|_| Error::invalid("message of the peer", "its length is impossible"))?;
+            .map_err(|_| Error::invalid("message of the peer", "the length is too large"))?;
         self.device.alloc_local_mr_stale(layout)
     }
 
-    /// Hands a control message to the device, without waiting for its arrival.
+    /// Posts a control message to the device, without waiting for its acknowledgement.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        // The peer waits for it, so it must not depend on further progress of this runtime.
+        // Posted now, because the peer waits for the message and this runtime may not run again
+        // soon.
         let how = (AwaitedBy::Nothing, PostTime::Now);
         self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
             .await?;
@@ -281,16 +285,16 @@ impl Connection {
     }
 }
 
-impl Incoming {
-    /// Returns a message whose read has ended with `outcome`.
-    fn read(self, outcome: Result<()>) -> Self {
+impl IncomingMessage {
+    /// Converts a message that is being read into a message that was read with this outcome.
+    fn finish_read(self, outcome: Result<()>) -> Self {
         match self {
-            Self::Reading {
+            Self::BeingRead {
                 id,
                 region,
                 immediate,
                 ..
-            } => Self::Read {
+            } => Self::WasRead {
                 id,
                 outcome: outcome.map(|()| region),
                 immediate,
@@ -300,18 +304,18 @@ impl Incoming {
     }
 }
 
-/// Guard of a long message that is being received: if it is dropped early, the next receive gets
-/// the message.
-struct PutBack<'c> {
+/// Guard of a long message that is being received. If the guard is dropped early, the next receive
+/// gets the message.
+struct RequeueOnDrop<'c> {
     connection: &'c Connection,
-    message: Option<Incoming>,
+    message: Option<IncomingMessage>,
 }
 
-impl Drop for PutBack<'_> {
+impl Drop for RequeueOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(message) = self.message.take() {
             let connection = self.connection;
-            connection.ahead.change(|queue| queue.push_front(message));
+            connection.front.change(|queue| queue.push_front(message));
             connection.messages.waiters().wake();
         }
     }

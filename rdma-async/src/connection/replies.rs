@@ -1,4 +1,4 @@
-//! Requests to the peer that wait for an answer: for memory, or for the read of a long message.
+//! Replies of the peer that futures wait for: to a request for memory, and to a long message.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,116 +11,121 @@ use super::frame::Refusal;
 use crate::error::{Error, Result};
 use crate::memory::RemoteMr;
 
-/// Answer of the peer.
+/// Reply of the peer to a request for memory or to a rendezvous.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// Memory that the peer lends; dropping the region releases it.
+    /// Memory that the peer lends. Dropping the region releases the lease.
     Granted(RemoteMr),
     Refused(Refusal),
     Read(bool),
 }
 
-/// Table of the questions that wait for an answer.
+/// Table of the replies that have not arrived.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(super) struct PendingReplies {
     table: Mutex<Table>,
-    /// Number of bytes that the peer uses for unanswered questions.
+    /// Number of bytes that are lent to the peer until replies arrive.
     lent: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    last: u64,
+    last_id: u64,
     entries: HashMap<u64, Entry>,
     failure: Option<Error>,
 }
 
+/// An expected reply: the sender that passes it to the waiting future, and the lent memory.
 #[derive(Debug)]
 struct Entry {
-    asker: oneshot::Sender<Result<Reply>>,
-    /// Memory that the peer uses until it answers, even if the asker no longer waits.
+    sender: oneshot::Sender<Result<Reply>>,
+    /// Memory that is lent to the peer until the reply arrives, even if no future waits for it any
+    /// more.
     lent: Option<LentMemory>,
 }
 
-/// Id of a question, and the receiver of its answer.
+/// A reply that has not arrived. Dropping this value removes its entry from the table, unless
+/// memory is lent until the reply arrives.
 #[derive(Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct PendingReply<'a> {
     pub(super) id: u64,
-    answer: oneshot::Receiver<Result<Reply>>,
-    replies: &'a Replies,
+    receiver: oneshot::Receiver<Result<Reply>>,
+    replies: &'a PendingReplies,
 }
 
-impl Replies {
-    /// Registers a question and returns it. `lent` is the memory that the peer uses until it
-    /// answers.
-    pub(super) fn ask(&self, lent: Option<LentMemory>) -> Question<'_> {
-        let (asker, answer) = oneshot::channel();
+impl PendingReplies {
+    /// Adds an expected reply to the table. `lent` is memory that is lent to the peer until the
+    /// reply arrives.
+    pub(super) fn register(&self, lent: Option<LentMemory>) -> PendingReply<'_> {
+        let (sender, receiver) = oneshot::channel();
         let mut table = self.table.lock();
-        table.last += 1;
-        let id = table.last;
+        table.last_id += 1;
+        let id = table.last_id;
         match &table.failure {
-            Some(error) => drop(asker.send(Err(error.clone()))),
+            Some(error) => drop(sender.send(Err(error.clone()))),
             None => {
                 let bytes = lent.as_ref().map_or(0, |lent| lent.len());
                 self.lent.fetch_add(bytes, Ordering::Relaxed);
-                table.entries.insert(id, Entry { asker, lent });
+                table.entries.insert(id, Entry { sender, lent });
             }
         }
-        Question {
+        PendingReply {
             id,
-            answer,
+            receiver,
             replies: self,
         }
     }
 
-    /// Passes an answer to the future that waits for it. Returns the answer if no future waits.
-    pub(super) fn answer(&self, id: u64, reply: Reply) -> Result<(), Reply> {
+    /// Passes a reply to the future that waits for it. Returns the reply if no future waits.
+    pub(super) fn deliver(&self, id: u64, reply: Reply) -> Result<(), Reply> {
         let entry = self.table.lock().entries.remove(&id);
-        let Some(Entry { asker, lent }) = entry else {
+        let Some(Entry { sender, lent }) = entry else {
             return Err(reply);
         };
-        // The peer's access ends before the asker gets its memory back.
-        self.end_loan(lent);
-        asker.send(Ok(reply)).map_err(|unsent| match unsent {
+        // The peer's access ends before the waiting future gets its memory back.
+        self.unlend(lent);
+        sender.send(Ok(reply)).map_err(|unsent| match unsent {
             Ok(reply) => reply,
-            Err(_) => unreachable!("what was sent is an answer"),
+            Err(_) => unreachable!("the sent value is a reply"),
         })
     }
 
-    /// Returns the number of bytes that the peer uses for unanswered questions.
+    /// Returns the number of bytes that are lent to the peer until replies arrive.
     pub(super) fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
-    fn end_loan(&self, lent: Option<LentMemory>) {
+    /// Ends the peer's access to lent memory.
+    fn unlend(&self, lent: Option<LentMemory>) {
         if let Some(lent) = lent {
             self.lent.fetch_sub(lent.len(), Ordering::Relaxed);
         }
     }
 
-    /// Ends all questions, and every later question, with this error.
+    /// Ends all current and later waits for replies with this error.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {
             let mut table = self.table.lock();
             table.failure = Some(error.clone());
             std::mem::take(&mut table.entries)
         };
-        for Entry { asker, lent } in entries.into_values() {
-            self.end_loan(lent);
-            drop(asker.send(Err(error.clone())));
+        for Entry { sender, lent } in entries.into_values() {
+            self.unlend(lent);
+            drop(sender.send(Err(error.clone())));
         }
     }
 }
 
-impl Question<'_> {
-    /// Waits for the answer. Returns `None` if the question was removed without an answer.
-    pub(super) async fn answer(&mut self) -> Option<Result<Reply>> {
-        (&mut self.answer).await.ok()
+impl PendingReply<'_> {
+    /// Waits for the reply. Returns `None` if the entry was removed before the reply arrived.
+    pub(super) async fn wait(&mut self) -> Option<Result<Reply>> {
+        (&mut self.receiver).await.ok()
     }
 
-    /// Returns a guard that removes the question when it is dropped, unless `is_sent` was set.
-    pub(super) fn withdraw_unless_sent(&self) -> Unsent<'_> {
-        Unsent {
+    /// Returns a guard that removes the entry from the table, unless `is_sent` was set before the
+    /// guard is dropped.
+    pub(super) fn remove_unless_sent(&self) -> RemoveUnlessSent<'_> {
+        RemoveUnlessSent {
             replies: self.replies,
             id: self.id,
             is_sent: false,
@@ -128,27 +133,27 @@ impl Question<'_> {
     }
 }
 
-/// Guard that removes a question unless it was sent.
+/// Guard that removes the entry of a reply from the table unless its request was sent.
 #[derive(Debug)]
-pub(super) struct Unsent<'a> {
-    replies: &'a Replies,
+pub(super) struct RemoveUnlessSent<'a> {
+    replies: &'a PendingReplies,
     id: u64,
     pub(super) is_sent: bool,
 }
 
-impl Drop for Unsent<'_> {
+impl Drop for RemoveUnlessSent<'_> {
     fn drop(&mut self) {
         if !self.is_sent {
             let removed = self.replies.table.lock().entries.remove(&self.id);
-            self.replies.end_loan(removed.and_then(|entry| entry.lent));
+            self.replies.unlend(removed.and_then(|entry| entry.lent));
         }
     }
 }
 
-impl Drop for Question<'_> {
+impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
         let mut table = self.replies.table.lock();
-        // While the peer uses memory of the question, the entry keeps that memory.
+        // An entry with lent memory stays until the reply arrives.
         if table
             .entries
             .get(&self.id)

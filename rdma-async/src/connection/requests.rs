@@ -17,7 +17,7 @@ use super::Connection;
 use super::frame::{Kind, Refusal};
 use crate::memory::Charge;
 
-/// Maximum number of requests that wait. A peer that sends more violates the protocol.
+/// Maximum number of queued requests. A peer that sends more violates the protocol.
 const MAX_WAITING: usize = 4096;
 
 /// Size, in bytes, from which memory is allocated and zeroed on a thread for blocking tasks,
@@ -32,20 +32,22 @@ pub(super) struct Request {
     pub(super) align: u64,
 }
 
-/// Requests of the peer that were not answered, in their order.
+/// Queue of the peer's requests that have not been answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Mutex<VecDeque<Request>>,
 }
 
 impl Requests {
-    /// Adds a request. Returns `false` if too many are waiting.
+    /// Adds a request to the queue. Returns `false` if the queue has more than [`MAX_WAITING`]
+    /// requests.
     fn push(&self, request: Request) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.push_back(request);
         waiting.len() <= MAX_WAITING
     }
 
+    /// Removes the oldest request.
     pub(super) fn pop(&self) -> Option<Request> {
         self.waiting.lock().pop_front()
     }
@@ -55,13 +57,13 @@ impl Connection {
     /// Queues a request for the control task.
     pub(super) fn queue_request(&self, request: Request) {
         if !self.requests.push(request) {
-            return self.violation("more requests than can wait");
+            return self.fail_for_violation("more requests for memory than can be queued");
         }
-        self.has_news.notify_one();
+        self.control_wakeup.notify_one();
     }
 
-    /// Answers the next request of the peer. If the memory is large, a thread for blocking tasks
-    /// answers the request, and the returned handle waits for that.
+    /// Answers a request of the peer. If the memory is large, the answer is sent by a thread for
+    /// blocking tasks, and the returned handle waits for that thread.
     pub(super) fn answer(self: &Arc<Self>, request: Request) -> Option<JoinHandle<()>> {
         let Request { id, size, align } = request;
         if self.failure().is_some() {
@@ -90,12 +92,13 @@ impl Connection {
         if self.withholds_memory.load(Ordering::Acquire) {
             return Err(Refusal::Bytes(0));
         }
-        // An alignment above the size needs as much memory.
+        // Memory with an alignment greater than its size occupies as many bytes as its alignment.
         let charge = size.max(align);
         let limits = &self.settings.granted;
         let held = self.leases.granted();
-        // The number of an ended lease is kept until the peer has returned the region.
-        if held.regions + self.leases.unreturned() >= limits.regions {
+        // An ended lease counts until the peer has returned or released it, because its id is still
+        // in use.
+        if held.regions + self.leases.unreturned_regions() >= limits.regions {
             return Err(Refusal::Regions(limits.regions as u64));
         }
         let sum = held.bytes.checked_add(charge);
@@ -117,6 +120,8 @@ impl Connection {
         });
     }
 
+    /// Allocates memory and lends it to the peer. Returns the id of the lease, and the address,
+    /// length and key of the memory.
     fn lend_requested(
         &self,
         layout: Layout,
@@ -137,10 +142,10 @@ impl Connection {
             .map_err(|(_, error)| refuse(&error))?;
         let limit = self.settings.granted.time;
         if let Some(end) = limit.and_then(|limit| Instant::now().checked_add(limit))
-            && self.leases.set_end(lent.0, end)
+            && self.leases.set_expiry(lent.0, end)
         {
-            // The control task waits for the end.
-            self.has_news.notify_one();
+            // The control task must wait for the new expiry.
+            self.control_wakeup.notify_one();
         }
         Ok(lent)
     }

@@ -1,4 +1,5 @@
-//! Results of atomics (the previous values of remote memory), stored until their futures take them.
+//! Results of atomic operations (the previous values of remote memory), stored until the futures
+//! take them.
 
 use std::array;
 use std::sync::OnceLock;
@@ -6,25 +7,28 @@ use std::sync::atomic::Ordering;
 
 use super::sync::AtomicU64;
 
-/// Maximum number of atomics of a connection whose futures exist; further atomics wait.
-const PLACES: usize = 64;
+/// Maximum number of atomic operations of a connection whose futures exist. Further operations wait
+/// for a free slot. One bit of [`Results::used`] for each.
+const SLOTS: usize = 64;
 
-/// Places for results. An atomic occupies a place from before its request until its future ends.
+/// Slots for results. An atomic operation occupies a slot from before its submission until its
+/// future ends.
 #[derive(Debug)]
 pub(super) struct Results {
-    /// Bit mask of the places in use.
+    /// Bit mask of the slots that are in use.
     used: AtomicU64,
-    /// Values of the places, allocated for the first atomic, since many connections use no atomics.
-    values: OnceLock<Box<[AtomicU64; PLACES]>>,
+    /// Values of the slots. Allocated by the first atomic operation, because many connections
+    /// perform none.
+    values: OnceLock<Box<[AtomicU64; SLOTS]>>,
 }
 
-/// Index of a place.
+/// Index of a slot for the result of an atomic operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResultSlot(u8);
 
 #[cfg(all(test, loom_models))]
 impl ResultSlot {
-    /// Place that is taken first if all are free.
+    /// Slot that is reserved first if all slots are free.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -36,18 +40,18 @@ impl Results {
         }
     }
 
-    fn values(&self) -> &[AtomicU64; PLACES] {
+    fn values(&self) -> &[AtomicU64; SLOTS] {
         self.values
             .get_or_init(|| Box::new(array::from_fn(|_| AtomicU64::new(0))))
     }
 
-    /// Takes a free place, or returns `None` if all places are in use.
+    /// Reserves a free slot. Returns `None` if all slots are in use.
     pub(super) fn reserve(&self) -> Option<ResultSlot> {
         self.values();
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let index = (!used).trailing_zeros();
-            if index as usize == PLACES {
+            if index as usize == SLOTS {
                 return None;
             }
             let taken = used | 1 << index;
@@ -61,19 +65,19 @@ impl Results {
         }
     }
 
-    /// Stores the result of an atomic, which [`Self::value`] returns once the completion is
-    /// visible.
-    pub(super) fn set(&self, place: ResultSlot, value: u64) {
-        self.values()[usize::from(place.0)].store(value, Ordering::Relaxed);
+    /// Stores the result of an atomic operation. [`Self::value`] returns the result after the end
+    /// of the request was published.
+    pub(super) fn set(&self, slot: ResultSlot, value: u64) {
+        self.values()[usize::from(slot.0)].store(value, Ordering::Relaxed);
     }
 
-    pub(super) fn value(&self, place: ResultSlot) -> u64 {
-        self.values()[usize::from(place.0)].load(Ordering::Relaxed)
+    pub(super) fn value(&self, slot: ResultSlot) -> u64 {
+        self.values()[usize::from(slot.0)].load(Ordering::Relaxed)
     }
 
-    /// Frees a place.
-    pub(super) fn release(&self, place: ResultSlot) {
-        self.used.fetch_and(!(1 << place.0), Ordering::Release);
+    /// Frees a slot.
+    pub(super) fn release(&self, slot: ResultSlot) {
+        self.used.fetch_and(!(1 << slot.0), Ordering::Release);
     }
 }
 
@@ -82,18 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_used_by_one_atomic_at_a_time() {
+    fn every_slot_is_used_by_one_atomic_operation_at_a_time() {
         let results = Results::new();
-        let places: Vec<_> = std::iter::from_fn(|| results.reserve()).collect();
-        assert_eq!(places.len(), PLACES);
-        for (value, &place) in places.iter().enumerate() {
-            results.set(place, value as u64);
+        let slots: Vec<_> = std::iter::from_fn(|| results.reserve()).collect();
+        assert_eq!(slots.len(), SLOTS);
+        for (value, &slot) in slots.iter().enumerate() {
+            results.set(slot, value as u64);
         }
-        for (value, &place) in places.iter().enumerate() {
-            assert_eq!(results.value(place), value as u64);
+        for (value, &slot) in slots.iter().enumerate() {
+            assert_eq!(results.value(slot), value as u64);
         }
-        results.release(places[17]);
-        assert_eq!(results.reserve(), Some(places[17]));
+        results.release(slots[17]);
+        assert_eq!(results.reserve(), Some(slots[17]));
         assert_eq!(results.reserve(), None);
     }
 }

@@ -1,9 +1,10 @@
-//! The send queue of a connection: its requests, in the order in which they were accepted.
+//! The state of the send queue: the requests of a connection, in the order in which they were
+//! accepted.
 //!
-//! An accepted request gets a number. Requests of a reliable connection complete in order, so a
-//! request has ended if its number is below the count of ended requests. A request is handed to the
-//! device at once if no other is in flight. Otherwise it is staged, and handed over at the end of
-//! the turn (one round of the driver task), with the other staged requests and under one doorbell.
+//! An accepted request gets a number. The requests of a reliable connection complete in order, so a
+//! request has ended if its number is below the count of ended requests. If no request is in
+//! flight, a new request is posted to the device immediately. Otherwise it is staged. All staged
+//! requests are posted at the end of the turn (one round of the driver task), with one doorbell.
 
 use std::task::Waker;
 
@@ -14,13 +15,14 @@ use super::results::{ResultSlot, Results};
 use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
-/// Number of staged requests that are handed over without waiting for the end of the turn.
+/// Number of staged requests at which the batch is posted without waiting for the end of the turn.
+/// Limits the delay of the first request.
 const MAX_STAGED: usize = 32;
-/// Number of bytes from which a request is signaled, that is, has a completion of its own, so that
-/// its memory is released early.
-const LARGE: usize = 16 << 10;
+/// Size, in bytes, from which a staged request is signaled, so that a completion of its own
+/// releases its memory early.
+const SIGNALED_LEN: usize = 16 << 10;
 
-/// Wait for an accepted request: by a future, or by nothing.
+/// Waiter for an accepted request: a future, or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AwaitedBy {
     /// A future waits for the request.
@@ -29,22 +31,25 @@ pub(super) enum AwaitedBy {
     Nothing,
 }
 
-/// Time at which an accepted request is handed to the device.
+/// Time at which an accepted request is posted to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PostTime {
-    /// Immediately, together with all requests that were staged before.
+    /// Immediately, after all requests that were staged earlier.
     Now,
-    /// At the end of the turn if a request is in flight, or else immediately.
+    /// At the end of the turn if another request is in flight, and otherwise immediately.
     AtTurnEnd,
 }
 
-/// Usual mode: a future waits for the request, which is handed over with its turn.
+/// Mode of most operations: a future waits for the request, which is posted at the end of the turn.
 pub(super) const AWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Future, PostTime::AtTurnEnd);
+/// Mode of requests without a waiting future, which are posted at the end of the turn. A failure of
+/// such a request ends the connection.
+pub(super) const UNAWAITED: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
 
-/// Reason for not accepting a request.
+/// Reason why a request was not accepted.
 #[derive(Debug)]
 pub(super) enum NotAccepted {
-    /// The send queue is full, or the connection has ended.
+    /// The send queue is full, or accepts no more requests because the connection has ended.
     Full,
     /// The device refused the request.
     Refused(Box<Error>),
@@ -64,65 +69,66 @@ impl<M> From<PostError<M>> for NotAccepted {
     }
 }
 
-/// An accepted request.
+/// Outcome of the submission of a request that was accepted.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
-    /// Set if the caller must hand over the staged requests, or add the connection to the turn.
-    pub(super) has_turn: bool,
+    /// Set if the caller must add the connection to the turn, or post the staged requests.
+    pub(super) must_post: bool,
 }
 
-/// State of a request that has not ended; the send queue holds its memory.
+/// State of a request that has not ended. The send queue holds the memory of the request.
 #[derive(Debug, Default)]
-struct Slot {
+struct RequestState {
     waker: Option<Waker>,
-    place: Option<ResultSlot>,
+    slot: Option<ResultSlot>,
     is_awaited: bool,
     has_memory: bool,
 }
 
-/// A staged request, which waits for the end of the turn.
+/// A request that was accepted and is not yet posted to the device.
 #[derive(Debug)]
 enum Staged {
-    /// A request and the number of its bytes in `staged_bytes`.
+    /// Request whose data was copied to `staged_bytes`, and the number of its bytes.
     Copied(Push, usize),
     Held(Work, Memory),
 }
 
-/// Send queue and the state of its requests that have not ended. `Q` is another type only in
-/// models.
+/// Send queue, with the state of the requests that have not ended. Only loom models use another
+/// type for `Q`.
 #[derive(Debug)]
 pub(super) struct SendState<Q = SendQueue<Memory>> {
     queue: Q,
-    /// Maximum number of requests that have not ended. The queue may be longer than was requested,
-    /// but the completion queue has no entries for the difference.
+    /// Maximum number of requests that have not ended. The send queue may have more entries, but
+    /// the completion queue has no room for their completions.
     limit: usize,
-    /// State of each request: request `n` is at `n` modulo the length, which is a power of two.
-    slots: Box<[Slot]>,
-    /// Total number of requests that were accepted.
+    /// States of the requests. Request `n` is at index `n` modulo the length, which is a power of
+    /// two.
+    states: Box<[RequestState]>,
+    /// Number of requests that were accepted since the connection was created.
     accepted: u64,
-    /// Total number of requests that have ended.
+    /// Number of requests that have ended since the connection was created.
     ended: u64,
-    /// Number of requests in flight or staged for which a future waits.
+    /// Number of requests that have not ended and have a waiting future.
     awaited: usize,
     staged: Vec<Staged>,
     staged_bytes: Vec<u8>,
-    /// Set if no more requests are accepted.
+    /// Set once no more requests are accepted.
     is_closed: bool,
 }
 
-/// Effect of one completion.
+/// Numbers of requests that have ended, after one completion.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
+pub(super) struct EndedCount {
     /// Number of requests that have ended since the connection was created.
-    pub(super) count: u64,
-    /// Number of requests that this completion ended.
-    pub(super) fresh: u64,
+    pub(super) total: u64,
+    /// Number of requests that this completion has ended.
+    pub(super) newly_ended: u64,
 }
 
-/// Queue of requests that were handed to the device.
+/// Queue of the requests that were posted to the device. Loom models implement it without a device.
 pub(super) trait Posted {
-    /// Returns the number of requests that were handed over and have not completed.
+    /// Returns the number of posted requests that have not completed.
     fn in_flight(&self) -> usize;
 }
 
@@ -134,12 +140,12 @@ impl Posted for SendQueue<Memory> {
 }
 
 impl<Q: Posted> SendState<Q> {
-    /// Creates the state of a queue for `capacity` requests, with at most `limit` requests that
+    /// Creates the state of a send queue with `capacity` entries, for at most `limit` requests that
     /// have not ended.
     pub(super) fn new(queue: Q, capacity: usize, limit: usize) -> Self {
-        let slots = capacity.next_power_of_two();
+        let states = capacity.next_power_of_two();
         Self {
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+            states: (0..states).map(|_| RequestState::default()).collect(),
             limit: capacity.min(limit),
             queue,
             accepted: 0,
@@ -151,10 +157,11 @@ impl<Q: Posted> SendState<Q> {
         }
     }
 
+    /// Returns the state of a request.
     #[inline]
-    fn slot(&mut self, number: u64) -> &mut Slot {
-        let mask = self.slots.len() - 1;
-        &mut self.slots[number as usize & mask]
+    fn request(&mut self, number: u64) -> &mut RequestState {
+        let mask = self.states.len() - 1;
+        &mut self.states[number as usize & mask]
     }
 
     /// Returns whether the send queue has room for another request.
@@ -163,25 +170,26 @@ impl<Q: Posted> SendState<Q> {
         self.accepted - self.ended < self.limit as u64
     }
 
-    /// Returns whether the next request will be accepted.
+    /// Returns whether the queue accepts another request.
     #[inline]
     fn is_open(&self) -> bool {
         self.has_room() && !self.is_closed
     }
 
-    /// Returns the number of the first staged request, or of the next request if none is staged.
+    /// Returns the number of the first staged request, or of the next request if no request is
+    /// staged.
     #[inline]
     pub(super) fn first_staged(&self) -> u64 {
         self.accepted - self.staged.len() as u64
     }
 
-    /// Returns whether no more requests are accepted.
+    /// Returns whether the queue accepts no more requests.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// Returns whether every accepted request has ended.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.accepted == self.ended
     }
 
@@ -190,45 +198,45 @@ impl<Q: Posted> SendState<Q> {
         self.awaited > 0
     }
 
-    /// Counts a request as accepted, and returns its number.
+    /// Assigns a number to an accepted request, and records its state.
     #[inline]
     pub(super) fn count(
         &mut self,
         awaited_by: AwaitedBy,
         has_memory: bool,
-        place: Option<ResultSlot>,
+        slot: Option<ResultSlot>,
     ) -> Accepted {
         let number = self.accepted;
         self.accepted += 1;
         let is_awaited = awaited_by == AwaitedBy::Future;
         self.awaited += usize::from(is_awaited);
-        let slot = self.slot(number);
-        slot.is_awaited = is_awaited;
-        slot.has_memory = has_memory;
-        slot.place = place;
+        let request = self.request(number);
+        request.is_awaited = is_awaited;
+        request.has_memory = has_memory;
+        request.slot = slot;
         Accepted {
             number,
-            has_turn: self.staged.len() == 1 || self.is_batch_full(),
+            must_post: self.staged.len() == 1 || self.is_batch_full(),
         }
     }
 
-    /// Returns whether the staged requests have reached [`MAX_STAGED`], so that they are handed
-    /// over now.
+    /// Returns whether [`MAX_STAGED`] requests are staged, so that they are posted without waiting
+    /// for the end of the turn.
     #[inline]
     pub(super) fn is_batch_full(&self) -> bool {
         self.staged.len() >= MAX_STAGED
     }
 
-    /// Cancels the requests that were not handed to the device, and accepts no more. Adds the
-    /// wakers of their futures to `wakes`, and returns the number of the first cancelled request.
-    pub(super) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> u64 {
+    /// Cancels the requests that were not posted, and closes the queue. Adds the wakers of their
+    /// futures to `wakes`, and returns the number of the first cancelled request.
+    pub(super) fn cancel_staged(&mut self, wakes: &mut Vec<Waker>) -> u64 {
         self.staged.clear();
         self.staged_bytes.clear();
         let first = self.ended + self.queue.in_flight() as u64;
         for number in first..self.accepted {
-            let slot = self.slot(number);
-            wakes.extend(slot.waker.take());
-            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            let request = self.request(number);
+            wakes.extend(request.waker.take());
+            let was_awaited = std::mem::take(&mut request.is_awaited);
             self.awaited -= usize::from(was_awaited);
         }
         self.accepted = first;
@@ -236,66 +244,66 @@ impl<Q: Posted> SendState<Q> {
         first
     }
 
-    /// Ends the next `fresh` requests, and adds the wakers of their futures to `wakes`.
+    /// Ends the next `newly_ended` requests. Adds the wakers of their futures to `wakes`.
     #[inline]
-    pub(super) fn end(&mut self, fresh: u64, wakes: &mut Vec<Waker>) -> Ended {
-        for number in self.ended..self.ended + fresh {
-            let slot = self.slot(number);
-            if let Some(waker) = slot.waker.take() {
+    pub(super) fn end(&mut self, newly_ended: u64, wakes: &mut Vec<Waker>) -> EndedCount {
+        for number in self.ended..self.ended + newly_ended {
+            let request = self.request(number);
+            if let Some(waker) = request.waker.take() {
                 wakes.push(waker);
             }
-            let was_awaited = std::mem::take(&mut slot.is_awaited);
+            let was_awaited = std::mem::take(&mut request.is_awaited);
             self.awaited -= usize::from(was_awaited);
         }
-        self.ended += fresh;
-        Ended {
-            count: self.ended,
-            fresh,
+        self.ended += newly_ended;
+        EndedCount {
+            total: self.ended,
+            newly_ended,
         }
     }
 
-    /// Returns the place for the result of the next request that ends.
+    /// Returns the result slot of the next request that ends.
     #[cfg(all(test, loom_models))]
-    pub(super) fn next_place(&mut self) -> Option<ResultSlot> {
-        self.slot(self.ended).place
+    pub(super) fn next_slot(&mut self) -> Option<ResultSlot> {
+        self.request(self.ended).slot
     }
 
-    /// Returns whether futures wait for at most one request.
+    /// Returns whether at most one request has a waiting future.
     pub(super) fn has_one_waiter(&self) -> bool {
         self.awaited <= 1
     }
 
-    /// Registers `waker`, which is woken when the request ends, unless the request has ended.
-    /// Returns the waker that was replaced, which the caller drops outside of the lock.
+    /// Registers `waker` to be woken when the request ends. Does nothing if the request has ended.
+    /// Returns the replaced waker, which the caller must drop outside of the lock.
     #[must_use = "a waker is dropped outside of the lock"]
     pub(super) fn register(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
         }
-        match &mut self.slot(number).waker {
+        match &mut self.request(number).waker {
             Some(known) if known.will_wake(waker) => None,
-            place => place.replace(waker.clone()),
+            other => other.replace(waker.clone()),
         }
     }
 
-    /// Removes the future of a request that has not ended, and returns its waker.
+    /// Removes and returns the waker of a request whose future is dropped.
     pub(super) fn detach(&mut self, number: u64) -> Option<Waker> {
         if number < self.ended || number >= self.accepted {
             return None;
         }
-        let slot = self.slot(number);
-        let was_awaited = std::mem::take(&mut slot.is_awaited);
-        // The future that would have taken the result of an atomic is gone.
-        slot.place = None;
-        let waker = slot.waker.take();
+        let request = self.request(number);
+        let was_awaited = std::mem::take(&mut request.is_awaited);
+        // The dropped future no longer takes the result of an atomic operation.
+        request.slot = None;
+        let waker = request.waker.take();
         self.awaited -= usize::from(was_awaited);
         waker
     }
 
-    /// Takes the wakers of all futures that wait.
+    /// Takes the wakers of all waiting futures.
     pub(super) fn take_wakers(&mut self, wakes: &mut Vec<Waker>) {
         for number in self.ended..self.accepted {
-            wakes.extend(self.slot(number).waker.take());
+            wakes.extend(self.request(number).waker.take());
         }
     }
 }
@@ -327,15 +335,15 @@ impl SendState {
         Ok(self.count(awaited_by, false, None))
     }
 
-    /// Accepts a request that keeps memory until it has completed. If the request is not accepted,
-    /// returns the memory.
+    /// Accepts a request that holds memory until the request completes. Returns the memory if the
+    /// request is not accepted.
     #[inline]
     pub(super) fn accept_held(
         &mut self,
         work: Work,
         memory: Memory,
         (awaited_by, posting): (AwaitedBy, PostTime),
-        place: Option<ResultSlot>,
+        slot: Option<ResultSlot>,
     ) -> Result<Accepted, (NotAccepted, Memory)> {
         if !self.is_open() {
             return Err((NotAccepted::Full, memory));
@@ -349,14 +357,14 @@ impl SendState {
             Ok(false) => self.staged.push(Staged::Held(work, memory)),
             Err(refused) => return Err((refused, memory)),
         }
-        Ok(self.count(awaited_by, true, place))
+        Ok(self.count(awaited_by, true, slot))
     }
 
-    /// Returns whether the next request is to be handed to the device now. If so, the staged
-    /// requests have been handed over before it.
+    /// Returns whether the next request must be posted immediately. In that case, the staged
+    /// requests have been posted before it.
     #[inline]
     fn is_posted_now(&mut self, posting: PostTime) -> Result<bool, NotAccepted> {
-        if self.is_settled() {
+        if self.is_idle() {
             return Ok(true);
         }
         if posting == PostTime::Now {
@@ -366,8 +374,8 @@ impl SendState {
         Ok(false)
     }
 
-    /// Hands the staged requests to the device, under one doorbell. After an error, the caller must
-    /// cancel the requests that the device did not take, with [`Self::give_up`].
+    /// Posts the staged requests to the device with one doorbell. After an error, the caller must
+    /// call [`Self::cancel_staged`] to cancel the requests that the device has not accepted.
     pub(super) fn post_staged(&mut self) -> Result<()> {
         if self.staged.is_empty() {
             return Ok(());
@@ -386,7 +394,7 @@ impl SendState {
                     batch.push_inline(request).map_err(|refused| refused.error)
                 }
                 Staged::Held(work, memory) => {
-                    let signaled = is_last || size_of_claim(&memory) >= LARGE;
+                    let signaled = is_last || size_of_claim(&memory) >= SIGNALED_LEN;
                     let request = signaled_if(signaled, work.request(memory));
                     batch.push(request).map_err(|refused| refused.error)
                 }
@@ -404,14 +412,14 @@ impl SendState {
         }
         drop(batch);
         self.staged_bytes.clear();
-        // A request that was accepted before the others are given up would take the number of one
-        // of them.
+        // A request that is accepted before the cancellation would get the number of a cancelled
+        // request.
         self.is_closed |= outcome.is_err();
         outcome
     }
 
-    /// Ends the requests that a completion completes: stores the results of atomics, adds the
-    /// wakers of futures to `wakes`, and passes the memory of each request to `recycle`.
+    /// Ends the requests that a completion reports: stores the results of atomic operations, adds
+    /// the wakers of futures to `wakes`, and passes the memory of each request to `recycle`.
     #[inline]
     pub(super) fn complete(
         &mut self,
@@ -419,25 +427,26 @@ impl SendState {
         results: &Results,
         wakes: &mut Vec<Waker>,
         mut recycle: impl FnMut(Memory),
-    ) -> Ended {
+    ) -> EndedCount {
         let before = self.queue.in_flight() as u64;
-        let mask = self.slots.len() - 1;
+        let mask = self.states.len() - 1;
         let mut next = self.ended;
         for memory in self.queue.complete(completion) {
-            // The queue yields memory only for requests that kept some; others are skipped.
-            while !self.slots[next as usize & mask].has_memory {
+            // The queue yields memory only for requests that hold memory. Requests without memory
+            // are skipped.
+            while !self.states[next as usize & mask].has_memory {
                 next += 1;
             }
-            if let Some(place) = self.slots[next as usize & mask].place
-                && let Some(found) = memory.0.as_ref().and_then(|place| place.first_chunk())
+            if let Some(slot) = self.states[next as usize & mask].slot
+                && let Some(found) = memory.0.as_ref().and_then(|result| result.first_chunk())
             {
-                results.set(place, u64::from_ne_bytes(*found));
+                results.set(slot, u64::from_ne_bytes(*found));
             }
             next += 1;
             recycle(memory);
         }
-        let fresh = before - self.queue.in_flight() as u64;
-        self.end(fresh, wakes)
+        let newly_ended = before - self.queue.in_flight() as u64;
+        self.end(newly_ended, wakes)
     }
 }
 

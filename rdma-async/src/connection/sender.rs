@@ -1,4 +1,5 @@
-//! The send side of a connection: submits requests to the device, and records which have completed.
+//! The send side of a connection: accepts requests, posts them to the device, and records their
+//! completions.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -9,37 +10,42 @@ use rdma_core::{SendQueue, WorkCompletion, WorkError, WorkStatus};
 use super::Connection;
 use super::operation::Operation;
 use super::results::{ResultSlot, Results};
-use super::send_state::{Accepted, AwaitedBy, Ended, NotAccepted, PostTime, Posted, SendState};
+use super::send_state::{
+    Accepted, AwaitedBy, EndedCount, NotAccepted, PostTime, Posted, SendState,
+};
 use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 use super::waiters::Waiters;
 use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
-/// Send queue of a connection, with the state of its requests. `Q` is another type only in models.
+/// Send queue of a connection, with the state of its requests, shared by futures and the polling
+/// thread. Only loom models use another type for `Q`.
 #[derive(Debug)]
 pub(super) struct Sender<Q = SendQueue<Memory>> {
     state: Mutex<SendState<Q>>,
-    /// Number of requests that completed, successfully or not.
+    /// Number of requests that have ended: completed, successfully or not.
     ended: AtomicU64,
-    /// Number of the first staged request at the last change of the queue. Decides only whether a
-    /// future polls, so that a stale value does no harm.
+    /// Number of the first staged request, at the last change of the queue. May be stale: only the
+    /// decision to poll depends on it.
     first_staged: AtomicU64,
-    /// Number of the first request that failed, or `u64::MAX`.
+    /// Number of the first request that failed, or `u64::MAX` if no request has failed.
     failed_from: AtomicU64,
-    /// Number of the first request that was cancelled before the device got it, or `u64::MAX`.
-    given_up_from: AtomicU64,
-    /// Number and error of the first request that failed by itself; flushed requests do not count.
+    /// Number of the first request that was cancelled before it was posted, or `u64::MAX` if no
+    /// request was cancelled.
+    cancelled_from: AtomicU64,
+    /// Number and error of the first request that failed for a reason other than a flush.
     first_failure: OnceLock<(u64, WorkError)>,
-    /// Tasks that wait for room for a request.
+    /// Tasks that wait for room in the send queue.
     room: Waiters,
     pub(super) results: Results,
     result_free: Waiters,
-    /// Set when completions are no longer announced, so that futures must not wait for one.
+    /// Set when the driver no longer polls for completions. Futures must then not wait for a
+    /// completion.
     waits_ended: AtomicBool,
 }
 
 impl Sender {
-    /// Creates the send side of a connection, with at most `limit` requests that have not ended.
+    /// Creates the send side of a connection, for at most `limit` requests that have not ended.
     pub(super) fn new(queue: SendQueue<Memory>, limit: usize) -> Self {
         let capacity = queue.capacity();
         Self::with(SendState::new(queue, capacity, limit))
@@ -47,13 +53,14 @@ impl Sender {
 }
 
 impl<Q: Posted> Sender<Q> {
+    /// Creates the send side of a connection with this send queue.
     pub(super) fn with(state: SendState<Q>) -> Self {
         Self {
             state: Mutex::new(state),
             ended: AtomicU64::new(0),
             first_staged: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
-            given_up_from: AtomicU64::new(u64::MAX),
+            cancelled_from: AtomicU64::new(u64::MAX),
             first_failure: OnceLock::new(),
             room: Waiters::default(),
             results: Results::new(),
@@ -66,6 +73,8 @@ impl<Q: Posted> Sender<Q> {
         self.state.lock()
     }
 
+    /// Returns the tasks that wait for room in the send queue, and the tasks that wait for a result
+    /// slot.
     pub(super) fn waiters(&self) -> [&Waiters; 2] {
         [&self.room, &self.result_free]
     }
@@ -74,34 +83,35 @@ impl<Q: Posted> Sender<Q> {
     #[inline]
     pub(super) fn has_ended(&self, number: u64) -> bool {
         number < self.ended.load(Ordering::Acquire)
-            || number >= self.given_up_from.load(Ordering::Acquire)
+            || number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request waits for the end of the turn, so that polling cannot end it.
+    /// Returns whether a request is staged. Polling cannot complete such a request, because it is
+    /// not yet posted.
     #[inline]
     pub(super) fn is_staged(&self, number: u64) -> bool {
         number >= self.first_staged.load(Ordering::Relaxed)
     }
 
-    /// Records which requests are staged, after a change of the queue.
+    /// Updates the number of the first staged request after a change of the queue.
     #[inline]
     fn note_staged(&self, state: &SendState<Q>) {
         self.first_staged
             .store(state.first_staged(), Ordering::Relaxed);
     }
 
-    /// Returns whether a request that has ended succeeded.
+    /// Returns whether a request that has ended was successful.
     #[inline]
     pub(super) fn has_succeeded(&self, number: u64) -> bool {
         number < self.failed_from.load(Ordering::Acquire)
     }
 
-    /// Returns whether a request was cancelled before the device got it.
-    pub(super) fn was_given_up(&self, number: u64) -> bool {
-        number >= self.given_up_from.load(Ordering::Acquire)
+    /// Returns whether a request was cancelled before it was posted.
+    pub(super) fn was_cancelled(&self, number: u64) -> bool {
+        number >= self.cancelled_from.load(Ordering::Acquire)
     }
 
-    /// Returns the error of this request, or `None` if the request did not fail or was only
+    /// Returns the error of this request. Returns `None` if the request did not fail, or was only
     /// flushed.
     pub(super) fn own_failure(&self, number: u64) -> Option<WorkError> {
         let (failed, error) = self.first_failure.get()?;
@@ -113,28 +123,29 @@ impl<Q: Posted> Sender<Q> {
     }
 
     #[inline]
-    pub(super) fn value(&self, place: ResultSlot) -> u64 {
-        self.results.value(place)
+    pub(super) fn value(&self, slot: ResultSlot) -> u64 {
+        self.results.value(slot)
     }
 
-    pub(super) fn release_result(&self, place: ResultSlot) {
-        self.results.release(place);
+    /// Frees a result slot, and wakes the tasks that wait for a slot.
+    pub(super) fn release_result(&self, slot: ResultSlot) {
+        self.results.release(slot);
         self.result_free.wake();
     }
 
-    /// Cancels the requests that were not handed to the device, and wakes their futures.
-    pub(super) fn give_up(&self) {
+    /// Cancels the requests that were not posted to the device, and wakes their futures.
+    pub(super) fn cancel_staged(&self) {
         let mut wakes = Vec::new();
         {
             let mut state = self.lock();
-            let first = state.give_up(&mut wakes);
+            let first = state.cancel_staged(&mut wakes);
             self.failed_from.fetch_min(first, Ordering::AcqRel);
-            self.given_up_from.store(first, Ordering::Release);
+            self.cancelled_from.store(first, Ordering::Release);
         }
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes all futures that wait for completions, which are no longer announced.
+    /// Wakes all futures that wait for completions, because the driver no longer polls for them.
     pub(super) fn end_waits(&self) {
         self.waits_ended.store(true, Ordering::SeqCst);
         let mut wakes = Vec::new();
@@ -149,8 +160,8 @@ impl<Q: Posted> Sender<Q> {
         (!state.has_one_waiter()).then(|| self.register_in(state, number, waker))
     }
 
-    /// Registers `waker`, which is woken when the request ends. Returns whether the request has
-    /// ended or will never be announced, so that the future must not wait for `waker`.
+    /// Registers `waker` to be woken when the request ends. Returns `true` if the future must not
+    /// wait, because the request has ended or its completion will not be noticed.
     pub(super) fn register(&self, number: u64, waker: &Waker) -> bool {
         self.register_in(self.lock(), number, waker)
     }
@@ -170,51 +181,53 @@ impl<Q: Posted> Sender<Q> {
         self.has_ended(number) || self.have_waits_ended()
     }
 
-    /// Releases what the future of a request occupies. The request itself stays in flight.
-    pub(super) fn detach(&self, number: u64, place: Option<ResultSlot>) {
+    /// Removes the waker and frees the result slot of a request whose future is dropped. The
+    /// request itself stays in flight.
+    pub(super) fn detach(&self, number: u64, slot: Option<ResultSlot>) {
         let waker = self.lock().detach(number);
-        // Dropped after the lock was released: dropping a waker can run code of the program.
+        // Dropped after the lock is released, because dropping a waker can run code of the runtime.
         drop(waker);
-        if let Some(place) = place {
-            self.release_result(place);
+        if let Some(slot) = slot {
+            self.release_result(slot);
         }
     }
 
-    /// Ends requests by `end`, so that their futures see it. Unless `is_success` is set, the last
-    /// of them has failed. Returns `false` if none has ended.
+    /// Ends requests by calling `end`, and publishes the number of ended requests to the futures.
+    /// `is_success` is clear if the last of these requests has failed. Returns whether any request
+    /// has ended.
     #[inline]
     pub(super) fn end(
         &self,
         is_success: bool,
-        end: impl FnOnce(&mut SendState<Q>) -> Ended,
+        end: impl FnOnce(&mut SendState<Q>) -> EndedCount,
     ) -> bool {
         let mut state = self.lock();
         let ended = end(&mut state);
-        if ended.fresh == 0 {
+        if ended.newly_ended == 0 {
             return false;
         }
         if !is_success {
             self.failed_from
-                .fetch_min(ended.count - 1, Ordering::AcqRel);
+                .fetch_min(ended.total - 1, Ordering::AcqRel);
         }
-        // Stored under the lock: a future that registers a waker later sees that its request has
-        // ended.
-        self.ended.store(ended.count, Ordering::Release);
+        // Stored under the lock, so that a future that registers a waker afterwards sees that its
+        // request has ended.
+        self.ended.store(ended.total, Ordering::Release);
         true
     }
 
-    /// Keeps the error of the last of the requests that have just ended.
+    /// Records `error` as the error of the last request that has ended.
     #[cold]
-    fn note_failure(&self, ended: &Ended, error: &WorkError) {
-        if ended.fresh > 0 && error.status != WorkStatus::Flushed {
+    fn note_failure(&self, ended: &EndedCount, error: &WorkError) {
+        if ended.newly_ended > 0 && error.status != WorkStatus::Flushed {
             // Only the first error is kept: the queue pair flushes all later requests.
-            let _ = self.first_failure.set((ended.count - 1, *error));
+            let _ = self.first_failure.set((ended.total - 1, *error));
         }
     }
 }
 
 impl Connection {
-    /// Submits a request whose data is copied, and returns its number.
+    /// Submits a request whose data is copied, and returns the number of the request.
     #[inline(never)]
     pub(super) fn submit_copied(
         &self,
@@ -224,50 +237,50 @@ impl Connection {
     ) -> Result<u64, NotAccepted> {
         let mut state = self.sender.lock();
         let accepted = state.accept_copied(push, pieces, how);
-        let Accepted { number, has_turn } = match accepted {
+        let Accepted { number, must_post } = match accepted {
             Ok(accepted) => accepted,
             Err(not_accepted) => {
                 self.fail_if_closed(state, &not_accepted);
                 return Err(not_accepted);
             }
         };
-        if has_turn {
-            self.turn(state);
+        if must_post {
+            self.schedule_post(state);
         } else {
             self.sender.note_staged(&state);
         }
         Ok(number)
     }
 
-    /// Submits a request that keeps memory until it has completed, and returns its number. If the
-    /// request is not accepted, returns the memory.
+    /// Submits a request that holds memory until the request completes, and returns its number.
+    /// Returns the memory if the request is not accepted.
     #[inline(never)]
     pub(super) fn submit_held(
         &self,
         work: Work,
         memory: Memory,
         how: (AwaitedBy, PostTime),
-        place: Option<ResultSlot>,
+        slot: Option<ResultSlot>,
     ) -> Result<u64, (NotAccepted, Memory)> {
         let mut state = self.sender.lock();
-        let accepted = state.accept_held(work, memory, how, place);
-        let Accepted { number, has_turn } = match accepted {
+        let accepted = state.accept_held(work, memory, how, slot);
+        let Accepted { number, must_post } = match accepted {
             Ok(accepted) => accepted,
             Err(refused) => {
                 self.fail_if_closed(state, &refused.0);
                 return Err(refused);
             }
         };
-        if has_turn {
-            self.turn(state);
+        if must_post {
+            self.schedule_post(state);
         } else {
             self.sender.note_staged(&state);
         }
         Ok(number)
     }
 
-    /// Ends the connection if the device refused requests that were staged before the one that was
-    /// not accepted: no completion ends them.
+    /// Ends the connection if the device has refused requests that were staged earlier, because no
+    /// completion will end these requests.
     #[cold]
     fn fail_if_closed(&self, state: MutexGuard<'_, SendState>, not_accepted: &NotAccepted) {
         let is_closed = state.is_closed();
@@ -277,10 +290,10 @@ impl Connection {
         }
     }
 
-    /// Hands the staged requests to the device, or adds the connection to the turn, at whose end
-    /// they are handed over.
+    /// Adds the connection to the turn, so that the staged requests are posted at its end. Posts
+    /// them immediately if the batch is full or the driver sleeps.
     #[inline(never)]
-    fn turn(&self, mut state: MutexGuard<'_, SendState>) {
+    fn schedule_post(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_batch_full() && self.shard.post_at_turn_end(self);
         let outcome = if waits { Ok(()) } else { state.post_staged() };
         self.sender.note_staged(&state);
@@ -290,7 +303,7 @@ impl Connection {
         }
     }
 
-    /// Hands the staged requests and the collected bytes of a stream to the device.
+    /// Posts the staged requests, and the buffered bytes of a stream, to the device.
     pub(crate) fn post_staged(&self) {
         self.flush_outgoing_and_open();
         let mut state = self.sender.lock();
@@ -303,7 +316,7 @@ impl Connection {
     }
 
     /// Repeats `attempt`, which failed with `first`, until the request is accepted. Waits while the
-    /// send queue is full; any other error is returned.
+    /// send queue is full. Returns any other error.
     pub(super) async fn retry(
         &self,
         first: NotAccepted,
@@ -322,6 +335,7 @@ impl Connection {
         }
     }
 
+    /// Waits until the send queue has room for a request.
     pub(super) async fn wait_for_room(&self) -> Result<()> {
         let attempt = || {
             self.failed()
@@ -331,9 +345,9 @@ impl Connection {
         self.sender.room.wait_for(attempt).await
     }
 
-    /// Waits for a place for the result of an atomic.
+    /// Waits for a free slot for the result of an atomic operation.
     pub(super) async fn reserve_result(&self) -> Result<ResultSlot> {
-        self.checked()?;
+        self.check_open()?;
         let attempt = || {
             self.failed()
                 .or_else(|| self.sender.results.reserve().map(Ok))
@@ -341,7 +355,7 @@ impl Connection {
         self.sender.result_free.wait_for(attempt).await
     }
 
-    /// Ends the requests that a completion completes. Adds the wakers of their futures to `wakes`.
+    /// Ends the requests that a completion reports. Adds the wakers of their futures to `wakes`.
     #[inline]
     pub(crate) fn complete(&self, completion: &WorkCompletion, wakes: &mut Vec<Waker>) {
         let outcome = completion.result();
@@ -359,14 +373,14 @@ impl Connection {
         if let Err(error) = outcome {
             self.fail_with(error);
         }
-        // Control messages go first, because they return credits to the peer.
+        // Control messages are sent first, because they return credits to the peer.
         self.flush_outbox_into_room();
         self.flush_outgoing();
-        self.sender.room.wake_in_order();
+        self.sender.room.wake_without_fence();
     }
 
-    /// Returns the header memory of a request to the pool, and drops its claim on the application's
-    /// memory.
+    /// Returns the header memory of a completed request to the pool, and drops the claim on the
+    /// application's memory.
     pub(super) fn recycle(&self, (own, _claim): Memory) {
         if let Some(own) = own
             && let Ok(piece) = own.into_shared()
@@ -376,7 +390,7 @@ impl Connection {
     }
 
     /// Returns the future of an accepted request.
-    pub(super) fn operation(&self, number: u64, place: Option<ResultSlot>) -> Operation<'_> {
-        Operation::new(self, number, place)
+    pub(super) fn operation(&self, number: u64, slot: Option<ResultSlot>) -> Operation<'_> {
+        Operation::new(self, number, slot)
     }
 }

@@ -1,6 +1,6 @@
-//! Atomics, locks and notifications that futures share with the thread that polls: those of the
-//! standard library, of `parking_lot` and of tokio or, for models, those of loom, which tries every
-//! order in which threads can run.
+//! Atomics, locks and notifications that futures share with the polling thread. The types are those
+//! of the standard library, `parking_lot` and tokio. Loom models use the types of loom, which
+//! explores every interleaving of the threads.
 
 pub(super) use choice::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Notify, fence};
 
@@ -21,7 +21,7 @@ mod choice {
     pub(in crate::connection) use loom::sync::MutexGuard;
     pub(in crate::connection) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-    /// Mutex of loom with the interface of `parking_lot`.
+    /// Mutex of loom with the interface of `parking_lot::Mutex`.
     #[derive(Debug, Default)]
     pub(in crate::connection) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -35,14 +35,14 @@ mod choice {
         }
     }
 
-    /// Notification with the interface of tokio's, which loom cannot model. Tokio's futures count
-    /// as waiting from their creation, and these only from `enable`.
+    /// Replacement for `tokio::sync::Notify`, which loom cannot model. A future of tokio waits from
+    /// its creation, and a future of this type only from the call of `enable`.
     #[derive(Debug, Default)]
     pub(in crate::connection) struct Notify(Mutex<State>);
 
     #[derive(Debug, Default)]
     struct State {
-        /// Number of notifications.
+        /// Number of calls of `notify_waiters`.
         count: u64,
         wakers: Vec<Waker>,
     }
@@ -68,7 +68,7 @@ mod choice {
     #[derive(Debug)]
     pub(in crate::connection) struct Notified<'n> {
         notify: &'n Notify,
-        /// Number of notifications at the time of `enable`.
+        /// Number of calls of `notify_waiters` at the time of `enable`.
         count: Option<u64>,
     }
 

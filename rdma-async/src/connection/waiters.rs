@@ -1,11 +1,12 @@
-//! [`Waiters`]: tasks that wait until an item, credit or other resource is available.
+//! [`Waiters`]: tasks that wait for a resource, such as a message, a credit or room in the send
+//! queue.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU32, Notify, fence};
 
-/// Waiting tasks. If no task waits, waking costs only a read of the counter.
+/// List of waiting tasks. Waking an empty list only reads a counter.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     count: AtomicU32,
@@ -13,27 +14,28 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting tasks, which then retry their attempt.
+    /// Wakes all waiting tasks. Each of them then repeats its attempt.
     pub(super) fn wake(&self) {
-        // Orders the caller's change before the read of the count. A waiter counts itself before it
-        // checks for changes, so at least one of the two sees the other.
+        // Orders the caller's change before the read of the count. A task increments the count
+        // before its last attempt, so either this thread sees the task or the task sees the change.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) > 0 {
             self.notify.notify_waiters();
         }
     }
 
-    /// Wakes all waiting tasks like [`Self::wake`], but without a fence: the caller must have made
-    /// its change under a lock that `attempt` of every waiter takes.
+    /// Wakes all waiting tasks like [`Self::wake`], but without a fence. The caller must have made
+    /// its change under a lock that the attempt of every waiting task takes.
     #[inline]
-    pub(super) fn wake_in_order(&self) {
-        // The lock orders both sides: a waiter counts itself before it takes the lock.
+    pub(super) fn wake_without_fence(&self) {
+        // The lock orders both sides, because a task increments the count before its attempt takes
+        // the lock.
         if self.count.load(Ordering::Relaxed) > 0 {
             self.notify.notify_waiters();
         }
     }
 
-    /// Waits until `attempt` returns a value. Calls it first and after each wake.
+    /// Waits until `attempt` returns a value. Calls `attempt` first and after each wakeup.
     pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = attempt() {
             return value;
@@ -41,7 +43,7 @@ impl Waiters {
         let _counted = Counted::new(&self.count);
         loop {
             let mut woken = pin!(self.notify.notified());
-            // No wake is missed from this point on.
+            // From here on, every wakeup reaches this task.
             woken.as_mut().enable();
             if let Some(value) = attempt() {
                 return value;
@@ -51,7 +53,7 @@ impl Waiters {
     }
 }
 
-/// Guard that counts a task as waiting while it lives.
+/// Guard that counts a task as waiting until the guard is dropped.
 struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn no_wake_is_lost() {
+    async fn no_wakeup_is_lost() {
         const ITEMS: usize = 20_000;
         let queue = Arc::new((ArrayQueue::new(4), Waiters::default(), Waiters::default()));
         let taker = {

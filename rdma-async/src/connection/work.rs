@@ -1,18 +1,19 @@
-//! The kinds of operations, their arguments, and the memory that a request holds.
+//! The operations of a connection, their arguments, and the memory that a request holds.
 
 use rdma_core::memory::{Claim, WriteClaim};
 use rdma_core::{RemoteMemory, SendRequest};
 
-/// Memory that a request holds: first the header of a message or the result of an atomic, then
-/// the application's memory.
+/// Memory that a request holds until it completes: the header of a message or the result of an
+/// atomic operation, and the application's memory.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
 
-/// An operation that transfers data to the peer.
+/// An operation that transfers local data to the peer: a send or an RDMA write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Push {
     Send {
         immediate: Option<u32>,
-        /// Set if the request starts only after all earlier reads and atomics have completed.
+        /// Set if the request must start only after all earlier reads and atomic operations have
+        /// completed.
         fence: bool,
     },
     Write {
@@ -22,7 +23,7 @@ pub(crate) enum Push {
 }
 
 impl Push {
-    /// Returns the signaled request of this operation, with its memory or data.
+    /// Returns a signaled work request for this operation, with its memory or data.
     #[inline(always)]
     pub(super) fn request<T>(self, memory: T) -> SendRequest<T> {
         match self {
@@ -45,7 +46,7 @@ impl Push {
     }
 }
 
-/// An operation and its arguments.
+/// An operation of the send queue, with its arguments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
     Push(Push),
@@ -64,7 +65,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the signaled request of this operation, with its memory.
+    /// Returns a signaled work request for this operation, with its memory.
     #[inline(always)]
     pub(super) fn request(self, memory: Memory) -> SendRequest<Memory> {
         match self {

@@ -1,14 +1,14 @@
-//! Authentication during the handshake, after the hello of the connecting end.
+//! Authentication of both ends in the handshake over TCP, after the hello of the connecting end.
 //!
-//! The accepting end sends a challenge with a nonce. The connecting end answers with a nonce of its
-//! own and its token. If the token is right, the accepting end sends its hello, followed by its own
-//! token. Both tokens depend on both nonces, so that a recorded handshake is worthless, and on the
-//! hellos.
+//! The accepting end sends a challenge with a nonce. The connecting end replies with its own nonce
+//! and its token. If the token is valid, the accepting end sends its hello, followed by its own
+//! token. Both tokens depend on both nonces, which prevents a replay of a recorded handshake, and
+//! on the hellos.
 //!
 //! ```text
 //! challenge: magic (8), nonce of the accepting end (32)
 //! proof:     nonce of the connecting end (32), length (2), token
-//! answer:    hello, and, after a challenge, length (2), token
+//! reply:     hello, and, after a challenge, length (2), token
 //! ```
 
 use std::net::SocketAddr;
@@ -17,32 +17,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::hello::HELLO_LEN;
-use super::{denial, hello, interrupted, read_magic, read_rest, refused};
+use super::{hello, io_error, read_magic, read_rest, refused, rejection};
 use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::error::Result;
 
-/// First bytes of a challenge.
+/// First bytes of a challenge (magic number).
 const MAGIC: [u8; 8] = *b"RDMAauth";
 
 type Nonce = [u8; NONCE_LEN];
 
-/// The accepting end's knowledge of a peer that has proved itself.
+/// Hello and nonces of the handshake with an authenticated peer. The token of the accepting end
+/// depends on them.
 #[derive(Debug)]
-pub(super) struct Proved {
+pub(super) struct AuthenticatedPeer {
     hello: [u8; HELLO_LEN],
     accepting: Nonce,
     connecting: Nonce,
 }
 
-/// Sends a challenge to a peer with this hello, and checks the proof. Sends a denial if it is
-/// wrong.
+/// Sends a challenge to a peer that has sent `hello`, and checks the proof of the peer. Sends a
+/// rejection if the proof is not valid.
 pub(super) async fn challenge(
     stream: &mut TcpStream,
     peer: SocketAddr,
     hello: &[u8; HELLO_LEN],
     authenticator: &dyn Authenticator,
-) -> Result<Proved> {
-    let failed = |source| interrupted(peer, &source);
+) -> Result<AuthenticatedPeer> {
+    let failed = |source| io_error(peer, &source);
     let accepting = nonce()?;
     let message = [&MAGIC[..], &accepting].concat();
     stream.write_all(&message).await.map_err(failed)?;
@@ -51,22 +52,23 @@ pub(super) async fn challenge(
     let token = read_token(stream, peer).await?;
     let transcript = Transcript::new(End::Connecting, peer, [&accepting, &connecting, hello]);
     if let Err(reason) = authenticator.check(&transcript, &token) {
-        // The peer is not told more: the reason can be of use to an attacker.
-        denial::send(stream, "authentication failed").await;
+        // The peer does not get the reason, which could be of use to an attacker.
+        rejection::send(stream, "authentication failed").await;
         return Err(refused(peer, format!("authentication failed: {reason}")));
     }
-    Ok(Proved {
+    Ok(AuthenticatedPeer {
         hello: *hello,
         accepting,
         connecting,
     })
 }
 
-/// Returns the answer of the accepting end: the hello `own` and, after a challenge, the token.
-pub(super) fn answer(
+/// Returns the reply of the accepting end to a hello: its own hello and, if the peer was
+/// challenged, its token.
+pub(super) fn reply(
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
-    proved: Option<(&dyn Authenticator, Proved)>,
+    proved: Option<(&dyn Authenticator, AuthenticatedPeer)>,
 ) -> Vec<u8> {
     let mut bytes = own.to_vec();
     if let Some((authenticator, proved)) = proved {
@@ -77,9 +79,9 @@ pub(super) fn answer(
     bytes
 }
 
-/// Reads the answer to the hello `own` of the connecting end, and returns the hello of the peer.
-/// Answers a challenge, and checks the token of the peer.
-pub(super) async fn read_answer(
+/// Reads the reply to the hello `own` of the connecting end. Replies to a challenge and checks the
+/// token of the peer. Returns the hello of the peer.
+pub(super) async fn read_reply(
     stream: &mut TcpStream,
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
@@ -93,20 +95,20 @@ pub(super) async fn read_answer(
             "it requires authentication (RdmaBuilder::authenticator)",
         )),
         (MAGIC, Some(authenticator)) => prove(stream, peer, own, authenticator).await,
-        (denial::MAGIC, _) => Err(denial::read(stream, peer).await),
-        _ => Err(refused(peer, "it does not speak this protocol")),
+        (rejection::MAGIC, _) => Err(rejection::read(stream, peer).await),
+        _ => Err(refused(peer, "it does not use this protocol")),
     }
 }
 
-/// Answers a challenge, whose magic was read, and returns the hello of the peer if its token is
-/// right.
+/// Replies to a challenge, whose magic number was already read. Returns the hello of the peer if
+/// the token of the peer is valid.
 async fn prove(
     stream: &mut TcpStream,
     peer: SocketAddr,
     own: &[u8; HELLO_LEN],
     authenticator: &dyn Authenticator,
 ) -> Result<[u8; HELLO_LEN]> {
-    let failed = |source| interrupted(peer, &source);
+    let failed = |source| io_error(peer, &source);
     let mut accepting = [0; NONCE_LEN];
     stream.read_exact(&mut accepting).await.map_err(failed)?;
     let connecting = nonce()?;
@@ -116,8 +118,8 @@ async fn prove(
     stream.write_all(&proof).await.map_err(failed)?;
     let theirs = match read_magic(stream, peer).await? {
         magic @ hello::MAGIC => read_rest(stream, peer, magic).await?,
-        denial::MAGIC => return Err(denial::read(stream, peer).await),
-        _ => return Err(refused(peer, "it does not speak this protocol")),
+        rejection::MAGIC => return Err(rejection::read(stream, peer).await),
+        _ => return Err(refused(peer, "it does not use this protocol")),
     };
     let token = read_token(stream, peer).await?;
     let parts: [&[u8]; 4] = [&accepting, &connecting, own, &theirs];
@@ -128,15 +130,17 @@ async fn prove(
     }
 }
 
-/// Returns the length of a token and the token. A token above the limit is cut, and thus wrong.
+/// Returns the length of a token, followed by the token. Truncates a token that exceeds the maximum
+/// length, so that the peer refuses it.
 fn encode(token: &[u8]) -> Vec<u8> {
     let token = &token[..token.len().min(MAX_TOKEN_LEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");
     [&len.to_be_bytes()[..], token].concat()
 }
 
+/// Reads the length of a token and the token.
 async fn read_token(stream: &mut TcpStream, peer: SocketAddr) -> Result<Vec<u8>> {
-    let failed = |source| interrupted(peer, &source);
+    let failed = |source| io_error(peer, &source);
     let len = usize::from(stream.read_u16().await.map_err(failed)?);
     if len > MAX_TOKEN_LEN {
         let reason = format!("its token of {len} bytes is above the limit of {MAX_TOKEN_LEN}");

@@ -1,27 +1,29 @@
-//! The hello: the parameters that the two ends of a connection exchange.
+//! The hello: the first message of either end, with the parameters of the connection.
 
 use rdma_core::Endpoint;
 
 use crate::connection::Depths;
 
-/// First bytes of a hello.
+/// First bytes of a hello (magic number).
 pub(crate) const MAGIC: [u8; 8] = *b"RDMAsync";
-/// Version of the protocol of the handshake and of the messages of a connection.
+/// Version of the handshake and of the message format. Ends with different versions refuse each
+/// other.
 pub(crate) const VERSION: u16 = 1;
 
-/// Limits of one end that the other end must respect. Numbers are in network byte order.
+/// Limits of one end that its peer must respect. Numbers are in network byte order.
 ///
 /// ```text
 /// byte 0..8    8..10     10..12       12..14          14..18
 ///      magic   version   data depth   control depth   longest payload
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct EndLimits {
     pub(crate) depths: Depths,
     pub(crate) payload: u32,
 }
 
-impl Terms {
+impl EndLimits {
+    /// Length of the encoded limits in bytes.
     pub(crate) const ENCODED_LEN: usize = 18;
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
@@ -37,11 +39,11 @@ impl Terms {
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, String> {
         let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         if bytes[..8] != MAGIC {
-            return Err("it does not speak this protocol".to_owned());
+            return Err("it does not use this protocol".to_owned());
         }
         if short(8) != VERSION {
             return Err(format!(
-                "it speaks version {}, and this end {VERSION}",
+                "it uses version {}, and this end {VERSION}",
                 short(8)
             ));
         }
@@ -50,7 +52,7 @@ impl Terms {
             control: short(12),
         };
         if depths.data < 2 || depths.control < 2 {
-            return Err("it takes too few messages to talk to".to_owned());
+            return Err("it accepts too few messages in flight".to_owned());
         }
         Ok(Self {
             depths,
@@ -59,31 +61,33 @@ impl Terms {
     }
 }
 
-/// First message of either end of the handshake: the [`Terms`], followed by the endpoint.
+/// First message of either end in the handshake: the limits of the end, followed by the endpoint of
+/// its queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) terms: Terms,
+    pub(crate) limits: EndLimits,
     pub(crate) endpoint: Endpoint,
 }
 
-pub(crate) const HELLO_LEN: usize = Terms::ENCODED_LEN + Endpoint::ENCODED_LEN;
+/// Length of a hello in bytes.
+pub(crate) const HELLO_LEN: usize = EndLimits::ENCODED_LEN + Endpoint::ENCODED_LEN;
 
 impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
         let mut bytes = [0; HELLO_LEN];
-        bytes[..Terms::ENCODED_LEN].copy_from_slice(&self.terms.encode());
-        bytes[Terms::ENCODED_LEN..].copy_from_slice(&self.endpoint.to_bytes());
+        bytes[..EndLimits::ENCODED_LEN].copy_from_slice(&self.limits.encode());
+        bytes[EndLimits::ENCODED_LEN..].copy_from_slice(&self.endpoint.to_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, String> {
-        let (terms, endpoint) = bytes.split_at(Terms::ENCODED_LEN);
-        let terms = terms.try_into().expect("a hello begins with terms");
+        let (limits, endpoint) = bytes.split_at(EndLimits::ENCODED_LEN);
+        let limits = limits.try_into().expect("a hello begins with limits");
         let endpoint = endpoint
             .try_into()
             .expect("the rest of a hello is an endpoint");
         Ok(Self {
-            terms: Terms::decode(terms)?,
+            limits: EndLimits::decode(limits)?,
             endpoint: Endpoint::from_bytes(endpoint).map_err(|error| error.to_string())?,
         })
     }
@@ -97,7 +101,7 @@ mod tests {
 
     fn hello() -> Hello {
         Hello {
-            terms: Terms {
+            limits: EndLimits {
                 depths: Depths {
                     data: 64,
                     control: 32,
@@ -122,15 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn wrong_hellos_are_refused_with_the_reason() {
+    fn invalid_hellos_are_refused_with_the_reason() {
         let spoiled = |at: usize, value: u8| {
             let mut bytes = hello().encode();
             bytes[at] = value;
             Hello::decode(&bytes).unwrap_err()
         };
-        assert_eq!(spoiled(0, b'x'), "it does not speak this protocol");
-        assert_eq!(spoiled(9, 2), "it speaks version 2, and this end 1");
-        assert_eq!(spoiled(11, 0), "it takes too few messages to talk to");
+        assert_eq!(spoiled(0, b'x'), "it does not use this protocol");
+        assert_eq!(spoiled(9, 2), "it uses version 2, and this end 1");
+        assert_eq!(spoiled(11, 0), "it accepts too few messages in flight");
         assert!(spoiled(18 + 26, 0).contains("no such path MTU"));
     }
 }

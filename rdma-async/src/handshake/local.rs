@@ -1,52 +1,54 @@
-//! The local side of a connection before it is connected: its queue pair and reserved room.
+//! The local end of a connection before it is connected: its queue pair and the resources that are
+//! reserved for it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use rdma_core::{AddressChoice, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
-use super::hello::{Hello, Terms};
+use super::hello::{EndLimits, Hello};
 use crate::builder::Template;
-use crate::connection::{Connection, Depths, Parts};
+use crate::connection::{Connection, ConnectionParts, Depths};
 use crate::error::Result;
 use crate::shard::Reservation;
 
-/// Maximum bytes, including the header of a message, that a request copies (inline data) instead of
-/// referring to memory.
-const INLINE: u32 = 64;
+/// Number of bytes, including the header of a message, that a request can copy (inline data)
+/// instead of referring to memory. Most devices support this number, and verbs do not report the
+/// maximum.
+const INLINE_DATA: u32 = 64;
 
 /// Unconnected queue pair of this end, with reserved room for its completions and messages.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalEnd {
     pub(crate) prepared: PreparedQueuePair,
-    pub(crate) room: Room,
+    pub(crate) room: ReservedRoom,
 }
 
-/// Reserved room of a connection, and the device and settings that it is made from.
+/// Resources that are reserved for a connection, with its device and settings.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ReservedRoom {
     reservation: Reservation,
-    place: Template,
+    template: Template,
 }
 
-impl Local {
-    /// Creates the queue pair with the address that `choice` describes.
-    pub(crate) fn prepare(place: Template, choice: AddressChoice) -> Result<Self> {
-        Self::prepare_by(place, |builder| builder.address(choice).build())
+impl LocalEnd {
+    /// Creates the queue pair with the local address that `choice` selects.
+    pub(crate) fn prepare(template: Template, choice: AddressChoice) -> Result<Self> {
+        Self::prepare_by(template, |builder| builder.address(choice).build())
     }
 
-    /// Creates the queue pair by `build`, which gets the builder of the queue pair.
+    /// Creates the queue pair by `build`, which gets a builder with the settings of the queue pair.
     pub(crate) fn prepare_by(
-        place: Template,
+        template: Template,
         build: impl Fn(QueuePairBuilder) -> rdma_core::Result<PreparedQueuePair>,
     ) -> Result<Self> {
-        let settings = &place.settings;
-        let shard = place.device.shard(settings.profile())?;
+        let settings = &template.settings;
+        let shard = template.device.shard(settings.profile())?;
         let Depths { data, control } = settings.depths();
         let messages = usize::from(data) + usize::from(control);
         let reservation = Reservation::new(shard, settings.send_depth as usize, messages)?;
         let make = |inline| {
-            let builder = place
+            let builder = template
                 .device
                 .protection_domain()
                 .queue_pair()
@@ -55,41 +57,47 @@ impl Local {
                 .inline_data(inline);
             build(reservation.shard().prepare(builder))
         };
-        // Devices do not report their inline limit; most accept this many bytes.
-        let prepared = make(INLINE).or_else(|_| make(0))?;
+        // Falls back to no inline data if the device does not support this number of bytes.
+        let prepared = make(INLINE_DATA).or_else(|_| make(0))?;
         Ok(Self {
             prepared,
-            room: Room { reservation, place },
+            room: ReservedRoom {
+                reservation,
+                template,
+            },
         })
     }
 
     /// Returns the hello of this end.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
-            terms: self.room.place.terms(),
+            limits: self.room.template.limits(),
             endpoint: self.prepared.endpoint(),
         }
     }
 
     /// Connects the queue pair to the endpoint of the peer.
-    pub(crate) fn connect(self, endpoint: &Endpoint) -> rdma_core::Result<(QueuePair, Room)> {
-        let options = &self.room.place.settings.options;
+    pub(crate) fn connect(
+        self,
+        endpoint: &Endpoint,
+    ) -> rdma_core::Result<(QueuePair, ReservedRoom)> {
+        let options = &self.room.template.settings.options;
         let queue_pair = self.prepared.connect(endpoint, options)?;
         Ok((queue_pair, self.room))
     }
 }
 
-impl Room {
-    /// Creates the connection, with a queue pair that is connected to a peer with these terms.
-    /// `address` is that of the peer's host.
-    pub(crate) fn occupy(
+impl ReservedRoom {
+    /// Creates the connection. `queue_pair` is connected to a peer with the limits `peer`, and
+    /// `address` is the address of the peer's host.
+    pub(crate) fn into_connection(
         self,
         queue_pair: QueuePair,
-        peer: Terms,
+        peer: EndLimits,
         address: IpAddr,
     ) -> Arc<Connection> {
-        let Template { device, settings } = self.place;
-        Connection::new(Parts {
+        let Template { device, settings } = self.template;
+        Connection::new(ConnectionParts {
             queue_pair,
             device,
             reservation: self.reservation,

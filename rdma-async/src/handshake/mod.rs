@@ -1,18 +1,19 @@
-//! The handshake: the exchange over TCP by which two ends connect their queue pairs.
+//! The handshake: the exchange of messages over TCP by which two ends connect their queue pairs.
 //!
-//! The connecting end sends a [`Hello`] first and the accepting end answers with one. Both then
-//! connect their queue pairs and send [`READY`], after which either may send messages. The TCP
-//! connection stays open without further data; its end means that the peer has closed the
-//! connection.
+//! The connecting end first sends a [`Hello`], and the accepting end replies with its own. Both
+//! ends then connect their queue pairs and send [`READY`]. An end that has received `READY` may
+//! send messages. The TCP connection stays open without further data. Its close notifies the peer
+//! of the close of the RDMA connection.
 //!
-//! An accepting end with an [`Authenticator`](crate::Authenticator) answers the first hello with a
-//! challenge instead, and sends its hello only after the proof of the peer: see [`authentication`].
-//! An end that refuses the peer sends a [denial](denial) with the reason.
+//! An accepting end with an [`Authenticator`](crate::Authenticator) replies to the first hello with
+//! a challenge instead, and sends its own hello only after the peer is
+//! [authenticated](authentication). An end that refuses the peer sends a [rejection] with the
+//! reason.
 
 mod authentication;
-mod denial;
 mod hello;
 mod local;
+mod rejection;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,54 +25,54 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-pub(crate) use self::hello::{HELLO_LEN, Hello, Terms};
-pub(crate) use self::local::{Local, Room};
+pub(crate) use self::hello::{EndLimits, HELLO_LEN, Hello};
+pub(crate) use self::local::{LocalEnd, ReservedRoom};
 use crate::builder::Template;
 use crate::connection::{Attached, ControlTask, Link};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
 
-/// Byte that each end sends once it can receive.
+/// Byte that each end sends once its queue pair can receive messages (ACK in ASCII).
 pub(crate) const READY: u8 = 0x06;
 
 /// Performs the handshake of the connecting end.
 pub(crate) async fn connect(
-    place: Template,
+    template: Template,
     mut stream: TcpStream,
     peer: SocketAddr,
 ) -> Result<Rdma> {
-    let failed = |source| interrupted(peer, &source);
-    configure(&stream, place.settings.keep_alive).map_err(failed)?;
-    let authenticator = place.settings.authenticator.clone();
-    let local = prepare(place, &stream).map_err(|error| error.into_error(peer))?;
+    let failed = |source| io_error(peer, &source);
+    configure(&stream, template.settings.keep_alive).map_err(failed)?;
+    let authenticator = template.settings.authenticator.clone();
+    let local = prepare(template, &stream).map_err(|error| error.into_error(peer))?;
     let own = local.hello().encode();
     stream.write_all(&own).await.map_err(failed)?;
     let authenticator = authenticator.as_deref();
-    let theirs = authentication::read_answer(&mut stream, peer, &own, authenticator).await?;
+    let theirs = authentication::read_reply(&mut stream, peer, &own, authenticator).await?;
     let remote = Hello::decode(&theirs).map_err(|reason| refused(peer, reason))?;
-    finish(local, stream, peer, remote).await
+    complete_handshake(local, stream, peer, remote).await
 }
 
-/// Performs the handshake of the accepting end. Creates no queue pair before the peer has sent a
-/// valid [`Hello`] and, if the settings have an authenticator, a valid proof; then sets
-/// `has_proved`.
+/// Performs the handshake of the accepting end. Sets `has_proved` once the peer has sent a valid
+/// [`Hello`] and, if the settings have an authenticator, a valid proof. Creates the queue pair only
+/// afterwards.
 pub(crate) async fn accept(
-    place: Template,
+    template: Template,
     mut stream: TcpStream,
     peer: SocketAddr,
     has_proved: &AtomicBool,
 ) -> Result<Rdma> {
-    let failed = |source| interrupted(peer, &source);
-    configure(&stream, place.settings.keep_alive).map_err(failed)?;
+    let failed = |source| io_error(peer, &source);
+    configure(&stream, template.settings.keep_alive).map_err(failed)?;
     let theirs = read_hello(&mut stream, peer).await?;
     let remote = match Hello::decode(&theirs) {
         Ok(remote) => remote,
         Err(reason) => {
-            denial::send(&mut stream, &reason).await;
+            rejection::send(&mut stream, &reason).await;
             return Err(refused(peer, reason));
         }
     };
-    let authenticator = place.settings.authenticator.clone();
+    let authenticator = template.settings.authenticator.clone();
     let proved = match authenticator.as_deref() {
         Some(authenticator) => Some((
             authenticator,
@@ -80,23 +81,23 @@ pub(crate) async fn accept(
         None => None,
     };
     has_proved.store(true, Ordering::Relaxed);
-    let local = match prepare(place, &stream) {
+    let local = match prepare(template, &stream) {
         Ok(local) => local,
         Err(error) => {
-            denial::send(&mut stream, "it could not create a queue pair").await;
+            rejection::send(&mut stream, "it could not create a queue pair").await;
             return Err(error.into_error(peer));
         }
     };
     let own = local.hello().encode();
-    let answer = authentication::answer(peer, &own, proved);
-    stream.write_all(&answer).await.map_err(failed)?;
-    finish(local, stream, peer, remote).await
+    let reply = authentication::reply(peer, &own, proved);
+    stream.write_all(&reply).await.map_err(failed)?;
+    complete_handshake(local, stream, peer, remote).await
 }
 
-/// Disables Nagle's algorithm, and enables keep-alive probes, which detect that the peer's host is
-/// gone.
+/// Disables Nagle's algorithm, and enables TCP keep-alive probes, which detect that the peer's host
+/// has failed.
 fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
-    /// Number of unanswered probes after which the peer is considered gone.
+    /// Number of unacknowledged probes after which the kernel closes the connection.
     const PROBES: u32 = 4;
     stream.set_nodelay(true)?;
     let quiet = keep_alive / 2;
@@ -107,45 +108,46 @@ fn configure(stream: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Creates the queue pair of this end, with the GID that fits the local address of the TCP
-/// connection, because the peer is reached from there.
-fn prepare(place: Template, stream: &TcpStream) -> Result<Local, Unprepared> {
-    let tcp = stream.local_addr().map_err(Unprepared::Tcp)?;
+/// Creates the queue pair of this end. Selects the GID of the local address of the TCP connection,
+/// from which the peer is reachable.
+fn prepare(template: Template, stream: &TcpStream) -> Result<LocalEnd, PrepareError> {
+    let tcp = stream.local_addr().map_err(PrepareError::Tcp)?;
     let choice = AddressChoice {
         source: Some(tcp.ip()),
-        ..place.settings.address
+        ..template.settings.address
     };
-    Local::prepare(place, choice).map_err(Unprepared::Device)
+    LocalEnd::prepare(template, choice).map_err(PrepareError::Device)
 }
 
-/// Reason why the queue pair of this end was not created.
-enum Unprepared {
+/// Reason why the queue pair of this end could not be created.
+enum PrepareError {
     Tcp(io::Error),
     Device(Error),
 }
 
-impl Unprepared {
+impl PrepareError {
     fn into_error(self, peer: SocketAddr) -> Error {
         match self {
-            Self::Tcp(source) => interrupted(peer, &source),
+            Self::Tcp(source) => io_error(peer, &source),
             Self::Device(error) => error,
         }
     }
 }
 
-/// Connects the queue pair, and waits until both ends are ready.
-async fn finish(
-    local: Local,
+/// Connects the queue pair, and waits until the peer's queue pair is connected.
+async fn complete_handshake(
+    local: LocalEnd,
     mut stream: TcpStream,
     peer: SocketAddr,
     remote: Hello,
 ) -> Result<Rdma> {
-    let failed = |source| interrupted(peer, &source);
+    let failed = |source| io_error(peer, &source);
     let (queue_pair, room) = local
         .connect(&remote.endpoint)
         .map_err(|error| connect_error(peer, error))?;
-    let connection = room.occupy(queue_pair, remote.terms, peer.ip());
-    // The connection stays attached to its shard until its control task ends.
+    let connection = room.into_connection(queue_pair, remote.limits, peer.ip());
+    // Attached before `READY` is sent, so that the first message of the peer reaches the
+    // connection.
     let address = stream.local_addr().map_err(failed)?;
     let attached = Attached::new(&connection);
     stream.write_all(&[READY]).await.map_err(failed)?;
@@ -154,7 +156,7 @@ async fn finish(
         other => {
             return Err(refused(
                 peer,
-                format!("it said {other:#x} when it should be ready"),
+                format!("it sent {other:#x} instead of the byte {READY:#x} (ready)"),
             ));
         }
     }
@@ -162,8 +164,8 @@ async fn finish(
     Ok(Rdma::new(connection, task, address, peer))
 }
 
-/// Returns the error of a queue pair that cannot be connected. An error with an errno comes from
-/// the device: the peer's endpoint is unusable.
+/// Converts an error that occurred while connecting the queue pair. An error with an errno comes
+/// from the device: the endpoint of the peer is not valid or not reachable.
 pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error {
     match error.errno() {
         Some(_) => refused(peer, format!("its queue pair cannot be reached: {error}")),
@@ -171,24 +173,26 @@ pub(crate) fn connect_error(peer: SocketAddr, error: rdma_core::Error) -> Error 
     }
 }
 
-/// Reads the hello of a connecting peer, without decoding it.
+/// Reads the hello of a connecting peer. The caller decodes it.
 async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; HELLO_LEN]> {
-    // The magic is read first, so that garbage shorter than a hello is refused without waiting.
+    // The magic number is read first, so that invalid data shorter than a hello is refused without
+    // waiting for more.
     let magic = read_magic(stream, peer).await?;
     if magic != hello::MAGIC {
-        return Err(refused(peer, "it does not speak this protocol"));
+        return Err(refused(peer, "it does not use this protocol"));
     }
     read_rest(stream, peer, magic).await
 }
 
+/// Reads the magic number at the start of a message.
 async fn read_magic(stream: &mut TcpStream, peer: SocketAddr) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = stream.read_exact(&mut magic).await;
-    read.map_err(|source| interrupted(peer, &source))?;
+    read.map_err(|source| io_error(peer, &source))?;
     Ok(magic)
 }
 
-/// Reads the rest of a hello whose first bytes are `magic`.
+/// Reads the rest of a hello, whose first bytes `magic` were already read.
 async fn read_rest(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -197,10 +201,11 @@ async fn read_rest(
     let mut bytes = [0; HELLO_LEN];
     bytes[..magic.len()].copy_from_slice(&magic);
     let read = stream.read_exact(&mut bytes[magic.len()..]).await;
-    read.map_err(|source| interrupted(peer, &source))?;
+    read.map_err(|source| io_error(peer, &source))?;
     Ok(bytes)
 }
 
+/// Returns the error of a failed handshake with `peer`.
 pub(crate) fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
     Error::Handshake {
         peer,
@@ -208,13 +213,15 @@ pub(crate) fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
     }
 }
 
+/// Returns the error of a handshake that has exceeded its time limit.
 pub(crate) fn too_slow(peer: SocketAddr, limit: Duration) -> Error {
     refused(peer, format!("it took longer than {limit:?}"))
 }
 
-fn interrupted(peer: SocketAddr, source: &io::Error) -> Error {
+/// Returns the error of a handshake whose TCP connection has failed.
+fn io_error(peer: SocketAddr, source: &io::Error) -> Error {
     match source.kind() {
-        io::ErrorKind::UnexpectedEof => refused(peer, "it closed the connection before the end"),
+        io::ErrorKind::UnexpectedEof => refused(peer, "it closed the connection early"),
         _ => refused(peer, source.to_string()),
     }
 }
@@ -224,7 +231,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_kernel_tests_an_idle_connection_within_the_limit() {
+    async fn the_kernel_probes_an_idle_connection_within_the_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap())
             .await

@@ -1,4 +1,4 @@
-//! The ledger of a device: the memory that each peer holds because it requested it.
+//! The ledger of a device: the amount of memory that is granted to each peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Memory that a peer holds because it [requested](crate::Rdma::request_remote_mr) it.
+/// Amount of memory that a peer holds at its [request](crate::Rdma::request_remote_mr).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantedMemory {
-    /// Number of bytes. Each region counts with its size or its alignment, whichever is larger.
+    /// Number of bytes. Each region counts with its size or its alignment, whichever is greater.
     pub bytes: usize,
     /// Number of regions.
     pub regions: usize,
 }
 
-/// Memory that the peers of one device hold, by the addresses of the peers.
+/// Amounts of memory that are granted to the peers of a device, by the address of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     peers: Mutex<HashMap<IpAddr, GrantedMemory>>,
 }
 
 impl Ledger {
-    /// Returns the memory that a peer holds on all connections.
+    /// Returns the amount of memory that a peer holds on all its connections.
     pub(crate) fn granted(&self, peer: IpAddr) -> GrantedMemory {
         let peers = self.peers.lock();
         peers.get(&peer.to_canonical()).copied().unwrap_or_default()
     }
 
-    /// Charges a region to a peer until the returned value is dropped. Returns `None` if the peer
-    /// would hold more than `limit` bytes.
+    /// Charges `bytes` of a region to a peer until the returned value is dropped. Returns `None` if
+    /// the peer would hold more than `limit` bytes.
     pub(crate) fn charge(
         self: &Arc<Self>,
         peer: IpAddr,
@@ -54,7 +54,7 @@ impl Ledger {
     }
 }
 
-/// A region that is charged to a peer while this value exists.
+/// Memory of a region that counts towards the limit of a peer. Dropping this value ends the count.
 #[derive(Debug)]
 pub(crate) struct Charge {
     ledger: Arc<Ledger>,
@@ -63,7 +63,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Returns the number of bytes.
+    /// Returns the number of charged bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_charged_until_its_regions_are_back_whatever_its_address_looks_like() {
+    fn a_peer_is_charged_until_its_regions_are_released_for_both_forms_of_its_address() {
         let ledger = Arc::new(Ledger::default());
         let peer: IpAddr = "10.0.0.1".parse().unwrap();
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();

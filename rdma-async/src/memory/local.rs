@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 
 /// Registered memory of this process.
 ///
-/// Operations take the region, or a slice of it, by reference. The program cannot read the bytes
-/// while an operation is writing to them, and cannot write the bytes while any operation is using
-/// them. While the future lives, its borrow prevents such an access. If the future is dropped
-/// earlier, a claim prevents it until the operation has completed.
+/// Operations take the region, or a slice of the region, by reference. The program can neither read
+/// bytes that an operation is writing to, nor write bytes that an operation is using. The borrow of
+/// the operation's future prevents such accesses. If the future is dropped before the operation has
+/// completed, a claim prevents them until then.
 #[derive(Debug)]
 pub struct LocalMr {
     /// `None` only within `drop` and `into_parts`.
@@ -48,14 +48,15 @@ impl LocalMr {
             .expect("only `drop` and `into_parts` take the memory")
     }
 
-    /// Takes the region apart. Returns the region with an error while an operation is using it.
-    pub(crate) fn into_parts(mut self) -> Result<Parts, (Self, VerbsError)> {
+    /// Decomposes the region into its parts. Returns the region, with an error, while an operation
+    /// is using it.
+    pub(crate) fn into_parts(mut self) -> Result<RegionParts, (Self, VerbsError)> {
         let memory = self
             .memory
             .take()
             .expect("only `drop` and `into_parts` take the memory");
         match memory.into_buffer() {
-            Ok(buffer) => Ok(Parts {
+            Ok(buffer) => Ok(RegionParts {
                 buffer,
                 range: self.range.clone(),
                 lender: self.lender.take(),
@@ -73,14 +74,16 @@ impl LocalMr {
         }
     }
 
-    /// Returns the region with only its first `len` bytes, which must not be more than it has.
+    /// Shortens the region to its first `len` bytes. `len` must not exceed the length of the
+    /// region.
     pub(crate) fn truncated(mut self, len: usize) -> Self {
         debug_assert!(len <= self.range.len(), "a region cannot grow");
         self.range.end = self.range.start + len;
         self
     }
 
-    /// Splits the region at byte `at` into two regions, which different operations can use at once.
+    /// Splits the region at byte `at` into two regions, which different operations can use
+    /// concurrently.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -109,16 +112,16 @@ impl LocalMr {
     /// # Errors
     ///
     /// The region, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
-    /// it, or with [`Error::InvalidArgument`] if `at` is greater than the length.
+    /// the region, or with [`Error::InvalidArgument`] if `at` is greater than the length.
     pub fn split_at(self, at: usize) -> Result<(Self, Self), (Self, Error)> {
         if at > self.range.len() {
-            let reason = format!("byte {at} is not one of its {}", self.range.len());
+            let reason = format!("byte {at} is after its end at {}", self.range.len());
             return Err((
                 self,
                 Error::invalid("split of a local memory region", reason),
             ));
         }
-        let Parts {
+        let RegionParts {
             buffer,
             range,
             lender,
@@ -127,7 +130,8 @@ impl LocalMr {
             .map_err(|(region, error)| (region, error.into()))?;
         let middle = range.start + at;
         let (front, back) = buffer.split_at(middle);
-        // The lender takes the memory back only after the parts were joined to a whole piece.
+        // Both parts keep the lender. A part is freed when it is dropped, and the joined region
+        // returns to the lender.
         Ok((
             Self::new(
                 SharedBuffer::new(front),
@@ -138,13 +142,13 @@ impl LocalMr {
         ))
     }
 
-    /// Joins two regions that [`Self::split_at`] returned.
+    /// Joins two adjacent regions that were split by [`Self::split_at`].
     ///
     /// # Errors
     ///
     /// Both regions, with [`rdma_core::Error::InUse`](rdma_core::Error) while an operation is using
-    /// either region, or with [`Error::InvalidArgument`] if `back` does not directly follow this
-    /// region.
+    /// one of the regions, or with [`Error::InvalidArgument`] if `back` does not directly follow
+    /// this region.
     pub fn join(self, back: Self) -> Result<Self, Box<NotJoined>> {
         let front = match self.into_parts() {
             Ok(front) => front,
@@ -155,17 +159,17 @@ impl LocalMr {
             Err((back, error)) => return Err(NotJoined::new(front.into_region(), back, error)),
         };
         if front.range.end != front.buffer.len() || back.range.start != 0 {
-            return Err(NotJoined::foreign(front, back));
+            return Err(NotJoined::not_adjacent(front, back));
         }
         let range = front.range.start..front.range.end + back.range.end;
         match front.buffer.join(back.buffer) {
             Ok(whole) => Ok(Self::new(SharedBuffer::new(whole), range, front.lender)),
-            Err((front_buffer, back_buffer)) => Err(NotJoined::foreign(
-                Parts {
+            Err((front_buffer, back_buffer)) => Err(NotJoined::not_adjacent(
+                RegionParts {
                     buffer: front_buffer,
                     ..front
                 },
-                Parts {
+                RegionParts {
                     buffer: back_buffer,
                     ..back
                 },
@@ -173,19 +177,19 @@ impl LocalMr {
         }
     }
 
-    /// Returns the bytes of `range` for reading, or `None` if `range` exceeds the region.
+    /// Returns a slice of the region for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<LocalMrSlice<'_>> {
-        let range = inside(&self.range, &range)?;
+        let range = subrange(&self.range, &range)?;
         Some(LocalMrSlice {
             region: self,
             range,
         })
     }
 
-    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the
+    /// Returns a slice of the region for reading and writing, or `None` if `range` exceeds the
     /// region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<LocalMrSliceMut<'_>> {
-        let range = inside(&self.range, &range)?;
+        let range = subrange(&self.range, &range)?;
         Some(LocalMrSliceMut {
             region: self,
             range,
@@ -193,16 +197,16 @@ impl LocalMr {
     }
 }
 
-/// Error of [`LocalMr::join`], with the two regions that were not joined.
+/// Error of [`LocalMr::join`]. Contains the two regions that were not joined.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
 pub struct NotJoined {
-    /// Region that was to be the front.
+    /// Region on which [`LocalMr::join`] was called.
     pub front: LocalMr,
-    /// Region that was to be the back.
+    /// Region that was passed to [`LocalMr::join`].
     pub back: LocalMr,
-    /// Reason for not joining the regions.
+    /// Reason why the regions were not joined.
     pub error: Error,
 }
 
@@ -215,8 +219,9 @@ impl NotJoined {
         })
     }
 
-    fn foreign(front: Parts, back: Parts) -> Box<Self> {
-        let error = Error::invalid("join of local memory regions", "they are no neighbours");
+    /// Returns the error for two regions that are not adjacent parts of one region.
+    fn not_adjacent(front: RegionParts, back: RegionParts) -> Box<Self> {
+        let error = Error::invalid("join of local memory regions", "they are not adjacent");
         Self::new(front.into_region(), back.into_region(), error)
     }
 }
@@ -227,17 +232,18 @@ impl From<Box<NotJoined>> for Error {
     }
 }
 
-/// Parts of a [`LocalMr`].
+/// Parts of a [`LocalMr`]: its buffer, its range in the buffer, and its lender.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct RegionParts {
     pub(crate) buffer: Buffer,
-    /// Range of the buffer that belongs to the region.
+    /// Range of the buffer that the region consists of.
     pub(crate) range: Range<usize>,
-    /// Lender to which the buffer is returned.
+    /// Lender to which the buffer returns when the region is dropped.
     pub(crate) lender: Option<Arc<PieceLender>>,
 }
 
-impl Parts {
+impl RegionParts {
+    /// Recomposes the region from its parts.
     fn into_region(self) -> LocalMr {
         LocalMr::new(SharedBuffer::new(self.buffer), self.range, self.lender)
     }
@@ -251,23 +257,23 @@ impl Drop for LocalMr {
     }
 }
 
-/// A part of a [`LocalMr`], for reading.
+/// Slice of a [`LocalMr`] for reading.
 #[derive(Debug)]
 pub struct LocalMrSlice<'a> {
     region: &'a LocalMr,
     range: Range<usize>,
 }
 
-/// A part of a [`LocalMr`], for reading and writing.
+/// Slice of a [`LocalMr`] for reading and writing.
 #[derive(Debug)]
 pub struct LocalMrSliceMut<'a> {
     region: &'a mut LocalMr,
     range: Range<usize>,
 }
 
-/// Returns the range of `part`, whose bounds are relative to the start of `whole`, or `None` if it
-/// exceeds `whole`.
-pub(super) fn inside(whole: &Range<usize>, part: &Range<usize>) -> Option<Range<usize>> {
+/// Converts `part`, whose bounds are relative to the start of `whole`, to absolute bounds. Returns
+/// `None` if `part` exceeds `whole`.
+pub(super) fn subrange(whole: &Range<usize>, part: &Range<usize>) -> Option<Range<usize>> {
     let range = whole.start.checked_add(part.start)?..whole.start.checked_add(part.end)?;
     (range.start <= range.end && range.end <= whole.end).then_some(range)
 }
@@ -276,21 +282,22 @@ pub(crate) mod sealed {
     use super::{Range, SharedBuffer};
 
     /// Access to the buffer of a region or slice, and to its range in the buffer.
-    pub trait Memory {
-        fn shared(&self) -> (&SharedBuffer, Range<usize>);
+    pub trait RegionAccess {
+        fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>);
     }
 
-    /// Exclusive access to the buffer of a region or slice, for writing.
-    pub trait MemoryMut: Memory {
-        fn shared_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
+    /// Exclusive access to the buffer of a region or slice, and to its range in the buffer.
+    pub trait RegionAccessMut: RegionAccess {
+        fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>);
     }
 }
 
-/// Local memory that an operation can read, as the source of a write or a send. Sealed.
-pub trait LocalMrReadAccess: sealed::Memory {
+/// Local memory that an operation can read from, for example as the source of a write or a send.
+/// Sealed trait.
+pub trait LocalMrReadAccess: sealed::RegionAccess {
     /// Returns the length in bytes.
     fn length(&self) -> usize {
-        self.shared().1.len()
+        self.buffer_and_range().1.len()
     }
 
     /// Returns the bytes.
@@ -313,13 +320,14 @@ pub trait LocalMrReadAccess: sealed::Memory {
     /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still writing to the
     /// bytes.
     fn try_as_slice(&self) -> Result<&[u8]> {
-        let (memory, range) = self.shared();
+        let (memory, range) = self.buffer_and_range();
         Ok(&memory.bytes()?[range])
     }
 }
 
-/// Local memory that an operation can write, as the destination of a read. Sealed.
-pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
+/// Local memory that an operation can write to, for example as the destination of a read. Sealed
+/// trait.
+pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::RegionAccessMut {
     /// Returns the bytes for writing.
     ///
     /// # Panics
@@ -340,50 +348,50 @@ pub trait LocalMrWriteAccess: LocalMrReadAccess + sealed::MemoryMut {
     /// [`rdma_core::Error::InUse`] if an operation whose future was dropped is still using the
     /// bytes.
     fn try_as_mut_slice(&mut self) -> Result<&mut [u8]> {
-        let (memory, range) = self.shared_mut();
+        let (memory, range) = self.buffer_and_range_mut();
         Ok(&mut memory.bytes_mut()?[range])
     }
 }
 
-/// Claims memory for an operation that reads it.
+/// Claims memory for an operation that reads from it.
 pub(crate) fn claim_read(memory: &(impl LocalMrReadAccess + ?Sized)) -> Result<ReadClaim> {
-    let (memory, range) = memory.shared();
+    let (memory, range) = memory.buffer_and_range();
     Ok(memory.try_read(range)?)
 }
 
-/// Claims memory for an operation that writes it.
+/// Claims memory for an operation that writes to it.
 pub(crate) fn claim_write(memory: &mut (impl LocalMrWriteAccess + ?Sized)) -> Result<WriteClaim> {
-    let (memory, range) = memory.shared_mut();
+    let (memory, range) = memory.buffer_and_range_mut();
     Ok(memory.try_write(range)?)
 }
 
-impl sealed::Memory for LocalMr {
-    fn shared(&self) -> (&SharedBuffer, Range<usize>) {
+impl sealed::RegionAccess for LocalMr {
+    fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>) {
         (self.memory(), self.range.clone())
     }
 }
 
-impl sealed::MemoryMut for LocalMr {
-    fn shared_mut(&mut self) -> (&mut SharedBuffer, Range<usize>) {
+impl sealed::RegionAccessMut for LocalMr {
+    fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>) {
         let range = self.range.clone();
         (self.memory_mut(), range)
     }
 }
 
-impl sealed::Memory for LocalMrSlice<'_> {
-    fn shared(&self) -> (&SharedBuffer, Range<usize>) {
+impl sealed::RegionAccess for LocalMrSlice<'_> {
+    fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>) {
         (self.region.memory(), self.range.clone())
     }
 }
 
-impl sealed::Memory for LocalMrSliceMut<'_> {
-    fn shared(&self) -> (&SharedBuffer, Range<usize>) {
+impl sealed::RegionAccess for LocalMrSliceMut<'_> {
+    fn buffer_and_range(&self) -> (&SharedBuffer, Range<usize>) {
         (self.region.memory(), self.range.clone())
     }
 }
 
-impl sealed::MemoryMut for LocalMrSliceMut<'_> {
-    fn shared_mut(&mut self) -> (&mut SharedBuffer, Range<usize>) {
+impl sealed::RegionAccessMut for LocalMrSliceMut<'_> {
+    fn buffer_and_range_mut(&mut self) -> (&mut SharedBuffer, Range<usize>) {
         (self.region.memory_mut(), self.range.clone())
     }
 }
@@ -396,18 +404,18 @@ impl LocalMrWriteAccess for LocalMrSliceMut<'_> {}
 
 #[cfg(test)]
 mod tests {
-    use super::inside;
+    use super::subrange;
 
     #[test]
     #[allow(
         clippy::reversed_empty_ranges,
         reason = "a reversed range must be refused"
     )]
-    fn parts_stay_inside_of_their_whole() {
-        assert_eq!(inside(&(16..24), &(4..8)), Some(20..24));
-        assert_eq!(inside(&(16..24), &(8..8)), Some(24..24));
-        assert_eq!(inside(&(16..24), &(4..9)), None);
-        assert_eq!(inside(&(16..24), &(5..4)), None);
-        assert_eq!(inside(&(16..24), &(0..usize::MAX)), None);
+    fn parts_do_not_exceed_the_whole() {
+        assert_eq!(subrange(&(16..24), &(4..8)), Some(20..24));
+        assert_eq!(subrange(&(16..24), &(8..8)), Some(24..24));
+        assert_eq!(subrange(&(16..24), &(4..9)), None);
+        assert_eq!(subrange(&(16..24), &(5..4)), None);
+        assert_eq!(subrange(&(16..24), &(0..usize::MAX)), None);
     }
 }

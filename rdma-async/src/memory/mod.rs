@@ -11,7 +11,7 @@ pub(crate) use ledger::{Charge, Ledger};
 pub use local::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, NotJoined,
 };
-pub(crate) use local::{Parts, claim_read, claim_write};
+pub(crate) use local::{RegionParts, claim_read, claim_write};
 pub(crate) use pool::{PieceLender, Pool};
 pub use remote::{
     RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,

@@ -1,5 +1,5 @@
-//! A pool of registered memory: pieces of dropped regions are kept and used again, because
-//! registration is slow.
+//! A pool of registered memory. The memory of dropped regions stays registered and is used again,
+//! because registration is slow.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -11,24 +11,27 @@ use rdma_core::{Buffer, ProtectionDomain};
 use super::usage::{PoolOptions, PoolStatistics, UNIT, Usage};
 use crate::error::{Error, Result};
 
-/// Sizes, in bytes, of the smallest and the largest piece that is kept. Larger memory is registered
-/// separately and freed when it is dropped.
-const SMALLEST: usize = UNIT;
-const LARGEST: usize = 64 << 20;
-/// Approximate number of bytes of small pieces that are registered together.
+/// Size, in bytes, of the smallest piece that the pool keeps.
+const MIN_PIECE: usize = UNIT;
+/// Size, in bytes, of the largest piece that the pool keeps. Larger memory is registered
+/// separately, and freed when its region is dropped.
+const MAX_PIECE: usize = 64 << 20;
+/// Approximate number of bytes that are registered with one call and split into pieces. Registering
+/// several small pieces with one call takes less time.
 const CHUNK: usize = 64 << 10;
-/// Approximate number of bytes of small pieces in huge pages that are registered together: a page
-/// of the usual size.
+/// Approximate number of bytes that are registered with one call if the memory is in huge pages.
+/// Equal to the usual size of a huge page.
 const HUGE_CHUNK: usize = 2 << 20;
-/// Limit of the bytes that are kept of each size; 4 to 4096 pieces of a size are kept.
-const KEPT_BYTES: usize = 16 << 20;
+/// Approximate limit, in bytes, of the pieces of each size that the pool keeps. The number of
+/// pieces of a size is at least 4 and at most 4096.
+const MAX_KEPT_BYTES: usize = 16 << 20;
 
-/// Registered memory of one protection domain, in pieces whose sizes are powers of two.
+/// Pool of registered memory of one protection domain. The sizes of the pieces are powers of two.
 #[derive(Debug)]
 pub(crate) struct Pool {
     sizes: Vec<Arc<PieceLender>>,
-    /// Lender of memory that is not kept.
-    others: Arc<PieceLender>,
+    /// Lender of memory that is freed instead of kept.
+    unpooled: Arc<PieceLender>,
     usage: Arc<Usage>,
 }
 
@@ -42,18 +45,19 @@ impl Pool {
                 ..PieceLender::new(domain.clone(), size)
             })
         };
-        let sizes = std::iter::successors(Some(SMALLEST), |size| Some(2 * size));
+        let sizes = std::iter::successors(Some(MIN_PIECE), |size| Some(2 * size));
         Self {
             sizes: sizes
-                .take_while(|&size| size <= LARGEST)
+                .take_while(|&size| size <= MAX_PIECE)
                 .map(lender)
                 .collect(),
-            others: lender(0),
+            unpooled: lender(0),
             usage,
         }
     }
 
-    /// Returns the statistics of the memory that [`Self::take`] has lent.
+    /// Returns the statistics of the regions that [`Self::take`] has returned, and of the kept
+    /// pieces.
     pub(crate) fn statistics(&self) -> PoolStatistics {
         let kept = self
             .sizes
@@ -62,8 +66,8 @@ impl Pool {
         self.usage.statistics(kept.sum())
     }
 
-    /// Takes memory of `len` bytes, at most 64, for the header of a message or the result of an
-    /// atomic.
+    /// Takes memory of `len` bytes, at most [`MIN_PIECE`], for the header of a message or the
+    /// result of an atomic operation.
     pub(crate) fn take_header(&self, len: usize) -> Result<WriteClaim> {
         match self.sizes[0].take()?.into_claim(..len) {
             Ok(claim) => Ok(claim),
@@ -71,29 +75,30 @@ impl Pool {
         }
     }
 
-    /// Takes back the memory of [`Self::take_header`].
+    /// Returns memory of [`Self::take_header`] to the pool.
     pub(crate) fn put_back_header(&self, piece: SharedBuffer) {
         self.sizes[0].keep(piece);
     }
 
-    /// Takes memory with room for `layout`, whose size must not be 0. Returns it with the lender to
-    /// which it must be returned.
+    /// Takes memory with the size and alignment of `layout`. The size must not be 0. Returns the
+    /// memory, and the lender to which the caller must return it.
     pub(crate) fn take(&self, layout: Layout) -> Result<(SharedBuffer, Arc<PieceLender>)> {
         let (lender, layout) = self.lender_of(layout)?;
-        self.usage.take(layout.size())?;
+        self.usage.acquire(layout.size())?;
         self.lend(lender, layout)
     }
 
-    /// Takes memory like [`Self::take`], after waiting until the limit of the pool allows it.
+    /// Takes memory like [`Self::take`]. Waits while the limit of the pool is reached.
     pub(crate) async fn take_when_free(
         &self,
         layout: Layout,
     ) -> Result<(SharedBuffer, Arc<PieceLender>)> {
         let (lender, layout) = self.lender_of(layout)?;
-        self.usage.take_when_free(layout.size()).await?;
+        self.usage.acquire_when_free(layout.size()).await?;
         self.lend(lender, layout)
     }
 
+    /// Lends memory that [`Usage`] already counts as used. Ends the count on an error.
     fn lend(
         &self,
         lender: &Arc<PieceLender>,
@@ -106,54 +111,55 @@ impl Pool {
         match taken {
             Ok(memory) => Ok((memory, Arc::clone(lender))),
             Err(error) => {
-                self.usage.give(layout.size());
+                self.usage.release(layout.size());
                 Err(error)
             }
         }
     }
 
-    /// Returns the lender of memory with room for `layout`, and the size and alignment of its
-    /// piece.
+    /// Returns the lender of memory for `layout`, with the size and alignment of the piece to be
+    /// lent.
     fn lender_of(&self, layout: Layout) -> Result<(&Arc<PieceLender>, Layout)> {
         let size = layout
             .size()
             .max(layout.align())
-            .max(SMALLEST)
+            .max(MIN_PIECE)
             .checked_next_power_of_two();
         let class = size.and_then(|size| {
-            let class = size.trailing_zeros() - SMALLEST.trailing_zeros();
+            let class = size.trailing_zeros() - MIN_PIECE.trailing_zeros();
             self.sizes.get(class as usize)
         });
-        // Pieces are aligned to their size, at most to a page, because each chunk begins on a page.
+        // Pieces of up to 4096 bytes are aligned to their size, and larger pieces to a page of 4096
+        // bytes, because the memory of a registration begins on a page.
         let (lender, size) = match class.filter(|_| layout.align() <= 4096) {
             Some(lender) => (lender, Some(lender.size)),
-            None => (&self.others, layout.size().checked_next_multiple_of(UNIT)),
+            None => (&self.unpooled, layout.size().checked_next_multiple_of(UNIT)),
         };
         let piece = size.and_then(|size| Layout::from_size_align(size, layout.align()).ok());
-        let impossible = || Error::invalid("memory region", "no memory has such a size");
+        let impossible = || Error::invalid("memory region", "the size is too large");
         Ok((lender, piece.ok_or_else(impossible)?))
     }
 }
 
-/// Lends pieces of registered memory of one size and takes them back.
+/// Lender of registered memory of one size. Keeps returned pieces for their next use.
 #[derive(Debug)]
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
-    /// Size of every piece, or 0 if no piece is kept.
+    /// Size of every piece, in bytes. 0 if the lender keeps no piece and lends memory of any size.
     size: usize,
     huge_pages: HugePages,
-    /// Use of the pool of the pieces, if they belong to one.
+    /// Usage counters of the pool, if the lender belongs to a pool.
     usage: Option<Arc<Usage>>,
-    /// Pieces without any other holder. The piece that was kept last is used next, because its
-    /// memory is still in the caches of the processor.
+    /// Pieces that no other object refers to. The piece that was returned last is used next,
+    /// because its bytes may still be in the processor's caches.
     kept: Mutex<Vec<SharedBuffer>>,
-    /// Pieces that were put back while an operation in flight was still using them.
+    /// Returned pieces that an operation in flight was still using.
     claimed: Mutex<Vec<SharedBuffer>>,
 }
 
 impl PieceLender {
     pub(crate) fn new(domain: ProtectionDomain, size: usize) -> Self {
-        let limit = (KEPT_BYTES / size.max(1)).clamp(4, 4096);
+        let limit = (MAX_KEPT_BYTES / size.max(1)).clamp(4, 4096);
         Self {
             domain,
             size,
@@ -164,11 +170,12 @@ impl PieceLender {
         }
     }
 
+    /// Takes a kept piece, or registers further memory if no piece is kept.
     pub(crate) fn take(&self) -> Result<SharedBuffer> {
         if let Some(piece) = self.take_kept() {
             return Ok(piece);
         }
-        self.collect();
+        self.collect_claimed();
         match self.take_kept() {
             Some(piece) => Ok(piece),
             None => self.grow(),
@@ -180,16 +187,16 @@ impl PieceLender {
         self.kept.lock().pop()
     }
 
-    /// Takes memory back. Frees memory that is only a part of a piece.
+    /// Takes back memory of a dropped region. Frees the memory if it is only a part of a piece.
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
         if let Some(usage) = &self.usage {
-            usage.give(piece.len());
+            usage.release(piece.len());
         }
-        self.put_away(piece);
+        self.keep_or_free(piece);
     }
 
-    /// Keeps a piece that is no longer counted as used, or frees it.
-    fn put_away(&self, piece: SharedBuffer) {
+    /// Keeps a returned piece for its next use, or frees memory that the lender cannot keep.
+    fn keep_or_free(&self, piece: SharedBuffer) {
         if piece.len() != self.size {
             return;
         }
@@ -198,11 +205,11 @@ impl PieceLender {
         } else if !piece.is_unclaimed() {
             self.claimed.lock().push(piece);
         }
-        // Otherwise a thread is ending a claim and holds the memory a moment longer. The piece is
-        // freed instead of kept.
+        // Otherwise another thread is just ending the last claim, and still refers to the memory.
+        // The piece is then freed.
     }
 
-    /// Keeps a piece for its next use. Frees a piece above the limit.
+    /// Keeps a piece for its next use. Frees the piece if the limit of kept pieces is reached.
     #[inline]
     fn keep(&self, piece: SharedBuffer) {
         let mut kept = self.kept.lock();
@@ -214,11 +221,11 @@ impl PieceLender {
         }
     }
 
-    /// Keeps the claimed pieces whose operations have completed in the meantime.
-    fn collect(&self) {
+    /// Keeps the pieces whose operations have completed since they were returned.
+    fn collect_claimed(&self) {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         for piece in claimed {
-            self.put_away(piece);
+            self.keep_or_free(piece);
         }
     }
 
@@ -233,7 +240,7 @@ impl PieceLender {
         registered.map_err(|refused| rdma_core::Error::from(refused).into())
     }
 
-    /// Registers more memory, returns one piece of it and keeps the others.
+    /// Registers further memory. Returns one piece of the memory, and keeps the other pieces.
     fn grow(&self) -> Result<SharedBuffer> {
         let chunk = match self.huge_pages {
             HugePages::No => CHUNK,
@@ -259,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_that_an_operation_still_uses_is_given_back_once() {
+    fn a_piece_that_an_operation_still_uses_is_returned_once() {
         let domain = Context::open("softroce0").and_then(|context| context.protection_domain());
         let options = PoolOptions::default().limit(3 * CHUNK);
         let pool = Pool::new(&domain.unwrap(), &options);
@@ -268,7 +275,7 @@ mod tests {
         let claim = piece.try_read(..).unwrap();
         lender.put_back(piece);
         assert_eq!(pool.statistics().in_use, 0);
-        // No piece is kept, so the lender looks for claimed pieces whose operations have completed.
+        // No piece is kept, so the lender checks the claimed pieces for completed operations.
         let (second, _) = take();
         assert_eq!(pool.statistics().in_use, CHUNK);
         drop(claim);

@@ -7,25 +7,26 @@ use std::sync::{Arc, Weak};
 
 use rdma_core::RemoteMemory;
 
-use super::local::inside;
+use super::local::subrange;
 use crate::connection::Connection;
 
 /// Memory of the peer that this end may access.
 ///
-/// The memory was requested from the peer ([`Rdma::request_remote_mr`]) or lent by the peer
-/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] returns it to the peer's program;
-/// dropping it releases it, so that the peer can free it. After that the peer's device refuses its
-/// key.
+/// The peer has lent the memory at the request of this end ([`Rdma::request_remote_mr`]) or without
+/// a request ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] returns the memory to the
+/// peer's program. Dropping this value releases the memory, so that the peer can free it.
+/// Afterwards the peer's device refuses the key of the memory.
 ///
 /// [`Rdma::request_remote_mr`]: crate::Rdma::request_remote_mr
 /// [`Rdma::receive_remote_mr`]: crate::Rdma::receive_remote_mr
 /// [`Rdma::send_remote_mr`]: crate::Rdma::send_remote_mr
 pub struct RemoteMr {
     memory: RemoteMemory,
-    /// Id of the peer's lease, and the connection on which it is released; `None` once it was
-    /// returned.
+    /// Id of the peer's lease, and the connection of the lease. `None` after the lease was
+    /// returned, or if the region was created from a token.
     lease: Option<(u64, Weak<Connection>)>,
-    /// Flag that is set when the peer ends the lease, if the peer can do so.
+    /// Flag that is set when the peer revokes the lease. `None` if the region was created from a
+    /// token.
     ended: Option<Arc<AtomicBool>>,
 }
 
@@ -46,8 +47,8 @@ impl RemoteMr {
         }
     }
 
-    /// Returns the region, whose lease the peer ends by setting `ended`.
-    pub(crate) fn ending_with(mut self, ended: Arc<AtomicBool>) -> Self {
+    /// Returns the region with a flag that the connection sets when the peer revokes the lease.
+    pub(crate) fn with_end_flag(mut self, ended: Arc<AtomicBool>) -> Self {
         self.ended = Some(ended);
         self
     }
@@ -69,19 +70,19 @@ impl RemoteMr {
         }
     }
 
-    /// Creates a region from a token like [`Self::from_token`]. The token was encoded by
-    /// [`RemoteMemory::to_bytes`].
+    /// Creates a region from the encoding of a token ([`RemoteMemory::to_bytes`]), like
+    /// [`Self::from_token`].
     pub fn from_token_bytes(bytes: &[u8; RemoteMemory::ENCODED_LEN]) -> Self {
         Self::from_token(RemoteMemory::from_bytes(bytes))
     }
 
-    /// Returns the address, length and key of the memory, to be passed on by means outside of this
-    /// crate.
+    /// Returns the token of the memory: its address, length and key. The token can be sent to other
+    /// programs by means outside of this crate.
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Returns the id of the lease if the memory was lent on `connection`.
+    /// Returns the id of the lease if the memory was lent on `connection`, and otherwise `None`.
     pub(crate) fn lease_on(&self, connection: &Connection) -> Option<u64> {
         self.lease
             .as_ref()
@@ -89,7 +90,8 @@ impl RemoteMr {
             .map(|(lease, _)| *lease)
     }
 
-    /// Drops the region without releasing the lease; the caller ends the lease.
+    /// Drops the region without sending a release of the lease to the peer. The caller must return
+    /// the lease.
     pub(crate) fn forget_lease(mut self) {
         if let Some((lease, connection)) = self.lease.take()
             && let Some(connection) = connection.upgrade()
@@ -98,7 +100,7 @@ impl RemoteMr {
         }
     }
 
-    /// Returns the bytes of `range` for reading, or `None` if `range` exceeds the region.
+    /// Returns a slice of the region for reading, or `None` if `range` exceeds the region.
     pub fn get(&self, range: Range<usize>) -> Option<RemoteMrSlice<'_>> {
         let memory = self.part(range)?;
         Some(RemoteMrSlice {
@@ -107,7 +109,7 @@ impl RemoteMr {
         })
     }
 
-    /// Returns the bytes of `range` for reading and writing, or `None` if `range` exceeds the
+    /// Returns a slice of the region for reading and writing, or `None` if `range` exceeds the
     /// region.
     pub fn get_mut(&mut self, range: Range<usize>) -> Option<RemoteMrSliceMut<'_>> {
         let memory = self.part(range)?;
@@ -117,7 +119,7 @@ impl RemoteMr {
         })
     }
 
-    /// Converts the region into one that can be cloned and shared between tasks. The memory is
+    /// Converts the region to a value that can be cloned and shared between tasks. The memory is
     /// released when the last clone is dropped.
     pub fn share(self) -> SharedRemoteMr {
         SharedRemoteMr {
@@ -133,7 +135,7 @@ impl RemoteMr {
 
 fn part_of(memory: RemoteMemory, range: &Range<usize>) -> Option<RemoteMemory> {
     let whole = 0..usize::try_from(memory.len).ok()?;
-    memory.slice(inside(&whole, range)?).ok()
+    memory.slice(subrange(&whole, range)?).ok()
 }
 
 /// Memory of the peer, or a part of it, that tasks share. Created by [`RemoteMr::share`].
@@ -147,7 +149,8 @@ pub struct SharedRemoteMr {
 }
 
 impl SharedRemoteMr {
-    /// Returns the bytes of `range`, or `None` if `range` exceeds this memory.
+    /// Returns the part of this memory with the bytes of `range`, or `None` if `range` exceeds this
+    /// memory.
     pub fn get(&self, range: Range<usize>) -> Option<Self> {
         Some(Self {
             region: Arc::clone(&self.region),
@@ -155,8 +158,8 @@ impl SharedRemoteMr {
         })
     }
 
-    /// Returns the whole region, for example to give it back, if no other clone or part of it
-    /// exists.
+    /// Returns the whole region if no other clone or part of it exists, for example to return the
+    /// memory to the peer.
     ///
     /// # Errors
     ///
@@ -178,14 +181,14 @@ impl Drop for RemoteMr {
     }
 }
 
-/// A part of a [`RemoteMr`], for reading.
+/// Slice of a [`RemoteMr`] for reading.
 #[derive(Debug)]
 pub struct RemoteMrSlice<'a> {
     region: &'a RemoteMr,
     memory: RemoteMemory,
 }
 
-/// A part of a [`RemoteMr`], for reading and writing.
+/// Slice of a [`RemoteMr`] for reading and writing.
 #[derive(Debug)]
 pub struct RemoteMrSliceMut<'a> {
     region: &'a mut RemoteMr,
@@ -196,7 +199,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Remote memory that an operation can read. Sealed.
+/// Remote memory that an operation can read from. Sealed trait.
 pub trait RemoteMrReadAccess: sealed::Sealed {
     /// Returns the length in bytes.
     fn length(&self) -> usize {
@@ -210,7 +213,7 @@ pub trait RemoteMrReadAccess: sealed::Sealed {
     fn lease_has_ended(&self) -> bool;
 }
 
-/// Remote memory that an operation can write. Sealed.
+/// Remote memory that an operation can write to. Sealed trait.
 pub trait RemoteMrWriteAccess: RemoteMrReadAccess {}
 
 impl sealed::Sealed for RemoteMr {}

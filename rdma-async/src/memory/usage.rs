@@ -1,4 +1,4 @@
-//! The use of a pool: its limit, its watermark, and the tasks that wait for room.
+//! The usage of a pool: its limit, its high watermark, and the tasks that wait for memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,10 +8,11 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::observe::PoolBytes;
 
-/// Unit of the limit, in bytes: the size of the smallest piece. Every piece has a multiple of it.
+/// Unit, in bytes, in which the limit of a pool is counted. Equal to the size of the smallest
+/// piece, of which every piece is a multiple.
 pub(super) const UNIT: usize = 64;
 
-/// Options of the registered memory of a device, see
+/// Options of the pool of registered memory of a device, see
 /// [`RdmaDevice::with_pool`](crate::RdmaDevice::with_pool).
 #[derive(Debug, Clone, Default)]
 #[must_use]
@@ -21,39 +22,39 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Sets the maximum number of bytes of local memory regions that exist at once. Each region
-    /// counts with the size of its piece, a power of two up to 64 MiB. Memory that is kept for its
-    /// next use, and receives of connections, do not count. By default there is no limit.
+    /// Sets the maximum number of bytes of local memory regions that exist at the same time. Each
+    /// region counts with the size of its piece, a power of two up to 64 MiB. Kept memory of
+    /// dropped regions, and receives of connections, do not count. By default there is no limit.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = Some(bytes);
         self
     }
 
-    /// Sets whether the memory is in huge pages. The default is ordinary pages.
+    /// Sets whether the memory is allocated in huge pages. The default is ordinary pages.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 }
 
-/// Statistics of the registered memory of a device, see
+/// Statistics of the pool of registered memory of a device, see
 /// [`RdmaDevice::pool_statistics`](crate::RdmaDevice::pool_statistics).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatistics {
-    /// Bytes of local memory regions that exist.
+    /// Number of bytes of the local memory regions that exist.
     pub in_use: usize,
     /// Highest number of bytes in use since the device was opened (high watermark).
     pub highest: usize,
-    /// Bytes of dropped regions that are kept registered for their next use.
+    /// Number of bytes of dropped regions that stay registered for their next use.
     pub kept: usize,
-    /// Maximum number of bytes in use, if there is one.
+    /// Maximum number of bytes in use, or `None` if there is no limit.
     pub limit: Option<usize>,
     /// Number of tasks that wait for memory.
     pub waiting: usize,
 }
 
-/// Use of the memory of one pool.
+/// Usage counters of one pool.
 #[derive(Debug)]
 pub(super) struct Usage {
     in_use: AtomicUsize,
@@ -63,13 +64,15 @@ pub(super) struct Usage {
     observed: PoolBytes,
 }
 
+/// Limit of the bytes in use, which tasks wait for.
 #[derive(Debug)]
 struct Limit {
     bytes: usize,
-    /// Free units, for which tasks wait in their order.
+    /// Units that are not in use. Tasks acquire units in the order in which they began to wait.
     free: Semaphore,
-    /// Number of bytes that were given back until now. Parts of a piece have no whole units.
-    given: AtomicUsize,
+    /// Total number of released bytes. A part of a piece may not be a multiple of the unit, so the
+    /// units are computed from this sum.
+    released: AtomicUsize,
 }
 
 impl Usage {
@@ -77,7 +80,7 @@ impl Usage {
         let limit = limit.map(|bytes| Limit {
             bytes,
             free: Semaphore::new((bytes / UNIT).min(Semaphore::MAX_PERMITS)),
-            given: AtomicUsize::new(0),
+            released: AtomicUsize::new(0),
         });
         Self {
             in_use: AtomicUsize::new(0),
@@ -88,30 +91,31 @@ impl Usage {
         }
     }
 
-    /// Counts a piece as used, whose size is a multiple of the unit.
-    pub(super) fn take(&self, bytes: usize) -> Result<()> {
+    /// Counts a piece as used. `bytes` is a multiple of the unit.
+    pub(super) fn acquire(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let permit = units(bytes).and_then(|units| limit.free.try_acquire_many(units).ok());
-            permit.ok_or_else(|| limit.full(bytes))?.forget();
+            permit.ok_or_else(|| limit.full_error(bytes))?.forget();
         }
         self.count(bytes);
         Ok(())
     }
 
-    /// Counts a piece as used, after waiting until there is room. Tasks get room in the order in
-    /// which they began to wait.
-    pub(super) async fn take_when_free(&self, bytes: usize) -> Result<()> {
+    /// Counts a piece as used, after waiting until the limit allows it. Waiting tasks are served in
+    /// order.
+    pub(super) async fn acquire_when_free(&self, bytes: usize) -> Result<()> {
         if let Some(limit) = &self.limit {
             let units = units(bytes).filter(|_| bytes <= limit.bytes);
-            let units = units.ok_or_else(|| limit.full(bytes))?;
-            let _waiting = Waiting::new(&self.waiting);
+            let units = units.ok_or_else(|| limit.full_error(bytes))?;
+            let _waiting = WaitingTask::new(&self.waiting);
             let permit = limit.free.acquire_many(units).await;
-            permit.map_err(|_| limit.full(bytes))?.forget();
+            permit.map_err(|_| limit.full_error(bytes))?.forget();
         }
         self.count(bytes);
         Ok(())
     }
 
+    /// Adds `bytes` to the bytes in use, and updates the high watermark.
     fn count(&self, bytes: usize) {
         let in_use = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.observed.add(bytes);
@@ -121,12 +125,12 @@ impl Usage {
     }
 
     /// Counts a piece, or a part of a piece, as no longer used.
-    pub(super) fn give(&self, bytes: usize) {
+    pub(super) fn release(&self, bytes: usize) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
         self.observed.subtract(bytes);
         if let Some(limit) = &self.limit {
-            let before = limit.given.fetch_add(bytes, Ordering::Relaxed);
-            // The sum wraps at a multiple of the unit.
+            let before = limit.released.fetch_add(bytes, Ordering::Relaxed);
+            // The counter wraps around at a multiple of the unit.
             let units = (before % UNIT + bytes) / UNIT;
             limit.free.add_permits(units);
         }
@@ -144,27 +148,29 @@ impl Usage {
 }
 
 impl Limit {
-    fn full(&self, requested: usize) -> Error {
+    /// Returns the error of a request that exceeds the limit.
+    fn full_error(&self, requested: usize) -> Error {
         let limit = self.bytes;
         Error::PoolFull { requested, limit }
     }
 }
 
+/// Returns the number of units of `bytes`, rounded up.
 fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
-/// Guard that counts a waiting task.
-struct Waiting<'u>(&'u AtomicUsize);
+/// Guard that counts a task as waiting until the guard is dropped.
+struct WaitingTask<'u>(&'u AtomicUsize);
 
-impl<'u> Waiting<'u> {
+impl<'u> WaitingTask<'u> {
     fn new(count: &'u AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingTask<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

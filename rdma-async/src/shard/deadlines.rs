@@ -1,7 +1,6 @@
-//! Deadlines of waiting futures: a timer wheel with slots of one millisecond.
+//! Deadlines of operations: a timer wheel with slots of one millisecond.
 //!
-//! The driver task of the shard checks the wheel, and ends the connections whose deadlines have
-//! passed.
+//! The driver of the shard checks the wheel, and ends the connections whose deadlines have passed.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,52 +11,55 @@ use parking_lot::Mutex;
 use crate::connection::Connection;
 use crate::error::Error;
 
-/// Number of slots. The wheel passes the slot of a deadline beyond 1024 ms more than once.
+/// Number of slots of the wheel, and thus of milliseconds in a round. A later deadline stays in its
+/// slot for further rounds.
 const SLOTS: u64 = 1024;
-/// Tick that means "no deadline".
+/// Tick that stands for "no deadline".
 const NEVER: u64 = u64::MAX;
 
-/// Timer wheel of connections that end at a deadline unless it is cancelled before.
+/// Timer wheel of connections, each of which ends at its deadline unless the deadline is cancelled.
 #[derive(Debug)]
 pub(super) struct Deadlines {
-    begun: Instant,
+    start: Instant,
     wheel: Mutex<Wheel>,
-    /// Lower bound of all deadlines, as a tick in milliseconds since `begun`.
+    /// Tick of the next check of the wheel, in milliseconds since `start`. No deadline is earlier.
     next: AtomicU64,
 }
 
+/// Entries of the timer wheel.
 #[derive(Debug)]
 struct Wheel {
-    /// Deadlines by slot, which is the tick modulo the number of slots.
+    /// Keys of the deadlines, by slot. The slot is the tick modulo the number of slots.
     slots: Box<[Vec<DeadlineKey>]>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// First tick that has not passed.
+    /// First tick that has not passed, in milliseconds since the start of the wheel.
     tick: u64,
     count: usize,
 }
 
-/// Handle of a deadline on the wheel, with which it is cancelled.
+/// Key of a deadline on the wheel, by which the deadline is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadlineKey {
     index: u32,
-    /// Number that distinguishes successive uses of the entry.
+    /// Use count of the entry, which makes the keys of earlier deadlines invalid.
     generation: u32,
 }
 
+/// Entry of one deadline, reused after the deadline has passed or was cancelled.
 #[derive(Debug)]
 struct Entry {
     generation: u32,
     tick: u64,
     limit: Duration,
-    /// `None` while the entry is free.
+    /// Connection that ends at the deadline, or `None` while the entry is free.
     connection: Option<Weak<Connection>>,
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
         Self {
-            begun: Instant::now(),
+            start: Instant::now(),
             wheel: Mutex::new(Wheel {
                 slots: (0..SLOTS).map(|_| Vec::new()).collect(),
                 entries: Vec::new(),
@@ -71,14 +73,14 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the tick of `time`, rounded up to a millisecond.
+    /// Returns the tick of `time`, rounded up to a whole millisecond.
     fn tick_of(&self, time: Instant) -> u64 {
-        let elapsed = time.saturating_duration_since(self.begun);
+        let elapsed = time.saturating_duration_since(self.start);
         u64::try_from(elapsed.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER - 1)
     }
 
-    /// Adds a deadline that ends the connection after `limit`. Returns its handle, and whether it
-    /// is the earliest deadline on the wheel.
+    /// Adds a deadline that ends the connection after `limit`. Returns the key of the deadline, and
+    /// whether the wheel must be checked earlier than before.
     pub(super) fn add(&self, connection: Weak<Connection>, limit: Duration) -> (DeadlineKey, bool) {
         let now = Instant::now();
         let due = now
@@ -101,42 +103,42 @@ impl Deadlines {
         entry.tick = tick;
         entry.limit = limit;
         entry.connection = Some(connection);
-        let place = DeadlineKey {
+        let key = DeadlineKey {
             index,
             generation: entry.generation,
         };
-        wheel.slots[(tick % SLOTS) as usize].push(place);
+        wheel.slots[(tick % SLOTS) as usize].push(key);
         wheel.count += 1;
-        // The wheel is checked at least once a round, which removes the places of cancelled
+        // The wheel is checked at least once in a round, which removes the keys of cancelled
         // deadlines.
         let check = tick.min(wheel.tick + SLOTS - 1);
         let is_next = check < self.next.load(Ordering::Relaxed);
         if is_next {
             self.next.store(check, Ordering::Relaxed);
         }
-        (place, is_next)
+        (key, is_next)
     }
 
-    /// Cancels a deadline; does nothing if it has passed or was cancelled.
-    pub(super) fn cancel(&self, place: DeadlineKey) {
-        let connection = self.wheel.lock().take(place);
+    /// Cancels a deadline. Does nothing if the deadline has passed or was already cancelled.
+    pub(super) fn cancel(&self, key: DeadlineKey) {
+        let connection = self.wheel.lock().remove(key);
         drop(connection);
     }
 
-    /// Returns the time of the next check of the wheel, or `None` if it is empty.
+    /// Returns the time of the next check of the wheel, or `None` if the wheel is empty.
     pub(super) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Relaxed) {
             NEVER => None,
-            tick => self.begun.checked_add(Duration::from_millis(tick)),
+            tick => self.start.checked_add(Duration::from_millis(tick)),
         }
     }
 
     /// Ends the connections whose deadlines have passed.
-    pub(super) fn pass(&self, now: Instant) {
+    pub(super) fn expire(&self, now: Instant) {
         if self.next().is_none_or(|next| now < next) {
             return;
         }
-        let elapsed = now.saturating_duration_since(self.begun);
+        let elapsed = now.saturating_duration_since(self.start);
         let tick = u64::try_from(elapsed.as_millis()).unwrap_or(NEVER - 1);
         let due = self.wheel.lock().advance(tick, &self.next);
         for (connection, limit) in due {
@@ -148,38 +150,40 @@ impl Deadlines {
 }
 
 impl Wheel {
-    fn take(&mut self, place: DeadlineKey) -> Option<Weak<Connection>> {
-        let entry = self.entries.get_mut(place.index as usize)?;
-        if entry.generation != place.generation {
+    /// Removes a deadline, and returns its connection. Returns `None` if the key is no longer
+    /// valid.
+    fn remove(&mut self, key: DeadlineKey) -> Option<Weak<Connection>> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation != key.generation {
             return None;
         }
         let connection = entry.connection.take()?;
-        self.free.push(place.index);
+        self.free.push(key.index);
         self.count -= 1;
         Some(connection)
     }
 
-    /// Removes and returns the deadlines up to the tick `to`, and stores the tick of the next
-    /// check.
+    /// Removes and returns the deadlines up to the tick `to`. Stores the tick of the next check in
+    /// `next`.
     fn advance(&mut self, to: u64, next: &AtomicU64) -> Vec<(Weak<Connection>, Duration)> {
         let mut due = Vec::new();
         let last = to.min(self.tick + SLOTS - 1);
         for tick in self.tick..=last {
             let slot = (tick % SLOTS) as usize;
-            let mut places = std::mem::take(&mut self.slots[slot]);
-            places.retain(|&place| {
-                let entry = &self.entries[place.index as usize];
-                if entry.generation != place.generation || entry.connection.is_none() {
+            let mut keys = std::mem::take(&mut self.slots[slot]);
+            keys.retain(|&key| {
+                let entry = &self.entries[key.index as usize];
+                if entry.generation != key.generation || entry.connection.is_none() {
                     return false;
                 }
                 if entry.tick > to {
                     return true;
                 }
                 let limit = entry.limit;
-                due.extend(self.take(place).map(|connection| (connection, limit)));
+                due.extend(self.remove(key).map(|connection| (connection, limit)));
                 false
             });
-            self.slots[slot] = places;
+            self.slots[slot] = keys;
         }
         self.tick = to + 1;
         let later = |tick: &u64| !self.slots[(tick % SLOTS) as usize].is_empty();
@@ -194,14 +198,14 @@ impl Wheel {
 mod tests {
     use super::*;
 
-    /// Passes all ticks up to `to` and returns the number of deadlines that were due.
+    /// Advances the wheel to the tick `to`. Returns the number of deadlines that have passed.
     fn advance(deadlines: &Deadlines, to: u64) -> usize {
         let mut wheel = deadlines.wheel.lock();
         wheel.advance(to, &deadlines.next).len()
     }
 
     #[test]
-    fn a_deadline_is_due_once_and_not_before_its_tick() {
+    fn a_deadline_passes_once_and_not_before_its_tick() {
         let deadlines = Deadlines::default();
         let limits = [1_u64, 5, 900, 1023, 1024, 1500, 5000];
         for limit in limits {
@@ -223,17 +227,17 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_deadline_is_never_due_and_its_entry_is_used_again() {
+    fn a_cancelled_deadline_never_passes_and_its_entry_is_reused() {
         let deadlines = Deadlines::default();
         for _ in 0..1000 {
-            let (place, _) = deadlines.add(Weak::new(), Duration::from_millis(10));
-            deadlines.cancel(place);
-            deadlines.cancel(place);
+            let (key, _) = deadlines.add(Weak::new(), Duration::from_millis(10));
+            deadlines.cancel(key);
+            deadlines.cancel(key);
         }
         assert_eq!(deadlines.wheel.lock().entries.len(), 1);
         assert_eq!(advance(&deadlines, 1000), 0);
-        let places: usize = deadlines.wheel.lock().slots.iter().map(Vec::len).sum();
-        assert_eq!(places, 0);
+        let keys: usize = deadlines.wheel.lock().slots.iter().map(Vec::len).sum();
+        assert_eq!(keys, 0);
         let (kept, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
         assert_eq!(advance(&deadlines, 5000), 0);
         deadlines.cancel(kept);
@@ -241,16 +245,16 @@ mod tests {
     }
 
     #[test]
-    fn the_wheel_is_checked_within_a_round_however_late_the_deadline_is() {
+    fn the_wheel_is_checked_within_a_round_even_for_a_late_deadline() {
         let deadlines = Deadlines::default();
-        let (place, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
-        deadlines.cancel(place);
+        let (key, _) = deadlines.add(Weak::new(), Duration::from_secs(3600));
+        deadlines.cancel(key);
         let round = Duration::from_millis(SLOTS);
         assert!(deadlines.next().unwrap() <= Instant::now() + round);
     }
 
     #[test]
-    fn the_wheel_is_looked_at_again_no_later_than_the_next_deadline() {
+    fn the_wheel_is_checked_no_later_than_the_next_deadline() {
         let deadlines = Deadlines::default();
         let (_, first) = deadlines.add(Weak::new(), Duration::from_secs(60));
         let (_, second) = deadlines.add(Weak::new(), Duration::from_millis(50));

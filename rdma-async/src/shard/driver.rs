@@ -1,7 +1,7 @@
-//! The driver: the task of a shard, which polls the completion queue while futures wait.
+//! The driver: the task of a shard, which polls the completion queue while completions arrive.
 //!
-//! While nothing completes, it sleeps on the completion channel until the device announces a
-//! completion.
+//! When no completion arrives for some time, the driver arms the completion queue and sleeps until
+//! the completion channel has an event.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicU64;
@@ -20,24 +20,26 @@ use crate::builder::CompletionMode;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 
-/// Number of polls in one turn of the driver while no other task runs on its thread.
-const POLLS: u32 = 64;
-/// Time between two turns of the driver below which no other task is assumed to have run in
-/// between.
-const ALONE: Duration = Duration::from_micros(1);
+/// Number of polls in one turn of the driver while no other task runs on its thread. Amortizes the
+/// time that a yield to the executor takes.
+const POLLS_PER_TURN: u32 = 64;
+/// Duration of a yield to the executor below which the driver assumes that no other task has run
+/// meanwhile.
+const LONE_YIELD: Duration = Duration::from_micros(1);
 
 /// State of the driver task of a shard.
 struct Driver {
     shard: Weak<Shard>,
     channel: AsyncFd<CompletionChannel>,
     wake: Arc<Notify>,
-    /// Set from a request for an announcement until the announcement is taken from the channel.
+    /// Set while the completion queue is armed: from the request for a completion event until the
+    /// event is taken from the channel.
     is_armed: bool,
-    /// Empty vector that the connections of a turn are moved to.
+    /// Empty vector that is swapped with the list of the turn, to reuse its allocation.
     spare: Vec<Arc<Connection>>,
 }
 
-/// Starts the driver of a shard on the current runtime.
+/// Spawns the driver of a shard on the current runtime.
 pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
     let mut driver = Driver {
         shard: Arc::downgrade(shard),
@@ -47,8 +49,8 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
         spare: Vec::new(),
     };
     tokio::spawn(async move {
-        if let Err(error) = driver.serve().await {
-            tracing::error!(%error, "the completions of a shard are not announced any more");
+        if let Err(error) = driver.run().await {
+            tracing::error!(%error, "the driver has failed: its connections end");
             if let Some(shard) = driver.shard.upgrade() {
                 shard.fail(&error).await;
             }
@@ -57,7 +59,8 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
 }
 
 impl Driver {
-    async fn serve(&mut self) -> Result<()> {
+    /// Polls and sleeps until the shard is dropped.
+    async fn run(&mut self) -> Result<()> {
         while let Some(shard) = self.shard.upgrade() {
             self.poll_while_busy(&shard).await;
             if self.arm(&shard).await? {
@@ -68,13 +71,14 @@ impl Driver {
             let deadline = shard.deadlines.next();
             drop(shard);
             tokio::select! {
-                // The channel was drained before arming, so the next announcement is a new edge.
+                // The channel was drained before the queue was armed, so the next event makes the
+                // channel readable again.
                 ready = self.channel.readable() => {
                     ready
                         .map_err(|source| Error::tcp("waiting for", "completions", source))?
                         .clear_ready();
-                    // softroce receives messages here, and wakes no sender only to acknowledge
-                    // them.
+                    // Taking the event also lets softroce receive messages, without waking a sender
+                    // only for an acknowledgement.
                     self.drain()?;
                 }
                 () = self.wake.notified() => {}
@@ -87,8 +91,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Polls once or more in each turn of the executor, until nothing has completed for the time
-    /// that the completion mode sets.
+    /// Polls in each turn until no completion has arrived for the time that the completion mode
+    /// sets. Yields to the executor between two turns.
     async fn poll_while_busy(&mut self, shard: &Arc<Shard>) {
         let spin = match shard.profile.completion {
             CompletionMode::Event => Duration::ZERO,
@@ -100,9 +104,10 @@ impl Driver {
         loop {
             let begun = Instant::now();
             shard.turn.end(&mut self.spare);
-            shard.deadlines.pass(begun);
-            // Polls only once if other tasks run on this thread, so as not to delay them.
-            let polls = if begun - turn_ended < ALONE { POLLS } else { 1 };
+            shard.deadlines.expire(begun);
+            // Polls only once if other tasks run on this thread, to keep their delay short.
+            let is_alone = begun - turn_ended < LONE_YIELD;
+            let polls = if is_alone { POLLS_PER_TURN } else { 1 };
             let mut found = false;
             for _ in 0..polls {
                 found |= shard.poll() != Polled::Found(0);
@@ -121,7 +126,7 @@ impl Driver {
         }
     }
 
-    /// Takes the announcements from the channel.
+    /// Takes the events from the completion channel.
     fn drain(&mut self) -> Result<()> {
         if self.channel.get_ref().next_event()?.is_some() {
             self.is_armed = false;
@@ -129,13 +134,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Requests an announcement of the next completion. Returns whether completions were found
-    /// after the request, so that there may be more.
+    /// Arms the completion queue: requests an event for the next completion. Returns whether
+    /// completions were found afterwards, so that the driver must not sleep.
     async fn arm(&mut self, shard: &Shard) -> Result<bool> {
         shard.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // `Shard::post_at_turn_end` relies on this: a request that was staged before `is_asleep`
-        // was seen is handed over here.
+        // `Shard::post_at_turn_end` relies on this call: a request that was staged before its task
+        // saw `is_asleep` is posted here.
         shard.turn.end(&mut self.spare);
         if self.is_armed {
             self.drain()?;
@@ -144,8 +149,8 @@ impl Driver {
         #[cfg(test)]
         shard.counts.armings.fetch_add(1, Ordering::Relaxed);
         shard.completions.request_notification()?;
-        // Completions that arrived before the request are not announced, so the queue is polled
-        // again.
+        // The device sends no event for completions that arrived before the request, so the queue
+        // is polled again.
         loop {
             match shard.poll() {
                 Polled::Found(0) => return Ok(false),
@@ -155,23 +160,24 @@ impl Driver {
                     shard.is_asleep.store(false, Ordering::SeqCst);
                     return Ok(true);
                 }
-                Polled::Elsewhere => yield_now().await,
+                Polled::Busy => yield_now().await,
             }
         }
     }
 }
 
-/// Numbers of a driver's steps.
+/// Counters of the armings and sleeps of a driver, for tests.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Requests for an announcement of the next completion.
+    /// Number of requests for a completion event.
     armings: AtomicU64,
-    /// Requests after which completions were found.
+    /// Number of these requests after which completions were found.
     found: AtomicU64,
     sleeps: AtomicU64,
 }
 
+/// Waits until `time`. Never completes for `None`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,
@@ -218,24 +224,24 @@ mod tests {
             .device()
             .alloc_local_mr(Layout::new::<u64>())
             .unwrap();
-        let answering = async {
+        let echoing = async {
             for _ in 0..ROUNDS {
                 let message = server.receive().await.unwrap();
                 server.send(&message).await.unwrap();
             }
         };
-        let asking = async {
+        let sending = async {
             for _ in 0..ROUNDS {
                 client.send(&message).await.unwrap();
                 client.receive().await.unwrap();
             }
         };
-        tokio::join!(asking, answering);
+        tokio::join!(sending, echoing);
     }
 
-    /// Checks that each arming is followed by a sleep or by completions, and that the driver sleeps
-    /// at most once for each completion.
-    async fn assert_frugal(shard: &Shard) {
+    /// Asserts that each arming of the completion queue is followed by a sleep or by completions,
+    /// and that the driver sleeps at most once for each completion.
+    async fn assert_few_wakeups(shard: &Shard) {
         let Counts {
             armings,
             found,
@@ -245,16 +251,16 @@ mod tests {
             armings.load(Ordering::Relaxed),
             sleeps.load(Ordering::Relaxed),
         );
-        // The last arming may not have been counted on the other side yet.
+        // The step after the last arming may not have been counted yet.
         let settled = async {
             while found.load(Ordering::Relaxed) + sleeps.load(Ordering::Relaxed) < before {
                 yield_now().await;
             }
         };
         timeout(LIMIT, settled).await.unwrap_or_else(|_| {
-            panic!("{before} armings for {found:?} discoveries and {sleeps:?} sleeps")
+            panic!("{before} armings, {found:?} with completions, {sleeps:?} sleeps")
         });
-        // A round completes a send and a receive, and in one of 16 rounds also a return of credits.
+        // A round completes a send and a receive. One of 16 rounds also returns credits.
         assert!(
             (1..3 * ROUNDS).contains(&sleeps_before),
             "{sleeps_before} sleeps"
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_requested_once_for_each_sleep() {
+    fn the_completion_queue_is_armed_once_for_each_sleep() {
         for mut runtime in [Builder::new_current_thread(), Builder::new_multi_thread()] {
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
@@ -270,8 +276,8 @@ mod tests {
                 timeout(LIMIT, exchange(&client, &server))
                     .await
                     .expect("the exchange ends in time");
-                assert_frugal(client.connection().shard()).await;
-                assert_frugal(server.connection().shard()).await;
+                assert_few_wakeups(client.connection().shard()).await;
+                assert_few_wakeups(server.connection().shard()).await;
             });
         }
     }

@@ -1,10 +1,11 @@
 //! Shards: the queues and the task that the connections of one runtime share.
 //!
-//! A shard consists of one completion queue, one completion channel, one shared receive queue and
-//! one task, the [driver](self::driver), which polls while futures wait and otherwise sleeps on the
-//! channel. A future also polls the queue once before it waits. The thread that polls passes each
-//! completion to the connection of its queue pair: a receive brings a message, a completed request
-//! ends itself and the unsignaled requests before it.
+//! A shard consists of a completion queue, a completion channel, a shared receive queue and a task,
+//! the [driver]. The driver polls while completions arrive, and otherwise sleeps until the channel
+//! has an event. A future also polls the completion queue once before it waits. The polling thread
+//! dispatches each completion to the connection of its queue pair. The completion of a receive
+//! delivers a message. The completion of a request ends the request and the unsignaled requests
+//! before it.
 
 mod deadlines;
 mod driver;
@@ -35,26 +36,26 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Maximum number of completions that are taken from the queue at once.
+/// Maximum number of completions that are polled with one call.
 const BATCH: usize = 32;
-/// Maximum number of batches in one poll, so that many completions do not occupy the thread for
-/// long.
+/// Maximum number of batches in one poll. Bounds the time for which a poll occupies its thread.
 const BATCHES: usize = 8;
-/// Maximum number of polls for the last completions of a connection, enough for a full completion
-/// queue.
+/// Maximum number of polls for the last completions of a connection. Enough to empty a full
+/// completion queue.
 const DETACH_POLLS: usize = 1 << 10;
-/// Maximum time for which a future polls before it waits, on a runtime with one thread, where no
-/// other task can poll in the meantime.
+/// Maximum time for which a future polls before it waits, on a runtime with one thread. Longer
+/// polling would delay the other tasks of that thread.
 const BRIEF_POLL: Duration = Duration::from_micros(2);
-/// Number of polls between two readings of the clock.
+/// Number of polls between two readings of the clock, because reading the clock takes as long as
+/// several polls.
 const POLLS_PER_CLOCK: usize = 8;
-/// Capacity of a new completion queue, which grows with the number of connections.
-const FIRST_ENTRIES: u32 = 4096;
+/// Initial capacity of a completion queue, which grows with the number of connections.
+const INITIAL_ENTRIES: u32 = 4096;
 
-/// Settings that are the same for all connections of a shard.
+/// Settings that all connections of a shard have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// Method by which waiting futures are notified of completions.
+    /// Method by which futures are notified of completions.
     pub(crate) completion: CompletionMode,
     /// Length of a receive in bytes.
     pub(crate) receive_len: usize,
@@ -65,63 +66,67 @@ pub(crate) struct Profile {
 pub(crate) struct Shard {
     runtime: Id,
     profile: Profile,
-    /// Set if futures may poll for up to [`BRIEF_POLL`] before they wait.
+    /// Set if a future may poll for up to [`BRIEF_POLL`] before it waits.
     polls_briefly: bool,
     completions: CompletionQueue,
     receives: Receives,
     poller: Mutex<Poller>,
-    /// Attached and detached connections that the next poll adds to, or removes from, its table.
+    /// Connections to be added to, or removed from, the table of the poller by the next poll.
     changes: SegQueue<Change>,
     turn: Turn,
     deadlines: Deadlines,
-    /// Part of the completion queue's capacity that is reserved for receives and connections.
+    /// Number of entries of the completion queue that are reserved for receives and requests.
     reserved: Mutex<usize>,
     /// Number of futures that wait for a message, a credit, room in the send queue, or the end of
     /// all requests of a connection.
     waiting: AtomicU32,
-    /// Set while the driver sleeps.
+    /// Set while the driver sleeps, and after it has ended.
     is_asleep: AtomicBool,
     /// Notification that wakes the driver.
     wake: Arc<Notify>,
-    /// Set once the driver has ended with its runtime.
+    /// Set once the driver has ended, because its runtime has ended or the completion channel has
+    /// failed.
     has_ended: AtomicBool,
     #[cfg(test)]
     counts: driver::Counts,
 }
 
-/// State of a poll, which only the polling thread uses.
+/// State of the polling thread, locked during a poll.
 #[derive(Debug)]
 struct Poller {
     connections: QueuePairMap<Arc<Connection>>,
-    room: [WorkCompletion; BATCH],
-    /// Wakers of futures whose operations have completed, in the order of completion.
+    buffer: [WorkCompletion; BATCH],
+    /// Wakers of futures whose operations have completed, in order of completion.
     wakes: Vec<Waker>,
-    /// Detached connections, to be dropped after the lock is released.
-    left: Vec<Arc<Connection>>,
+    /// Detached connections, dropped after the lock is released.
+    detached: Vec<Arc<Connection>>,
 }
 
+/// Change of the table of attached connections.
 #[derive(Debug)]
 enum Change {
     Attach(Arc<Connection>),
+    /// Number of the queue pair of the connection.
     Detach(u32),
 }
 
 /// Result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// Number of completions that were handled. After a full poll the queue may contain more.
+    /// Number of handled completions. At the maximum of one poll, the queue may contain further
+    /// completions.
     Found(usize),
-    /// Another thread is polling.
-    Elsewhere,
+    /// Another thread is polling the completion queue.
+    Busy,
 }
 
 impl Shard {
-    /// Creates a shard on the current runtime, and starts its driver.
+    /// Creates a shard on the current runtime, and spawns its driver.
     pub(crate) fn start(domain: &ProtectionDomain, profile: Profile) -> Result<Arc<Self>> {
-        let channel = watched_channel(domain)?;
+        let channel = registered_channel(domain)?;
         let context = domain.context();
-        let most = context.attributes()?.max_completions();
-        let entries = FIRST_ENTRIES.min(u32::try_from(most).unwrap_or(u32::MAX));
+        let max = context.attributes()?.max_completions();
+        let entries = INITIAL_ENTRIES.min(u32::try_from(max).unwrap_or(u32::MAX));
         let completions = context
             .completion_queue(entries)
             .channel(channel.get_ref())
@@ -139,9 +144,9 @@ impl Shard {
             receives,
             poller: Mutex::new(Poller {
                 connections: QueuePairMap::new(),
-                room: [WorkCompletion::default(); BATCH],
+                buffer: [WorkCompletion::default(); BATCH],
                 wakes: Vec::new(),
-                left: Vec::new(),
+                detached: Vec::new(),
             }),
             changes: SegQueue::new(),
             turn: Turn::default(),
@@ -157,29 +162,30 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Returns whether the shard can be used by connections of this runtime and profile.
+    /// Returns whether connections with this runtime and profile can use the shard.
     pub(crate) fn serves(&self, runtime: Id, profile: Profile) -> bool {
         self.runtime == runtime && self.profile == profile && !self.has_ended()
     }
 
-    /// Returns whether the driver has ended with its runtime.
+    /// Returns whether the driver has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Returns the lender of the memory in which messages arrive.
+    /// Returns the lender of the memory of receives.
     pub(crate) fn receive_memory(&self) -> &Arc<PieceLender> {
         self.receives.memory()
     }
 
-    /// Sets the completion queue and the shared receive queue of a queue pair to those of this
-    /// shard.
+    /// Adds the completion queue and the shared receive queue of this shard to the builder of a
+    /// queue pair.
     pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> QueuePairBuilder {
         self.receives
             .prepare(builder.send_completions(&self.completions))
     }
 
     /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
+    /// Grows the completion queue if necessary.
     fn reserve(&self, requests: usize, messages: usize) -> Result<()> {
         {
             let mut reserved = self.reserved.lock();
@@ -202,23 +208,23 @@ impl Shard {
         posted
     }
 
-    /// Releases a reservation of [`Self::reserve`].
+    /// Releases room in the completion queue and receives that [`Self::reserve`] has reserved.
     fn release(&self, requests: usize, messages: usize) {
         *self.reserved.lock() -= requests;
         self.receives.shrink(messages);
     }
 
-    /// Attaches a connection, which from now on gets its completions.
+    /// Attaches a connection, so that completions of its queue pair are dispatched to it.
     pub(crate) fn attach(&self, connection: &Arc<Connection>) {
         self.changes.push(Change::Attach(Arc::clone(connection)));
     }
 
-    /// Hands the remaining completions to a connection, and none afterwards. Its receives return to
-    /// the shared queue: completions that are left when the queue pair is destroyed are lost, with
-    /// their receives.
+    /// Detaches a connection after its remaining completions were dispatched. Polls them first,
+    /// because completions that are still queued when the queue pair is destroyed are lost, with
+    /// the memory of their receives.
     pub(crate) fn detach(&self, connection: &Connection) {
-        // In the error state the queue pair takes no more receives, and completes those that it
-        // took.
+        // In the error state, the queue pair takes no further receives from the shared queue, and
+        // flushes those that it has taken.
         if let Err(error) = connection.queue_pair().fail() {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
         }
@@ -226,46 +232,46 @@ impl Shard {
             match self.poll() {
                 Polled::Found(found) if found < BATCH * BATCHES => break,
                 Polled::Found(_) => {}
-                Polled::Elsewhere => std::thread::yield_now(),
+                Polled::Busy => std::thread::yield_now(),
             }
         }
         let number = connection.queue_pair().number();
         self.changes.push(Change::Detach(number));
-        // Removes it now: the next poll may be far off.
+        // Applies the change now, because the next poll may be much later.
         self.poll();
     }
 
-    /// Takes completions from the queue, passes them to their connections, and wakes the waiting
-    /// tasks.
+    /// Polls the completion queue, dispatches the completions to their connections, and wakes the
+    /// waiting tasks.
     #[inline(never)]
     pub(crate) fn poll(&self) -> Polled {
         let mut found = 0;
         loop {
             let Some(mut poller) = self.poller.try_lock() else {
-                return Polled::Elsewhere;
+                return Polled::Busy;
             };
             found += self.poll_with(&mut poller);
-            if poller.wakes.is_empty() && poller.left.is_empty() {
+            if poller.wakes.is_empty() && poller.detached.is_empty() {
                 drop(poller);
             } else {
                 let wakes = std::mem::take(&mut poller.wakes);
-                let left = std::mem::take(&mut poller.left);
+                let detached = std::mem::take(&mut poller.detached);
                 drop(poller);
-                drop(left);
+                drop(detached);
                 self.wake_all(wakes);
             }
-            // A thread that added a change during this poll could not poll itself.
+            // A thread that added a change during this poll got `Busy` and relies on this thread.
             if self.changes.is_empty() {
                 return Polled::Found(found);
             }
         }
     }
 
-    /// Wakes tasks, in the order of completion.
+    /// Wakes tasks in order of completion.
     #[inline(never)]
     fn wake_all(&self, mut wakes: Vec<Waker>) {
         wakes.drain(..).for_each(Waker::wake);
-        // The next poll reuses the allocation.
+        // Keeps the allocation for the next poll.
         if let Some(mut poller) = self.poller.try_lock()
             && poller.wakes.capacity() < wakes.capacity()
             && poller.wakes.is_empty()
@@ -274,21 +280,23 @@ impl Shard {
         }
     }
 
+    /// Polls the completion queue, with the state that the caller has locked. Returns the number of
+    /// completions.
     #[inline]
     fn poll_with(&self, poller: &mut Poller) -> usize {
         if !self.changes.is_empty() {
-            self.apply_changes(&mut poller.connections, &mut poller.left);
+            self.apply_changes(&mut poller.connections, &mut poller.detached);
         }
         let Poller {
             connections,
-            room,
+            buffer,
             wakes,
-            left,
+            detached,
         } = poller;
         let mut found = 0;
         let mut received = 0;
         for _ in 0..BATCHES {
-            let completions = match self.completions.poll(room) {
+            let completions = match self.completions.poll(buffer) {
                 Ok(completions) => completions,
                 Err(error) => {
                     fail_all(connections, &error.into());
@@ -299,10 +307,10 @@ impl Shard {
             for completion in completions {
                 let number = completion.queue_pair();
                 if connections.get(number).is_none() {
-                    // The connection may have been attached since `changes` was last read.
-                    self.apply_changes(connections, left);
+                    // The connection may have been attached after `changes` was last read.
+                    self.apply_changes(connections, detached);
                 }
-                let is_receive = self.hand_out(completion, connections.get(number), wakes);
+                let is_receive = self.dispatch(completion, connections.get(number), wakes);
                 received += usize::from(is_receive);
             }
             if completions.len() < BATCH {
@@ -315,9 +323,10 @@ impl Shard {
         found
     }
 
-    /// Passes a completion to its connection. Returns whether the completion is of a receive.
+    /// Dispatches a completion to its connection. Returns whether the completion belongs to a
+    /// receive.
     #[inline]
-    fn hand_out(
+    fn dispatch(
         &self,
         completion: &WorkCompletion,
         connection: Option<&Arc<Connection>>,
@@ -330,8 +339,8 @@ impl Shard {
             );
         if may_be_receive && let Some(memory) = self.receives.complete(completion) {
             let unused = match connection {
-                Some(connection) => connection.arrive(completion, memory),
-                // A message for a connection that has ended.
+                Some(connection) => connection.handle_receive(completion, memory),
+                // The connection has ended, so its message is dropped.
                 None => Some(memory),
             };
             if let Some(memory) = unused {
@@ -345,14 +354,15 @@ impl Shard {
         false
     }
 
+    /// Adds attached connections to the table, and moves detached connections to `detached`.
     #[cold]
     fn apply_changes(
         &self,
         connections: &mut QueuePairMap<Arc<Connection>>,
-        left: &mut Vec<Arc<Connection>>,
+        detached: &mut Vec<Arc<Connection>>,
     ) {
         while let Some(change) = self.changes.pop() {
-            left.extend(match change {
+            detached.extend(match change {
                 Change::Attach(connection) => {
                     let number = connection.queue_pair().number();
                     connections.insert(number, connection)
@@ -366,31 +376,28 @@ impl Shard {
     pub(crate) async fn fail(&self, error: &Error) {
         loop {
             if let Some(mut poller) = self.poller.try_lock() {
-                let Poller {
-                    connections, left, ..
-                } = &mut *poller;
-                self.apply_changes(connections, left);
-                return fail_all(connections, error);
+                let poller = &mut *poller;
+                self.apply_changes(&mut poller.connections, &mut poller.detached);
+                return fail_all(&poller.connections, error);
             }
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns whether a future polls for a short time before it waits: on a runtime with one
+    /// Returns whether a future may poll for a short time before it waits: on a runtime with one
     /// thread, if no future waits for anything other than an operation.
     #[inline]
     pub(crate) fn may_poll_briefly(&self) -> bool {
         self.polls_briefly && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Polls for up to [`BRIEF_POLL`], until `attempt` returns a value.
+    /// Polls until `attempt` returns a value, for at most [`BRIEF_POLL`].
     #[inline]
     pub(crate) fn poll_briefly<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let mut begun = None;
         loop {
-            // Reading the clock takes as long as several polls.
             for _ in 0..POLLS_PER_CLOCK {
-                // Only a poll completes operations and brings messages.
+                // Only a poll can complete operations and deliver messages.
                 if self.poll() != Polled::Found(0)
                     && let Some(value) = attempt()
                 {
@@ -405,14 +412,14 @@ impl Shard {
         }
     }
 
-    /// Counts a waiting future until the returned guard is dropped.
-    pub(crate) fn waiting(&self) -> Waiting<'_> {
+    /// Counts a future as waiting until the returned guard is dropped.
+    pub(crate) fn waiting(&self) -> WaitingFuture<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waiting)
+        WaitingFuture(&self.waiting)
     }
 
     /// Wakes the driver if it sleeps, so that it polls for a waiting future. Does nothing in the
-    /// mode [`CompletionMode::Event`].
+    /// mode [`CompletionMode::Event`], in which the completion event wakes the driver.
     #[inline]
     pub(crate) fn wake_driver(&self) {
         if self.profile.completion != CompletionMode::Event
@@ -422,35 +429,36 @@ impl Shard {
         }
     }
 
-    /// Adds a deadline that ends the connection after `limit`, unless it is cancelled before.
+    /// Adds a deadline that ends the connection after `limit`. Returns its key, by which the
+    /// deadline can be cancelled.
     pub(crate) fn add_deadline(
         &self,
         connection: Weak<Connection>,
         limit: Duration,
     ) -> DeadlineKey {
-        let (place, is_next) = self.deadlines.add(connection, limit);
+        let (key, is_next) = self.deadlines.add(connection, limit);
         if is_next {
-            // The driver may be sleeping until a later deadline, or without a time limit.
+            // The driver may be sleeping until a later time, or without a time limit.
             self.wake.notify_one();
         }
-        place
+        key
     }
 
-    pub(crate) fn cancel_deadline(&self, place: DeadlineKey) {
-        self.deadlines.cancel(place);
+    pub(crate) fn cancel_deadline(&self, key: DeadlineKey) {
+        self.deadlines.cancel(key);
     }
 
-    /// Polls until the completions that were in the queue at the call are handed out. Waits while
-    /// another thread polls.
-    pub(crate) async fn catch_up(&self) {
+    /// Polls until all completions that were in the queue at the time of the call are dispatched.
+    /// Waits while another thread polls.
+    pub(crate) async fn drain_completions(&self) {
         while !matches!(self.poll(), Polled::Found(found) if found < BATCH * BATCHES) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Adds the connection to the turn, at whose end its staged requests are handed to the device.
-    /// Returns `false` if the driver sleeps or has ended: the caller must then hand them over
-    /// itself, which takes less time than waking the driver.
+    /// Adds the connection to the turn, so that its staged requests are posted at the end of the
+    /// turn. Returns `false` if the driver sleeps or has ended. The caller must then post the
+    /// requests itself, which takes less time than waking the driver.
     pub(crate) fn post_at_turn_end(&self, connection: &Connection) -> bool {
         if self.is_asleep.load(Ordering::Relaxed) || self.has_ended() {
             return false;
@@ -459,12 +467,12 @@ impl Shard {
             return false;
         };
         self.turn.add(connection);
-        // The driver ends the turn once more after it has set `is_asleep`.
+        // After setting `is_asleep`, the driver ends the turn once more.
         fence(Ordering::SeqCst);
         !self.is_asleep.load(Ordering::Relaxed)
     }
 
-    /// Adds the connection to the turn, like [`Self::post_at_turn_end`], but wakes the driver if it
+    /// Adds the connection to the turn like [`Self::post_at_turn_end`], but wakes the driver if it
     /// sleeps. Returns `false` if the driver has ended.
     pub(crate) fn flush_at_turn_end(&self, connection: &Connection) -> bool {
         let Some(connection) = connection.to_arc() else {
@@ -481,12 +489,13 @@ impl Shard {
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        // Wakes the driver, which then ends.
+        // The woken driver finds no shard, and ends.
         self.wake.notify_one();
     }
 }
 
-/// Room in the completion queue and receives that are reserved for one connection.
+/// Room in the completion queue, and receives, that are reserved for one connection until this
+/// value is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     shard: Arc<Shard>,
@@ -495,7 +504,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves room for the completions of `requests`, and posts receives for `messages`.
+    /// Reserves room in the completion queue for `requests`, and posts receives for `messages`.
     pub(crate) fn new(shard: Arc<Shard>, requests: usize, messages: usize) -> Result<Self> {
         shard.reserve(requests, messages)?;
         Ok(Self {
@@ -516,31 +525,32 @@ impl Drop for Reservation {
     }
 }
 
-/// Guard that counts a waiting future while it lives.
+/// Guard that counts a future as waiting until the guard is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting<'s>(&'s AtomicU32);
+pub(crate) struct WaitingFuture<'s>(&'s AtomicU32);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingFuture<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
+/// Ends all connections of the table with this error.
 #[cold]
 fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
     for connection in connections.values() {
         connection.fail(error.clone());
-        // Nobody polls for the requests that the device flushes.
+        // No thread polls for the requests that the device flushes.
         connection.end_waits();
     }
 }
 
 /// Creates a completion channel that is registered with the current runtime.
-fn watched_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
+fn registered_channel(domain: &ProtectionDomain) -> Result<AsyncFd<CompletionChannel>> {
     let channel = domain.context().completion_channel()?;
-    // The replacement of `new` is unsafe because a type may return a different descriptor each
-    // time, or one that it does not own. A channel always returns its own descriptor, open while it
-    // lives.
+    // The replacement of `new` is unsafe, because an implementation of `AsRawFd` may return
+    // different descriptors, or a descriptor that it does not own. A completion channel always
+    // returns its own descriptor, which is open until the channel is dropped.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types unlike this one"

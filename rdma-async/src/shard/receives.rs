@@ -1,5 +1,4 @@
-//! The shared receive queue of a shard: receives, with their memory, for the messages of all its
-//! connections.
+//! The shared receive queue of a shard: receives for the messages of all its connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,17 +10,18 @@ use rdma_core::{ProtectionDomain, QueuePairBuilder, SharedReceiveQueue, WorkComp
 use crate::error::{Error, Result};
 use crate::memory::PieceLender;
 
-/// Receives for the messages of all connections of a shard. As many are posted as the peers may
-/// send messages, up to the capacity of the queue. If no receive is posted when a message arrives,
-/// the device makes the sender repeat it.
+/// Shared receive queue, with the memory of its receives. As many receives are posted as messages
+/// may arrive, up to the capacity of the queue. If no receive is posted when a message arrives, the
+/// device makes the sender retransmit it (RNR NAK).
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: SharedReceiveQueue<WriteClaim>,
     memory: Arc<PieceLender>,
-    /// Number of messages that the peers of all connections may send.
-    wanted: Mutex<usize>,
-    /// Number of posted receives below which more are posted, up to `target`.
-    least: AtomicUsize,
+    /// Number of messages that the peers of all connections may send before they get further
+    /// credits.
+    allowed: Mutex<usize>,
+    /// Number of posted receives below which further receives are posted, up to `target`.
+    refill_below: AtomicUsize,
     target: AtomicUsize,
     posted: AtomicUsize,
 }
@@ -29,13 +29,13 @@ pub(super) struct Receives {
 impl Receives {
     /// Creates an empty queue for at most `capacity` receives of `len` bytes each.
     pub(super) fn new(domain: &ProtectionDomain, len: usize, capacity: usize) -> Result<Self> {
-        let most = domain.context().attributes()?.max_shared_receive_requests();
-        let requests = u32::try_from(capacity.min(most)).unwrap_or(u32::MAX);
+        let max = domain.context().attributes()?.max_shared_receive_requests();
+        let requests = u32::try_from(capacity.min(max)).unwrap_or(u32::MAX);
         Ok(Self {
             queue: domain.shared_receive_queue(requests).elements(1).build()?,
             memory: Arc::new(PieceLender::new(domain.clone(), len)),
-            wanted: Mutex::new(0),
-            least: AtomicUsize::new(0),
+            allowed: Mutex::new(0),
+            refill_below: AtomicUsize::new(0),
             target: AtomicUsize::new(0),
             posted: AtomicUsize::new(0),
         })
@@ -53,41 +53,42 @@ impl Receives {
         builder.shared_receive_queue(&self.queue)
     }
 
-    /// Adds `messages` to the number of messages that the peers may send, and posts receives for
-    /// them.
+    /// Adds `messages` to the number of messages that may arrive, and posts receives for them.
     pub(super) fn grow(&self, messages: usize) -> Result<()> {
         {
-            let mut wanted = self.wanted.lock();
-            *wanted += messages;
-            self.aim(*wanted);
+            let mut allowed = self.allowed.lock();
+            *allowed += messages;
+            self.set_targets(*allowed);
         }
         self.fill()
     }
 
-    /// Subtracts `messages` from the number of messages that the peers may send. Posted receives
-    /// remain.
+    /// Subtracts `messages` from the number of messages that may arrive. Receives that are already
+    /// posted remain.
     pub(super) fn shrink(&self, messages: usize) {
-        let mut wanted = self.wanted.lock();
-        *wanted -= messages;
-        self.aim(*wanted);
+        let mut allowed = self.allowed.lock();
+        *allowed -= messages;
+        self.set_targets(*allowed);
     }
 
-    fn aim(&self, wanted: usize) {
-        // A quarter more than the peers may use, so that receives are posted in batches.
-        let target = (wanted + wanted.div_ceil(4)).min(self.capacity());
+    /// Sets the numbers of receives to be posted, for at most `allowed` messages.
+    fn set_targets(&self, allowed: usize) {
+        // A quarter more than may arrive, so that receives are posted in batches.
+        let target = (allowed + allowed.div_ceil(4)).min(self.capacity());
         self.target.store(target, Ordering::Relaxed);
-        self.least
-            .store(wanted.min(target - target / 5), Ordering::Relaxed);
+        self.refill_below
+            .store(allowed.min(target - target / 5), Ordering::Relaxed);
     }
 
-    /// Returns the memory of the receive that has completed, or `None` if the completion is of a
-    /// request. The caller counts the receives that have completed, for [`Self::replenish`].
+    /// Returns the memory of the completed receive, or `None` if the completion belongs to a
+    /// request. The caller must count completed receives and pass their number to
+    /// [`Self::replenish`].
     #[inline]
     pub(super) fn complete(&self, completion: &WorkCompletion) -> Option<WriteClaim> {
         self.queue.complete(completion)
     }
 
-    /// Posts the memory of a completed receive again.
+    /// Posts a new receive that uses the memory of a completed receive.
     #[inline]
     pub(super) fn post(&self, memory: WriteClaim) {
         self.posted.fetch_add(1, Ordering::Relaxed);
@@ -99,23 +100,23 @@ impl Receives {
 
     #[cold]
     fn refused(&self, error: &rdma_core::Error) {
-        // The senders repeat their messages until a receive is posted.
+        // The senders retransmit their messages until a receive is posted.
         tracing::warn!(%error, "a receive could not be posted");
     }
 
-    /// Records that `completed` receives have completed. If too few are posted, posts new ones in
-    /// place of receives whose memory the applications are holding.
+    /// Subtracts `completed` receives from the number of posted receives. If too few are posted,
+    /// posts new receives in place of receives whose memory the application holds.
     #[inline]
     pub(super) fn replenish(&self, completed: usize) {
         let posted = self.posted.fetch_sub(completed, Ordering::Relaxed) - completed;
-        if posted < self.least.load(Ordering::Relaxed)
+        if posted < self.refill_below.load(Ordering::Relaxed)
             && let Err(error) = self.fill()
         {
-            tracing::warn!(%error, "no memory for a receive");
+            tracing::warn!(%error, "memory for a receive could not be allocated");
         }
     }
 
-    /// Posts receives until as many are posted as wanted.
+    /// Posts new receives until the target number is posted.
     fn fill(&self) -> Result<()> {
         let target = self.target.load(Ordering::Relaxed);
         let mut missing = target.saturating_sub(self.posted.load(Ordering::Relaxed));
@@ -129,12 +130,13 @@ impl Receives {
             self.posted.fetch_sub(missing, Ordering::Relaxed);
         }
         match outcome {
-            // The thread that polls has meanwhile posted the receive that it had taken.
+            // Meanwhile the polling thread has posted a completed receive again.
             Err(Error::Verbs(rdma_core::Error::QueueFull { .. })) => Ok(()),
             outcome => outcome,
         }
     }
 
+    /// Posts a receive with new memory.
     fn post_new(&self) -> Result<()> {
         let Ok(memory) = self.memory.take()?.into_claim(..) else {
             unreachable!("memory from the pool is unclaimed");

@@ -1,4 +1,5 @@
-//! The turn: one round of the driver task, at whose end staged requests are handed to the device.
+//! The turn: one round of the driver. At the end of the turn, staged requests are posted to the
+//! device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::connection::Connection;
 
-/// Connections with staged requests, in the order of their first staged request.
+/// List of the connections that have staged requests in the current turn, in the order of their
+/// first staged request.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -20,8 +22,8 @@ impl Turn {
         self.has_any.store(true, Ordering::Release);
     }
 
-    /// Hands the staged requests of all connections to the device. Swaps the list with `spare`,
-    /// which must be empty, so that the next turn reuses its allocation.
+    /// Posts the staged requests of all connections to the device. Swaps the list with `spare`,
+    /// which must be empty, to reuse its allocation.
     pub(super) fn end(&self, spare: &mut Vec<Arc<Connection>>) {
         if !self.has_any.load(Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! The denial: the message with which an end refuses its peer.
+//! The rejection: the message by which an end refuses its peer.
 //!
 //! ```text
 //! byte 0..8    8..10    10..
@@ -10,39 +10,41 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{interrupted, refused};
+use super::{io_error, refused};
 use crate::error::Error;
 
+/// First bytes of a rejection (magic number).
 pub(super) const MAGIC: [u8; 8] = *b"RDMAdeny";
-/// Maximum number of bytes of a reason.
-const REASON: usize = 200;
+/// Maximum length, in bytes, of the reason in a rejection. Bounds the memory that a peer can use.
+const MAX_REASON_LEN: usize = 200;
 
-/// Sends a denial. Errors are ignored, because the connection ends in any case.
+/// Sends a rejection. Ignores errors, because the caller closes the TCP connection in any case.
 pub(super) async fn send(stream: &mut TcpStream, reason: &str) {
-    let reason = &reason.as_bytes()[..reason.len().min(REASON)];
+    let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
     let len = u16::try_from(reason.len()).expect("the limit has 16 bits");
     let message = [&MAGIC[..], &len.to_be_bytes(), reason].concat();
     drop(stream.write_all(&message).await);
     drop(stream.shutdown().await);
 }
 
-/// Reads a denial behind its magic, and returns it as an error.
+/// Reads a rejection, whose magic number was already read, and converts it to an error.
 pub(super) async fn read(stream: &mut TcpStream, peer: SocketAddr) -> Error {
     let reason = async {
         let len = usize::from(stream.read_u16().await?);
-        let mut reason = vec![0; len.min(REASON)];
+        let mut reason = vec![0; len.min(MAX_REASON_LEN)];
         stream.read_exact(&mut reason).await?;
         Ok(reason)
     };
     match reason.await {
-        // The text comes from the peer: control characters must not reach a terminal.
+        // The text comes from the peer, so control characters are escaped before the text can reach
+        // a terminal.
         Ok(reason) => {
             let text = String::from_utf8_lossy(&reason);
             refused(
                 peer,
-                format!("it refuses this end: {}", text.escape_debug()),
+                format!("it refused the connection: {}", text.escape_debug()),
             )
         }
-        Err(error) => interrupted(peer, &error),
+        Err(error) => io_error(peer, &error),
     }
 }

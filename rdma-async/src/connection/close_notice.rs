@@ -1,4 +1,4 @@
-//! The end of a connection that is announced by messages of the connection itself.
+//! The close notice: the control message by which an end announces that it closes the connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::sync::Notify;
 use super::Connection;
 use super::frame::Kind;
 
-/// State of the messages that announce the end of a connection.
+/// State of the close notices of both ends.
 #[derive(Debug, Default)]
-pub(super) struct Farewell {
+pub(super) struct CloseNotice {
     is_sent: AtomicBool,
     has_arrived: AtomicBool,
     arrived: Notify,
 }
 
-impl Farewell {
-    /// Records that the peer has announced the end.
-    pub(super) fn arrive(&self) {
+impl CloseNotice {
+    /// Records that the close notice of the peer has arrived.
+    pub(super) fn record_arrival(&self) {
         self.has_arrived.store(true, Ordering::Release);
         self.arrived.notify_one();
     }
@@ -27,7 +27,7 @@ impl Farewell {
         self.has_arrived.load(Ordering::Acquire)
     }
 
-    /// Waits until the peer has announced the end. For one waiter at a time.
+    /// Waits for the close notice of the peer. Only one task may wait at a time.
     pub(super) async fn wait(&self) {
         while !self.has_arrived() {
             self.arrived.notified().await;
@@ -36,22 +36,22 @@ impl Farewell {
 }
 
 impl Connection {
-    /// Announces to the peer, once, that this end sends nothing more.
-    pub(super) fn say_farewell(&self) {
-        if !self.farewell.is_sent.swap(true, Ordering::Relaxed) {
+    /// Sends a close notice to the peer, unless one was sent before.
+    pub(super) fn announce_close(&self) {
+        if !self.close_notice.is_sent.swap(true, Ordering::Relaxed) {
             self.send_control(Kind::Close);
         }
     }
 
-    /// Returns the time between two tests of a peer on an idle connection.
+    /// Returns the interval between two probes of the peer on an idle connection.
     pub(super) fn probe_interval(&self) -> Duration {
         self.settings.keep_alive / 2
     }
 
-    /// Sends a message without content, unless a request is in flight, which tests the peer as
-    /// well.
+    /// Sends a probe (a message without a body), unless a request is in flight, which also probes
+    /// the peer.
     pub(super) fn probe(&self) {
-        if self.is_settled() {
+        if self.has_delivered_all() {
             self.send_control(Kind::Credit);
         }
     }

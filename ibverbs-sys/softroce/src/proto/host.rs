@@ -177,7 +177,7 @@ pub trait Memory {
     /// Withdraws the present key of a memory window that is about to be bound again, so that no
     /// other process can begin to use the key. The caller repeats the call until the result is not
     /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
-    /// again](Self::keep).
+    /// again](Self::restore_window).
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }

@@ -1,6 +1,6 @@
-//! The echo program of async-ucx, over streams of rdma-async. The names are changed, and what the
-//! program needs to end: server and client are one process, and the client ends its direction of
-//! the stream, because the server reads up to the end.
+//! The echo program of async-ucx, over streams of rdma-async. Besides the names, two things differ:
+//! server and client run in one process, and the client shuts down its direction of the stream,
+//! because the server reads up to the end of the stream.
 //!
 //! ```text
 //! cargo run -p rdma-async --example stream_echo

@@ -1,6 +1,6 @@
-//! Generates the code of two gRPC services, which are defined here: the compiler of protocol
-//! buffers is not needed. `interop.Echo` is that of the tests, `helloworld.Greeter` that of the
-//! example `greeter`.
+//! Generates the code of two gRPC services: `interop.Echo` of the tests, and `helloworld.Greeter`
+//! of the example `greeter`. The services are defined here in Rust, so that the compiler of
+//! protocol buffers is not needed.
 
 use tonic_build::manual::{Builder, Method, Service};
 

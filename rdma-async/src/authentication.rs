@@ -5,27 +5,29 @@ use std::net::SocketAddr;
 
 use crate::error::{Error, Result};
 
-/// Maximum number of bytes of a token.
-pub(crate) const MAX_TOKEN: usize = 1024;
-/// Number of bytes of a nonce.
+/// Maximum length of a token, in bytes. Limits the memory that a peer can occupy before it is
+/// authenticated.
+pub(crate) const MAX_TOKEN_LEN: usize = 1024;
+/// Length of a nonce, in bytes: enough random bits that no two nonces are equal.
 pub(crate) const NONCE_LEN: usize = 32;
 
-/// Returns a random nonce, which is never used again.
+/// Returns a new random nonce.
 pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
     let mut nonce = [0; NONCE_LEN];
     getrandom::fill(&mut nonce)
-        .map_err(|source| Error::tcp("drawing", "a nonce", source.into()))?;
+        .map_err(|source| Error::tcp("generating", "a nonce", source.into()))?;
     Ok(nonce)
 }
 
-/// A method by which the two ends of a new connection prove to each other that they may connect,
-/// set by [`RdmaBuilder::authenticator`](crate::RdmaBuilder::authenticator).
+/// An authentication method for new connections: each end sends a token that proves to the peer
+/// that this end may connect. Set by
+/// [`RdmaBuilder::authenticator`](crate::RdmaBuilder::authenticator).
 ///
-/// The connecting end proves itself first: before an [`RdmaListener`](crate::RdmaListener) creates
-/// a queue pair or any other resource of the device, and before a
-/// [`CmListener`](crate::CmListener), whose tokens are messages of the new connection, grants
-/// memory. `SharedSecret`, of the feature `shared-secret`, is an implementation for ends that share
-/// a secret.
+/// The connecting end is authenticated first. An [`RdmaListener`](crate::RdmaListener) checks the
+/// token before it creates a queue pair or any other resource of the device. A
+/// [`CmListener`](crate::CmListener), whose tokens are messages of the new connection, checks the
+/// token before it grants memory. `SharedSecret` (feature `shared-secret`) is an implementation for
+/// ends that share a secret.
 ///
 /// ```
 /// use rdma_async::{Authenticator, End, Transcript};
@@ -42,13 +44,13 @@ pub(crate) fn nonce() -> Result<[u8; NONCE_LEN]> {
 ///     fn check(&self, transcript: &Transcript, _token: &[u8]) -> Result<(), String> {
 ///         match transcript.peer().ip().is_loopback() {
 ///             true => Ok(()),
-///             false => Err("it is of another host".to_owned()),
+///             false => Err("the peer is on another host".to_owned()),
 ///         }
 ///     }
 /// }
 /// ```
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// Returns the token, at most 1024 bytes, that proves this end to the peer. This end is the
+    /// Returns the token that this end sends to the peer, at most 1024 bytes. This end is the
     /// [prover](Transcript::prover) of the transcript.
     fn token(&self, transcript: &Transcript) -> Vec<u8>;
 
@@ -57,7 +59,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The reason for the refusal, which this end reports and the peer does not get.
+    /// The reason for refusing the token. This end reports the reason; the peer does not receive
+    /// it.
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String>;
 }
 
@@ -70,7 +73,7 @@ pub enum End {
     Accepting,
 }
 
-/// The part of a handshake that a token proves, different for each handshake and for each end.
+/// The handshake data that a token authenticates. The data differ for each handshake and each end.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     prover: End,
@@ -79,7 +82,8 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Creates the transcript of messages whose lengths are fixed.
+    /// Creates the transcript of a handshake from its `messages`. Their lengths must be fixed,
+    /// because the transcript does not contain the lengths.
     pub(crate) fn new<const N: usize>(prover: End, peer: SocketAddr, messages: [&[u8]; N]) -> Self {
         let label: &[u8] = match prover {
             End::Connecting => b"rdma-async 1: connecting end",
@@ -92,20 +96,20 @@ impl Transcript {
         }
     }
 
-    /// Returns the end that proves itself by the token.
+    /// Returns the end that sends the token.
     pub fn prover(&self) -> End {
         self.prover
     }
 
-    /// Returns the address of the peer, from which its connection comes or to which this end
-    /// connects.
+    /// Returns the address of the peer: the source address of an accepted connection, or the
+    /// address to which this end connects.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Returns the bytes that the token must depend on: the role of the prover, the nonces of both
+    /// Returns the bytes from which a token is computed: the role of the prover, the nonces of both
     /// ends, the messages that the ends have exchanged, and, with the connection manager, the IP
-    /// addresses and the queue pairs of both ends. Both ends have the same bytes.
+    /// addresses and the queue pairs of both ends. The bytes are equal at both ends.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

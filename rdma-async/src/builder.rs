@@ -1,4 +1,4 @@
-//! [`RdmaBuilder`]: the settings of a connection or listener, and the calls that create one from them.
+//! [`RdmaBuilder`]: the settings of connections and listeners, and their creation.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,18 +21,22 @@ use crate::shard::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompletionMode {
-    /// Tasks sleep until the device announces a completion: least processor time.
+    /// Tasks sleep until a completion event. Uses the least processor time.
     Event,
-    /// A task polls for a limited time, then sleeps until an announcement: nearly the latency of
-    /// polling, without occupying a processor while the peer is slow.
+    /// A task polls for a limited time, then sleeps until a completion event. The latency is nearly
+    /// that of polling, and a slow peer does not keep a processor busy.
     Adaptive {
         /// Time without a completion after which the task stops polling and sleeps.
         spin: Duration,
     },
-    /// A task polls all the time, in every turn of the executor: least latency, but it occupies a
-    /// processor.
+    /// A task polls in every turn of the executor. The latency is the lowest, but a processor is
+    /// always busy.
     Busy,
 }
+
+/// Default maximum length, in bytes, of a message of one piece. A protocol above can send a page of
+/// 4096 bytes with its own header in one piece.
+const MESSAGE_LENGTH: usize = 4096 + 256;
 
 /// Settings of every connection that a builder creates.
 #[derive(Debug, Clone)]
@@ -55,19 +59,21 @@ pub(crate) struct Settings {
     pub(crate) address: AddressChoice,
 }
 
-/// Limits of the memory that peers hold because they requested it.
+/// Limits of the memory that peers request and hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantLimits {
-    /// Maximum numbers of bytes and regions on one connection.
+    /// Maximum number of bytes on one connection.
     pub(crate) bytes: usize,
+    /// Maximum number of regions on one connection.
     pub(crate) regions: usize,
-    /// Maximum number of bytes of one host, on all connections of the device.
+    /// Maximum number of bytes for one host, over all connections of the device.
     pub(crate) peer_bytes: usize,
-    /// Maximum time of one region.
+    /// Maximum time for which a peer holds one region, or `None` for no limit.
     pub(crate) time: Option<Duration>,
 }
 
-/// Number of receives for control messages, which the connection itself handles.
+/// Number of receives of a connection for control messages of the peer. A few dozen suffice: the
+/// connection handles control messages itself, without waiting for the program.
 const CONTROL_DEPTH: u16 = 32;
 
 impl Settings {
@@ -78,7 +84,7 @@ impl Settings {
         }
     }
 
-    /// Returns the settings that decide which connections share a shard.
+    /// Returns the settings by which connections are assigned to shards.
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             completion: self.completion,
@@ -87,7 +93,7 @@ impl Settings {
     }
 }
 
-/// Creates connections and listeners with the chosen settings. The defaults suit most programs.
+/// Builder of connections and listeners. The default settings suit most programs.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), rdma_async::Error> {
@@ -115,7 +121,7 @@ impl Default for RdmaBuilder {
                 },
                 send_depth: 64,
                 receive_depth: 64,
-                payload: 4096,
+                payload: MESSAGE_LENGTH,
                 message_limit: 1 << 30,
                 granted: GrantLimits {
                     bytes: 256 << 20,
@@ -139,36 +145,38 @@ impl Default for RdmaBuilder {
 }
 
 impl RdmaBuilder {
-    /// Sets the name of the device, which is opened for this connection or listener alone. The
-    /// default is the device that `RDMA_DEVICE` names, or else the first with a usable port.
+    /// Sets the name of the device, which is opened for this connection or listener only. The
+    /// default is the device that the environment variable `RDMA_DEVICE` names, or else the first
+    /// device with a usable port.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = DeviceChoice::Named(name.into());
         self
     }
 
-    /// Sets the device to one that is already open. The new connections share its memory and
-    /// completion queue with its other connections. [`RdmaDevice::builder`] calls this.
+    /// Sets a device that is already open. The new connections share memory and a completion queue
+    /// with the other connections of the device. [`RdmaDevice::builder`] calls this function.
     pub fn on(mut self, device: &RdmaDevice) -> Self {
         self.device = DeviceChoice::Open(device.clone());
         self
     }
 
-    /// Sets the number of the device's port. By default a usable port is chosen, see
+    /// Sets the port number of the device. The default is a usable port, see
     /// [`rdma_core::Context::address`].
     pub fn port(mut self, number: u8) -> Self {
         self.settings.address.port = Some(number);
         self
     }
 
-    /// Sets the index of the port's GID. By default each connection uses the GID that fits the
-    /// local address of its TCP connection, see [`rdma_core::AddressChoice::source`].
+    /// Sets the index of the port's GID. The default is the GID that matches the local address of
+    /// the TCP connection, see [`rdma_core::AddressChoice::source`].
     pub fn gid_index(mut self, index: u32) -> Self {
         self.settings.address.gid_index = Some(index);
         self
     }
 
-    /// Sets the GID to that of the local address from which the system sends packets to `peer`, for
-    /// connections whose endpoints the program exchanges itself ([`Self::prepare`]).
+    /// Selects the GID by the route to `peer`: the GID of the local address from which the system
+    /// sends packets to `peer`. For connections whose endpoints the program exchanges itself
+    /// ([`Self::prepare`]).
     pub fn toward(mut self, peer: IpAddr) -> Self {
         self.settings.address = self.settings.address.toward(peer);
         self
@@ -194,17 +202,21 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of messages that have arrived and were not yet received. At the
-    /// maximum, the peer's sends wait. The default is 64, the bounds are 2 and 8192.
+    /// Sets the maximum number of messages that have arrived and that the program has not yet
+    /// received. At the maximum, the peer's sends wait. The default is 64, the bounds are 2 and
+    /// 8192.
     pub fn receive_depth(mut self, messages: u16) -> Self {
         self.settings.receive_depth = messages.clamp(2, 1 << 13);
         self
     }
 
-    /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. A longer
-    /// message is read from the sender's memory when the application receives it or a message
-    /// shortly before it: up to 16 messages and 4 MiB of each connection are read ahead. The
-    /// default is 4096, the bounds are 64 bytes and 16 MiB.
+    /// Sets the maximum length, in bytes, of a message that the peer sends in one piece. The
+    /// default is 4352, a page and the header of a protocol above; the bounds are 64 bytes and
+    /// 16 MiB.
+    ///
+    /// A longer message is read from the sender's memory by RDMA: when the program receives the
+    /// message, or ahead, when the program receives an earlier long message. Up to 16 messages and
+    /// 4 MiB of each connection are read ahead.
     #[doc(alias = "max_message_length")]
     pub fn message_length(mut self, bytes: usize) -> Self {
         self.settings.payload = bytes.clamp(64, 1 << 24);
@@ -217,49 +229,52 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum total, in bytes, of memory that the peer holds on one connection because it
-    /// requested it. Each region counts with its size or its alignment, whichever is larger. The
-    /// default is 256 MiB.
+    /// Sets the maximum memory, in bytes, that the peer may request and hold on one connection.
+    /// Each region counts with its size or its alignment, whichever is larger. The default is 256
+    /// MiB.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.bytes = bytes;
         self
     }
 
-    /// Sets the maximum number of regions that the peer holds on one connection because it
-    /// requested them. Each needs resources of the device in addition to its bytes. A region whose
-    /// [time](Self::remote_memory_time) is over counts until the peer has dropped it. The default
-    /// is 16384.
+    /// Sets the maximum number of regions that the peer may request and hold on one connection. A
+    /// region whose [time](Self::remote_memory_time) has expired counts until the peer drops the
+    /// region. The default is 16384.
+    ///
+    /// Each region needs resources of the device in addition to its bytes.
     pub fn remote_region_limit(mut self, regions: usize) -> Self {
         self.settings.granted.regions = regions;
         self
     }
 
-    /// Sets the maximum total, in bytes, of memory that the peers of one host hold on all
-    /// connections of the device because they requested it, counted like
-    /// [`Self::remote_memory_limit`]. A host is identified by its IP address. The default is no
-    /// limit but that of each connection.
+    /// Sets the maximum memory, in bytes, that all peers on one host may request and hold, over all
+    /// connections of the device. Regions count as in [`Self::remote_memory_limit`]. A host is
+    /// identified by its IP address. By default only the limit of each connection applies.
     pub fn peer_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.granted.peer_bytes = bytes;
         self
     }
 
-    /// Sets the maximum time for which the peer holds a region that it requested. Then the access
-    /// ends at the device, and the memory is freed; the peer's operations on it fail with
-    /// [`Error::LeaseEnded`](crate::Error::LeaseEnded). The default is no limit.
+    /// Sets the maximum time for which the peer may hold a requested region. The default is no
+    /// limit.
+    ///
+    /// After this time, the access ends at the device and the memory is freed. The peer's
+    /// operations on the region fail with [`Error::LeaseEnded`](crate::Error::LeaseEnded).
     pub fn remote_memory_time(mut self, limit: Duration) -> Self {
         self.settings.granted.time = Some(limit);
         self
     }
 
-    /// Sets the number of bytes of an [`RdmaStream`](crate::RdmaStream), written and not taken by
-    /// the peer, from which writers wait. The default is 1 MiB, the minimum 64 KiB.
+    /// Sets the maximum number of written bytes of an [`RdmaStream`](crate::RdmaStream) that have
+    /// not reached the peer's memory. At the maximum, writers wait. The default is 1 MiB, the
+    /// minimum 64 KiB.
     pub fn stream_buffer(mut self, bytes: usize) -> Self {
         self.settings.stream_buffer = bytes.max(64 << 10);
         self
     }
 
-    /// Sets the access rights of the peer to memory that it is lent. The default is read, write and
-    /// atomics.
+    /// Sets the peer's access rights to the memory that this end lends. The default is read, write
+    /// and atomics.
     #[doc(alias = "max_rmr_access")]
     pub fn remote_access(mut self, access: AccessFlags) -> Self {
         self.settings.remote_access = access;
@@ -272,16 +287,16 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the time limit for the peer's answer to a request for memory, which is also the time
-    /// limit of [`Rdma::close`]. The default is 10 s.
+    /// Sets the time limit for the peer's answer to a request for memory, and for [`Rdma::close`].
+    /// The default is 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.settings.response_timeout = limit;
         self
     }
 
-    /// Sets the approximate time after which an idle connection detects that the peer's host, or
-    /// the link to it, is gone. The default is 20 s, the minimum 4 s. The end of the peer's program
-    /// is detected immediately.
+    /// Sets the approximate time after which an idle connection detects that the peer's host is
+    /// unreachable. The default is 20 s, the minimum 4 s. The end of the peer's program is detected
+    /// immediately.
     ///
     /// TCP keep-alive probes begin after half of this time and are at least one second apart, so
     /// a time below 8 s can be exceeded by up to 2 s.
@@ -290,25 +305,28 @@ impl RdmaBuilder {
         self
     }
 
-    /// Sets the maximum number of handshakes that a listener performs concurrently. At the maximum,
-    /// if another peer waits, the oldest one ends once it is older than 100 ms: first among the
-    /// peers that have not yet sent a valid hello and, if one is required, a valid proof. The
-    /// handshake of any other peer gets 500 ms. The default is 256, the minimum 1.
+    /// Sets the maximum number of handshakes that a listener performs concurrently. The default is
+    /// 256, the minimum 1.
+    ///
+    /// At the maximum, if another peer waits, the listener ends the oldest handshake whose peer has
+    /// not yet sent a valid hello and, if required, a valid token. Such a handshake gets at least
+    /// 100 ms. If all peers have sent valid ones, the listener ends the oldest handshake, which
+    /// gets at least 500 ms.
     pub fn half_open_limit(mut self, handshakes: usize) -> Self {
         self.settings.half_open_limit = handshakes.max(1);
         self
     }
 
-    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which a datagram to the socket must
-    /// contain. The default is `0x11111111`. A key with the highest bit set is privileged (IBTA
-    /// volume 1, 10.2.5).
+    /// Sets the Q_Key of [datagram sockets](Self::datagrams), which each datagram to the socket
+    /// must contain. The default is `0x11111111`. A key with the highest bit set is privileged
+    /// (IBTA volume 1, 10.2.5).
     pub fn queue_key(mut self, key: u32) -> Self {
         self.settings.queue_key = key;
         self
     }
 
-    /// Sets the method by which the two ends of each connection prove to each other that they may
-    /// connect. Both ends need it. By default every peer may connect.
+    /// Sets the method by which the two ends of a connection authenticate each other. Both ends
+    /// must set a method. By default every peer may connect.
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.settings.authenticator = Some(Arc::new(authenticator));
         self
@@ -320,8 +338,7 @@ impl RdmaBuilder {
     ///
     /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the TCP connection fails,
     /// [`Error::Handshake`] if the handshake with the peer fails, [`Error::Timeout`] after
-    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the address resolves to
-    /// nothing.
+    /// [`Self::connect_timeout`], and [`Error::InvalidArgument`] if the host name has no address.
     pub async fn connect(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let limit = self.settings.connect_timeout;
         let what = "connecting";
@@ -331,55 +348,56 @@ impl RdmaBuilder {
     }
 
     async fn connect_unbounded(self, address: impl ToSocketAddrs) -> Result<Rdma> {
-        let place = self.place()?;
+        let template = self.template()?;
         let mut failure = None;
         let addresses = lookup_host(address)
             .await
             .map_err(|source| Error::tcp("looking up", "the peer", source))?;
         for address in addresses {
             match TcpStream::connect(address).await {
-                Ok(stream) => return handshake::connect(place, stream, address).await,
+                Ok(stream) => return handshake::connect(template, stream, address).await,
                 Err(source) => failure = Some(Error::tcp("connecting to", address, source)),
             }
         }
-        Err(failure.unwrap_or_else(|| Error::invalid("address", "it stands for none")))
+        Err(failure.unwrap_or_else(|| Error::invalid("address", "the host name has no address")))
     }
 
-    /// Waits at a TCP address until one peer has connected. A peer whose handshake fails is logged
-    /// and ignored.
+    /// Listens at a TCP address until one peer has connected, and returns the connection. A failed
+    /// handshake is logged and ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if listening or accepting
-    /// fails.
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the system cannot listen or
+    /// accept.
     pub async fn listen(self, address: impl ToSocketAddrs) -> Result<Rdma> {
         let mut listener = self.bind(address).await?;
         loop {
             match listener.accept().await {
                 Ok(connection) => return Ok(connection),
-                Err(error @ Error::Handshake { .. }) => tracing::warn!(%error, "passed over"),
+                Err(error @ Error::Handshake { .. }) => tracing::warn!(%error, "peer ignored"),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Listens at a TCP address for any number of peers, whose connections share the device.
+    /// Creates a listener at a TCP address for any number of peers, whose connections share the
+    /// device.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the address cannot be
-    /// listened at.
+    /// [`Error::Verbs`] if the device cannot be used, [`Error::Tcp`] if the system cannot listen at
+    /// the address.
     pub async fn bind(self, address: impl ToSocketAddrs) -> Result<RdmaListener> {
-        RdmaListener::bind(self.place()?, address).await
+        RdmaListener::bind(self.template()?, address).await
     }
 
-    pub(crate) fn half_open(&self) -> usize {
+    pub(crate) fn max_half_open(&self) -> usize {
         self.settings.half_open_limit
     }
 
-    /// Returns the settings with the device of this name, which is one of `open` or is added to
-    /// them.
-    pub(crate) fn place_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
+    /// Returns a template with the device `name`. Uses the device in `open`, or opens the device
+    /// and adds it to `open`.
+    pub(crate) fn template_on(&self, name: &str, open: &mut Vec<RdmaDevice>) -> Result<Template> {
         let is_named = |device: &&RdmaDevice| device.context().name() == name;
         let wanted = match &self.device {
             DeviceChoice::Open(device) => Some(device.context().name().to_owned()),
@@ -387,7 +405,7 @@ impl RdmaBuilder {
             DeviceChoice::Default => None,
         };
         if let Some(wanted) = wanted.filter(|wanted| wanted != name) {
-            let reason = format!("the peer is reached by {name}, and the builder is for {wanted}");
+            let reason = format!("the route to the peer uses {name}, the builder sets {wanted}");
             return Err(Error::invalid("device", reason));
         }
         let device = match (&self.device, open.iter().find(is_named)) {
@@ -408,14 +426,15 @@ impl RdmaBuilder {
         self.settings.connect_timeout
     }
 
-    /// Opens the device unless it is already open, and checks the port and GID index.
-    pub(crate) fn place(self) -> Result<Template> {
+    /// Opens the device unless it is already open, checks the port and GID index, and returns a
+    /// template for connections.
+    pub(crate) fn template(self) -> Result<Template> {
         let device = match &self.device {
             DeviceChoice::Open(device) => device.clone(),
             DeviceChoice::Named(name) => RdmaDevice::open(name)?,
             DeviceChoice::Default => RdmaDevice::open_default()?,
         };
-        // Checked before a peer connects, so that a wrong port or GID index fails this call.
+        // A wrong port or GID index must fail here, before a peer connects.
         device.context().address(self.settings.address)?;
         Ok(Template {
             device,
@@ -424,7 +443,7 @@ impl RdmaBuilder {
     }
 }
 
-/// Device that a builder uses.
+/// Choice of the device for the connections of a builder.
 #[derive(Debug, Clone)]
 enum DeviceChoice {
     Default,
@@ -432,7 +451,7 @@ enum DeviceChoice {
     Open(RdmaDevice),
 }
 
-/// Open device and settings that all connections of one builder share.
+/// Open device and settings from which all connections of one builder are created.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     pub(crate) device: RdmaDevice,
@@ -440,7 +459,7 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Returns the limits of this end that the peer must respect.
+    /// Returns the limits that this end sets for the peer.
     pub(crate) fn terms(&self) -> Terms {
         Terms {
             depths: self.settings.depths(),

@@ -1,4 +1,4 @@
-//! [`Connector`] and [`Listener`]: the ways to make connections, behind one pair of traits.
+//! [`Connector`] and [`Listener`]: traits for all methods of establishing connections.
 
 use std::future::Future;
 
@@ -9,18 +9,18 @@ use crate::error::Result;
 use crate::listener::RdmaListener;
 use crate::rdma::Rdma;
 
-/// A way to connect to one peer, any number of times.
+/// A method of connecting to one peer, any number of times.
 ///
-/// | type | exchange with the peer | the peer uses |
+/// | type | means of the handshake | the peer uses |
 /// |---|---|---|
 /// | [`TcpConnector`] | TCP | [`RdmaListener`] |
 /// | [`CmConnector`](crate::CmConnector) | the connection manager (rdma_cm) of the system | [`CmListener`](crate::CmListener) |
-/// | [`Exchange`](crate::Exchange) | the program's own | [`Exchange`](crate::Exchange) |
+/// | [`Exchange`](crate::Exchange) | a function of the program | [`Exchange`](crate::Exchange) |
 ///
 /// ```
 /// use rdma_async::{Connector, Listener, Rdma, RdmaDevice};
 ///
-/// /// Connects by any means, and sends a first message.
+/// /// Connects, and sends a first message.
 /// async fn join(connector: &impl Connector) -> rdma_async::Result<Rdma> {
 ///     let rdma = connector.connect().await?;
 ///     let message = rdma.alloc_local_mr(std::alloc::Layout::new::<[u8; 8]>())?;
@@ -44,12 +44,12 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The reasons why no connection could be made, for example [`Error::Tcp`](crate::Error::Tcp)
-    /// or [`Error::Handshake`](crate::Error::Handshake).
+    /// The error that prevented the connection, for example [`Error::Tcp`](crate::Error::Tcp) or
+    /// [`Error::Handshake`](crate::Error::Handshake).
     fn connect(&self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
-/// A way to accept connections of peers.
+/// A method of accepting connections from peers.
 pub trait Listener: Send {
     /// Waits until the next peer has connected, and returns its connection. Can be called again
     /// after an error of one peer.
@@ -57,7 +57,7 @@ pub trait Listener: Send {
     /// # Errors
     ///
     /// [`Error::Handshake`](crate::Error::Handshake) if the handshake of a peer failed, and the
-    /// errors of the device and of the means of exchange.
+    /// errors of the device and of the system.
     fn accept(&mut self) -> impl Future<Output = Result<Rdma>> + Send;
 }
 
@@ -75,9 +75,9 @@ pub struct TcpConnector<A> {
 }
 
 impl RdmaBuilder {
-    /// Creates a connector to the peer that listens at a TCP address. A name is looked up for each
-    /// connection. [`RdmaDevice::builder`](crate::RdmaDevice::builder) makes a builder whose
-    /// connections share a device.
+    /// Creates a connector to the peer that listens at a TCP address. A host name is resolved for
+    /// each connection. With a builder of
+    /// [`RdmaDevice::builder`](crate::RdmaDevice::builder), the connections share a device.
     pub fn connector<A: ToSocketAddrs + Clone + Send + Sync>(self, address: A) -> TcpConnector<A> {
         TcpConnector {
             builder: self,

@@ -35,7 +35,7 @@ use crate::shard::{Profile, Shard};
 /// let clients = async {
 ///     let first = device.builder().connect(address).await?;
 ///     let second = device.builder().connect(address).await?;
-///     // Memory of the device is for every connection of it.
+///     // Every connection of the device can use its memory.
 ///     let message = device.alloc_local_mr(Layout::new::<[u8; 8]>())?;
 ///     first.send(&message).await?;
 ///     second.send(&message).await
@@ -63,7 +63,7 @@ impl fmt::Debug for RdmaDevice {
     }
 }
 
-/// Clones of a device are equal, and differ from the same device that was opened again.
+/// Clones of one `RdmaDevice` are equal. Values of separate open calls differ, even for one device.
 impl PartialEq for RdmaDevice {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -72,6 +72,7 @@ impl PartialEq for RdmaDevice {
 
 impl Eq for RdmaDevice {}
 
+/// Resources that all clones of an [`RdmaDevice`] share.
 struct Shared {
     shards: Mutex<Vec<Arc<Shard>>>,
     pool: Arc<Pool>,
@@ -113,7 +114,7 @@ impl RdmaDevice {
         Self::with_pool(context, &PoolOptions::default())
     }
 
-    /// Creates a device from an open context, with options of its registered memory.
+    /// Creates a device from an open context, with options for its registered memory.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl RdmaDevice {
         })
     }
 
-    /// Returns a builder of connections and listeners on this device.
+    /// Returns a builder for connections and listeners on this device.
     pub fn builder(&self) -> RdmaBuilder {
         RdmaBuilder::default().on(self)
     }
@@ -142,7 +143,7 @@ impl RdmaDevice {
         self.shared.domain.context()
     }
 
-    /// Returns the protection domain of the connections and their memory.
+    /// Returns the protection domain of all connections and memory of the device.
     pub fn protection_domain(&self) -> &ProtectionDomain {
         &self.shared.domain
     }
@@ -199,8 +200,8 @@ impl RdmaDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for more than the limit
-    /// allows ever, and [`Error::Verbs`] if memory cannot be registered.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::PoolFull`] for a region above the
+    /// limit, and [`Error::Verbs`] if memory cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub async fn alloc_local_mr_when_free(&self, layout: Layout) -> Result<LocalMr> {
         check_size(layout)?;
@@ -215,8 +216,8 @@ impl RdmaDevice {
         self.shared.pool.statistics()
     }
 
-    /// Returns the memory that a peer, identified by the address of its host, holds on all
-    /// connections of this device because it requested it.
+    /// Returns the amount of memory that all peers on the host with the address `peer` have
+    /// requested and hold, over all connections of this device.
     pub fn granted_memory(&self, peer: IpAddr) -> GrantedMemory {
         self.shared.ledger.granted(peer)
     }
@@ -234,8 +235,8 @@ impl RdmaDevice {
         &self.shared.pool
     }
 
-    /// Returns the shard (shared queues and task) of the current runtime and this profile. Starts a
-    /// shard if none exists.
+    /// Returns the shard (shared queues and task) of the current runtime and this profile. Starts
+    /// the shard if it does not exist yet.
     pub(crate) fn shard(&self, profile: Profile) -> Result<Arc<Shard>> {
         let runtime = Handle::current().id();
         let mut shards = self.shared.shards.lock();

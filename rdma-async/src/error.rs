@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     Work(#[from] WorkError),
 
-    /// An operation on a TCP socket failed.
+    /// An operation of the operating system failed, usually on a TCP socket.
     #[error("{action} {address}: {cause}")]
     Tcp {
         /// Operation that failed.
@@ -39,10 +39,10 @@ pub enum Error {
         cause: Arc<io::Error>,
     },
 
-    /// The handshake over the TCP connection failed, or the other end does not use this protocol.
+    /// The handshake with a peer failed, for example because the peer does not use this protocol.
     #[error("handshake with {peer}: {reason}")]
     Handshake {
-        /// Address of the other end.
+        /// Address of the peer.
         peer: SocketAddr,
         /// Reason for the failure.
         reason: String,
@@ -60,21 +60,21 @@ pub enum Error {
     /// An operation did not complete before its deadline, which ended the connection. All other
     /// pending operations of the connection also fail with this error.
     #[error(
-        "the connection has ended: an operation took longer than {limit:?}; of this one, {execution}"
+        "the connection has ended: an operation took longer than {limit:?}; this operation was {execution}"
     )]
     DeadlineExceeded {
-        /// Time limit of the operation that took too long.
+        /// Time limit of the operation that exceeded its deadline.
         limit: Duration,
-        /// State of the operation that fails with this error: not executed, or unknown.
+        /// Execution state of the operation that fails with this error.
         execution: Execution,
     },
 
-    /// The connection has ended, for another reason than a failure of the operation itself.
+    /// The connection has ended for a reason other than the failure of an operation.
     #[error("the connection has ended: {reason}")]
     Disconnected {
         /// Reason for the end of the connection.
         reason: Arc<str>,
-        /// State of the operation that fails with this error: not executed, or unknown.
+        /// Execution state of the operation that fails with this error.
         execution: Execution,
     },
 
@@ -87,21 +87,21 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
 
-    /// The peer has ended the lease of the remote memory that the operation was to access. Nothing
-    /// was accessed, and the connection goes on.
+    /// The peer has ended the lease of the remote memory. The operation accessed nothing, and the
+    /// connection remains open.
     #[error("access to remote memory: the peer has ended its lease")]
     LeaseEnded,
 
-    /// The memory of the device has reached its limit, see
+    /// The registered memory of the device has reached its limit, see
     /// [`PoolOptions::limit`](crate::PoolOptions::limit).
     #[error(
-        "local memory region: {requested} bytes are more than is left of the limit of {limit} bytes \
-         (PoolOptions::limit)"
+        "allocating a local memory region of {requested} bytes: the device's memory would exceed \
+         the limit of {limit} bytes (PoolOptions::limit)"
     )]
     PoolFull {
-        /// Number of bytes of the region.
+        /// Size of the requested region, in bytes.
         requested: usize,
-        /// The limit in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
 
@@ -115,28 +115,29 @@ pub enum Error {
     },
 }
 
-/// State of a failed operation at the peer, as far as this end knows.
+/// Execution state of a failed operation at the peer, as far as this end knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Execution {
-    /// The operation was not handed to the device: the peer did not execute it, so it can be
-    /// repeated.
+    /// The operation was not posted to the device, so the peer has not executed any part of the
+    /// operation. The program can repeat the operation on another connection.
     NotExecuted,
-    /// The operation was handed to the device: the peer may have executed all or a part of it.
+    /// The operation was posted to the device. The peer may have executed all or a part of the
+    /// operation.
     Unknown,
 }
 
 impl fmt::Display for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotExecuted => "the peer has executed nothing",
-            Self::Unknown => "the peer may have executed some or all",
+            Self::NotExecuted => "not executed by the peer",
+            Self::Unknown => "possibly executed by the peer",
         })
     }
 }
 
 impl Error {
-    /// Returns the error of a connection that an operation with the time limit `limit` has ended.
+    /// Creates the error of a connection on which an operation exceeded the time limit `limit`.
     pub(crate) fn deadline(limit: Duration) -> Self {
         Self::DeadlineExceeded {
             limit,
@@ -144,8 +145,9 @@ impl Error {
         }
     }
 
-    /// Returns whether the peer may have executed the operation that failed with this error. After
-    /// a failure of another operation ([`Self::Work`]) that is not known.
+    /// Returns whether the peer may have executed the operation that failed with this error.
+    /// Returns [`Execution::Unknown`] for [`Self::Work`], which may report the failure of another
+    /// operation.
     ///
     /// ```
     /// use rdma_async::{Error, Execution, Rdma, LocalMr};
@@ -176,8 +178,8 @@ impl Error {
         }
     }
 
-    /// Returns this error, which has ended the connection, for an operation that was handed to the
-    /// device. The [execution](Self::execution) of the operation is then unknown.
+    /// Converts this error, which has ended the connection, to the error of an operation that was
+    /// posted to the device. The [execution](Self::execution) of the operation is then unknown.
     pub(crate) fn of_posted(self) -> Self {
         let execution = Execution::Unknown;
         match self {

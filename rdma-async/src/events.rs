@@ -1,4 +1,4 @@
-//! [`DeviceEvents`]: the asynchronous events of a device, as a stream.
+//! [`DeviceEvents`]: a stream of the asynchronous events of a device.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 
-/// The asynchronous events of a device: changes of its ports and addresses, and failures that no
-/// completion reports. Created by [`RdmaDevice::events`].
+/// A stream of the asynchronous events of a device: changes of its ports and addresses, and
+/// failures that no completion reports. Created by [`RdmaDevice::events`].
 ///
 /// ```
 /// use rdma_async::RdmaDevice;
@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 /// # let (client, server) =
 /// #     tokio::try_join!(device.builder().connect(address), listener.accept())?;
 /// # drop(server);
-/// // The queue pair of a connection that the peer has closed takes no more receives.
+/// // The peer has closed the connection, so its queue pair takes no more receives.
 /// let event = events.next_event().await?;
 /// # assert!(matches!(event, AsyncEvent::LastRequestReached { .. }), "{event}");
 /// println!("{event}");
@@ -41,30 +41,30 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct DeviceEvents {
     events: AsyncEvents,
-    /// A duplicate of the descriptor of the events: the runtime watches a descriptor only once, and
-    /// several such values of a device have one descriptor.
+    /// Duplicate of the file descriptor of the events. The runtime registers a descriptor only
+    /// once, and all streams of a device share one descriptor.
     watched: AsyncFd<OwnedFd>,
 }
 
 impl RdmaDevice {
-    /// Returns the asynchronous events of the device, for the current runtime. Each event is
-    /// delivered once: of several such values, each gets a part of the events.
+    /// Returns a stream of the asynchronous events of the device, on the current runtime. Each
+    /// event is delivered once: several streams of a device share its events.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot watch
+    /// [`Error::Verbs`] if the device has no events, [`Error::Tcp`] if the runtime cannot wait for
     /// them.
     #[doc(alias = "ibv_get_async_event")]
     pub fn events(&self) -> Result<DeviceEvents> {
         let events = self.context().async_events()?;
-        let watched = events.as_fd().try_clone_to_owned().map_err(unwatched)?;
-        // The replacement of `new` is unsafe because a type may return a different descriptor each
-        // time, or one that it does not own.
+        let watched = events.as_fd().try_clone_to_owned().map_err(wait_error)?;
+        // The replacement of `new` is unsafe because a type may return a different descriptor in
+        // each call, or a descriptor that it does not own.
         #[expect(
             deprecated,
             reason = "the replacement is unsafe for types unlike this one"
         )]
-        let watched = AsyncFd::new(watched).map_err(unwatched)?;
+        let watched = AsyncFd::new(watched).map_err(wait_error)?;
         Ok(DeviceEvents { events, watched })
     }
 }
@@ -85,20 +85,20 @@ impl DeviceEvents {
                 return Poll::Ready(Ok(event));
             }
             ready!(self.watched.poll_read_ready(cx))
-                .map_err(unwatched)?
+                .map_err(wait_error)?
                 .clear_ready();
         }
     }
 }
 
-fn unwatched(source: io::Error) -> Error {
-    Error::tcp("watching", "the events of a device", source)
+fn wait_error(source: io::Error) -> Error {
+    Error::tcp("waiting for", "the events of a device", source)
 }
 
 impl Stream for DeviceEvents {
     type Item = Result<AsyncEvent>;
 
-    /// Never returns `None`.
+    /// Polls for the next event. Never returns `None`.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_event(cx).map(Some)
     }

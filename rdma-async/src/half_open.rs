@@ -1,4 +1,4 @@
-//! The handshakes of a listener that have not ended, of which there is a maximum.
+//! [`HalfOpen`]: the handshakes of a listener that are in progress, limited in number.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,30 +14,31 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// Minimum time that a handshake gets, even if other peers wait. Ample for a peer on a network,
+/// Minimum time of a handshake, even if other peers wait. Long enough for a peer on a network,
 /// which sends its first message together with the last packet of the TCP handshake.
-const GRACE: Duration = Duration::from_millis(100);
-/// Minimum time that a handshake gets whose peer has proved itself, even if other peers wait. Ample
-/// for the creation of the queue pair and the last messages.
-const GRACE_OF_PROVED: Duration = Duration::from_millis(500);
+const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(100);
+/// Minimum time of a handshake whose peer has proved that it may connect, even if other peers wait.
+/// Long enough for the creation of the queue pair and the last messages.
+const MIN_PROVED_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
 /// Handshakes of a listener, each in a task. If the maximum is reached and another peer waits, the
-/// oldest handshake ends: peers that connect and stay silent do not keep others from connecting.
+/// oldest handshake ends, so that peers that connect and send nothing do not block other peers.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     tasks: JoinSet<Result<Rdma>>,
-    /// Handshakes in the order of their beginning.
+    /// Handshakes, oldest first.
     entries: VecDeque<Entry>,
     limit: usize,
-    /// Timer for the oldest handshake, while the maximum is reached.
+    /// Timer for the end of the oldest handshake, while the maximum is reached.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+/// A handshake in progress.
 #[derive(Debug)]
 struct Entry {
     task: AbortHandle,
     begun: Instant,
-    /// Set once the peer has sent a valid hello, and a proof if one is required.
+    /// Set once the peer has sent a valid hello and, if required, a valid token.
     has_proved: Arc<AtomicBool>,
 }
 
@@ -51,7 +52,8 @@ impl HalfOpen {
         }
     }
 
-    /// Returns the outcome of the next handshake that ends. Returns `Ready(None)` if there is none.
+    /// Waits until a handshake has ended, and returns its result. Returns `Ready(None)` if no
+    /// handshake is in progress.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Rdma>>> {
         loop {
             let Some(ended) = ready!(self.tasks.poll_join_next(cx)) else {
@@ -63,15 +65,15 @@ impl HalfOpen {
                 Err(stopped) if stopped.is_panic() => {
                     std::panic::resume_unwind(stopped.into_panic())
                 }
-                // A handshake that was ended for another peer.
+                // `poll_capacity` has aborted the handshake.
                 Err(_) => {}
             }
         }
     }
 
-    /// Waits until another handshake may begin, and ends the oldest one if necessary. Called only
-    /// while a peer waits.
-    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until another handshake may begin. At the maximum, ends the oldest handshake after its
+    /// minimum time. Must be called only while a peer waits.
+    pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entries.len() < self.limit {
             return Poll::Ready(());
         }
@@ -80,25 +82,25 @@ impl HalfOpen {
         let Some(entry) = self.entries.get(oldest) else {
             return Poll::Ready(());
         };
-        let grace = match has_not_proved(entry) {
-            true => GRACE,
-            false => GRACE_OF_PROVED,
+        let min_time = match has_not_proved(entry) {
+            true => MIN_HANDSHAKE_TIME,
+            false => MIN_PROVED_HANDSHAKE_TIME,
         };
-        let end = entry.begun + grace;
+        let end = entry.begun + min_time;
         if Instant::now() < end {
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
             timer.as_mut().reset(end);
             ready!(timer.as_mut().poll(cx));
         }
         if let Some(entry) = self.entries.remove(oldest) {
-            tracing::debug!(limit = self.limit, "a handshake was ended for another peer");
+            tracing::debug!(limit = self.limit, "handshake ended: another peer waits");
             entry.task.abort();
         }
         Poll::Ready(())
     }
 
-    /// Begins a handshake, whose future `handshake` creates. The future sets the flag once the peer
-    /// has proved that it speaks the protocol and may connect.
+    /// Begins a handshake in a task. `handshake` creates the future of the task, which sets the
+    /// flag once the peer has sent a valid hello and, if required, a valid token.
     pub(crate) fn begin<F>(&mut self, handshake: impl FnOnce(Arc<AtomicBool>) -> F)
     where
         F: Future<Output = Result<Rdma>> + Send + 'static,

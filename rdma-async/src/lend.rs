@@ -13,8 +13,8 @@ use crate::rdma::Rdma;
 use crate::reserve::GrantState;
 
 impl Rdma {
-    /// Lets the peer read and write a region until the returned value ends the access. Nothing is
-    /// sent to the peer: the caller passes on the token of the memory ([`Lent::token`]).
+    /// Lends a region to the peer, which may read and write it until the returned [`Lent`] ends the
+    /// access. Sends nothing: the program passes the token ([`Lent::token`]) to the peer.
     ///
     /// Unlike [`Self::reserve`], the access has no time limit of its own, and [`Lent::end`] returns
     /// the region without waiting.
@@ -44,13 +44,12 @@ impl Rdma {
     /// # Errors
     ///
     /// The region, with [`Error::Verbs`] if an operation is using the region or the device cannot
-    /// register it, and with the error that ended the connection.
+    /// register it, or with the error that ended the connection.
     pub fn lend(&self, region: LocalMr) -> Result<Lent, (LocalMr, Error)> {
         self.lend_with(region, AccessFlags::all())
     }
 
-    /// Lets the peer read a region, but not write it, until the returned value ends the access. See
-    /// [`Self::lend`].
+    /// Lends a region like [`Self::lend`], except that the peer may only read the region.
     ///
     /// # Errors
     ///
@@ -65,9 +64,9 @@ impl Rdma {
         let (lease, memory) = connection.lend_with(region, allowed, &state)?;
         Ok(Lent {
             memory,
-            open: Some(Open {
+            lease: Some(OpenLease {
                 connection: Arc::clone(connection),
-                lease,
+                number: lease,
             }),
         })
     }
@@ -75,41 +74,43 @@ impl Rdma {
 
 /// Memory of this end that the peer may access, see [`Rdma::lend`]. Dropping this value ends the
 /// access, and drops the region.
-#[must_use = "dropping it ends the access"]
+#[must_use = "dropping the value ends the access"]
 pub struct Lent {
     memory: RemoteMemory,
-    /// `None` once the access was ended.
-    open: Option<Open>,
+    /// `None` once the access has ended.
+    lease: Option<OpenLease>,
 }
 
-struct Open {
+/// A lease that has not ended.
+struct OpenLease {
     connection: Arc<Connection>,
-    lease: u64,
+    number: u64,
 }
 
 impl Lent {
-    /// Returns the address, length and key of the memory, to be passed on by any means. The peer
-    /// makes a [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
+    /// Returns the token of the memory: its address, length and key. The program passes the token
+    /// to the peer, which creates a [`RemoteMr`](crate::RemoteMr) by
+    /// [`from_token`](crate::RemoteMr::from_token).
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Ends the access at the device, and returns the region. An access of the peer after that gets
-    /// a remote access error and changes nothing.
+    /// Ends the access at the device, and returns the region. A later access of the peer gets a
+    /// remote access error and changes nothing.
     ///
     /// # Errors
     ///
     /// [`Error::Verbs`] if the device cannot end the access. The connection then ends, and the
-    /// memory is not used again.
+    /// memory is not reused.
     pub fn end(mut self) -> Result<LocalMr> {
-        let ended = self.open.take().map(Open::end);
+        let ended = self.lease.take().map(OpenLease::end);
         ended.unwrap_or(Err(Error::LeaseEnded))
     }
 }
 
-impl Open {
+impl OpenLease {
     fn end(self) -> Result<LocalMr> {
-        let Some(region) = self.connection.end_lease(self.lease, false) else {
+        let Some(region) = self.connection.end_lease(self.number, false) else {
             return Err(Error::LeaseEnded);
         };
         region.map_err(|error| {
@@ -123,7 +124,7 @@ impl Open {
 impl Drop for Lent {
     fn drop(&mut self) {
         // On an error the device may still access the memory, which is then not freed.
-        drop(self.open.take().map(Open::end));
+        drop(self.lease.take().map(OpenLease::end));
     }
 }
 

@@ -1,8 +1,8 @@
 //! RDMA connections on tokio, whose operations are futures.
 //!
-//! Two ends connect over TCP, or by other [means](Connector), and then transfer data by RDMA:
-//! messages with boundaries, reads and writes of the peer's memory, atomics, and memory regions
-//! that one end lends to the other.
+//! Two ends connect over TCP or by another [`Connector`], and then transfer data by RDMA: messages
+//! with boundaries, reads and writes of the peer's memory, atomics, and memory regions that one end
+//! lends to the other.
 //!
 //! ```
 //! use std::alloc::Layout;
@@ -34,34 +34,32 @@
 //! # }
 //! ```
 //!
-//! # What it does
+//! # Features
 //!
-//! - **A device is opened once** ([`RdmaDevice`]). All connections made from it share its memory
-//!   and, for each runtime, completion mode and message length, one completion queue, one shared
-//!   receive queue and one task. An idle connection uses one file descriptor, for its TCP
-//!   connection.
+//! - **A device is opened once** ([`RdmaDevice`]). All connections of the device share its memory.
+//!   Those with one runtime, completion mode and message length also share one completion queue,
+//!   one shared receive queue and one task. An idle connection uses one file descriptor, for its
+//!   TCP connection.
 //! - **Memory is safe** even if futures are dropped, forgotten or cancelled: an operation in flight
 //!   holds a claim on its memory until the device has finished. An operation borrows its memory, or
 //!   owns it and returns it ([`Rdma::write_owned`]).
-//! - **The device ends every grant of access.** Memory is lent by a registration of its own, which
-//!   is removed before the memory is used again. A peer that accesses it later gets a remote access
-//!   error.
+//! - **Remote access ends at the device.** Lent memory has a registration of its own, which is
+//!   removed before the memory is reused. A later access of the peer gets a remote access error.
 //! - **Flow control**: each message needs a credit, the permission of the receiver to send one
 //!   message. Credits are returned in the headers of other messages.
 //! - **A future polls once and then waits.** The task of the runtime polls for all waiting futures
-//!   for a bounded time, and then sleeps until the device announces a completion:
-//!   [`CompletionMode`].
-//! - **Requests are batched**: requests that are made in one turn of the scheduler are handed to
-//!   the device together, with one doorbell. If no request is in flight, a request is handed over
-//!   at once. Requests of [`Rdma::post`] are batched too: run the runtime, or drop the connection,
-//!   to send them.
+//!   for a bounded time, and then sleeps until a completion event ([`CompletionMode`]).
+//! - **Requests are batched**: the requests of one turn of the scheduler are posted to the device
+//!   together, with one doorbell. If no request is in flight, a request is posted immediately.
+//!   Requests of [`Rdma::post`] are batched too: run the runtime, or drop the connection, to send
+//!   them.
 //! - **Every wait can be limited**: [`Rdma::within`] ends the connection if an operation takes too
-//!   long, [`Rdma::close`] waits until the peer has received everything, and an idle connection
-//!   detects that its peer is gone ([`RdmaBuilder::keep_alive`]).
+//!   long, [`Rdma::close`] waits for a limited time until the peer has received everything, and an
+//!   idle connection detects that its peer is unreachable ([`RdmaBuilder::keep_alive`]).
 //! - **A message can be handled within the poll** that finds it, before any task is woken:
 //!   [`Rdma::handle_messages`].
-//! - **Peers can be authenticated** before they get any memory ([`Authenticator`]), and peers that
-//!   connect and stay silent keep nobody from connecting.
+//! - **Peers can be authenticated** before they get any memory ([`Authenticator`]). Peers that
+//!   connect and send nothing do not block other peers.
 //! - **Datagrams** go to any number of peers and multicast groups from one [`DatagramSocket`].
 //! - **A task can keep many reads and writes in flight** without a future for each of them:
 //!   [`Rdma::pipeline`].
@@ -71,10 +69,10 @@
 //!   messages longer than [`RdmaBuilder::message_length`], whose memory is lent to the peer until
 //!   the peer has read it.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! A connection does not reconnect by itself; [`Reconnect`] makes connections again. The crate
-//! gives the peer access only to memory that was lent to that peer. Every message of the peer is
+//! A connection does not reconnect by itself; [`Reconnect`] replaces connections that have ended.
+//! The peer can access only memory that was lent to that peer. Every message of the peer is
 //! checked, and a peer that violates the protocol is disconnected.
 
 #![forbid(unsafe_code)]
@@ -88,11 +86,11 @@ mod datagram;
 mod device;
 mod error;
 mod events;
+mod exchange;
 mod half_open;
 mod handshake;
 mod lend;
 mod listener;
-mod manual;
 mod memory;
 mod observe;
 mod owned;
@@ -116,9 +114,9 @@ pub use datagram::{Datagram, DatagramAddress, DatagramPeer, DatagramSocket, Grou
 pub use device::RdmaDevice;
 pub use error::{Error, Execution, Result};
 pub use events::DeviceEvents;
+pub use exchange::{Exchange, PreparedRdma};
 pub use lend::Lent;
 pub use listener::RdmaListener;
-pub use manual::{Exchange, PreparedRdma};
 pub use memory::{
     GrantedMemory, LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess,
     NotJoined, PoolOptions, PoolStatistics, RemoteMr, RemoteMrReadAccess, RemoteMrSlice,

@@ -1,4 +1,4 @@
-//! [`RdmaListener`]: accepts the connections of any number of peers at one TCP address.
+//! [`RdmaListener`]: a listener at one TCP address, for any number of peers.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,7 @@ use crate::half_open::HalfOpen;
 use crate::handshake;
 use crate::rdma::Rdma;
 
-/// Listener for peers, created by [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
+/// Listener at a TCP address, created by [`RdmaBuilder::bind`](crate::RdmaBuilder::bind).
 ///
 /// Handshakes run concurrently, up to
 /// [`RdmaBuilder::half_open_limit`](crate::RdmaBuilder::half_open_limit): a slow, silent or faulty
@@ -22,21 +22,21 @@ use crate::rdma::Rdma;
 #[derive(Debug)]
 pub struct RdmaListener {
     listener: TcpListener,
-    place: Box<Template>,
+    template: Box<Template>,
     half_open: HalfOpen,
-    /// Peer whose handshake begins as soon as there is room.
+    /// Accepted TCP connection whose handshake begins once the number of handshakes permits.
     waiting: Option<(TcpStream, SocketAddr)>,
 }
 
 impl RdmaListener {
-    pub(crate) async fn bind(place: Template, address: impl ToSocketAddrs) -> Result<Self> {
+    pub(crate) async fn bind(template: Template, address: impl ToSocketAddrs) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| Error::tcp("listening at", "the address", source))?;
         Ok(Self {
             listener,
-            half_open: HalfOpen::new(place.settings.half_open_limit),
-            place: Box::new(place),
+            half_open: HalfOpen::new(template.settings.half_open_limit),
+            template: Box::new(template),
             waiting: None,
         })
     }
@@ -49,7 +49,7 @@ impl RdmaListener {
     pub fn local_address(&self) -> Result<SocketAddr> {
         self.listener
             .local_addr()
-            .map_err(|source| Error::tcp("asking for", "the address", source))
+            .map_err(|source| Error::tcp("querying", "the local address", source))
     }
 
     /// Waits until the next peer has connected, and returns its connection. Can be called again
@@ -64,8 +64,7 @@ impl RdmaListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Returns the next connection, like [`Self::accept`], or registers the task to be woken when
-    /// there is one.
+    /// Polls for the next connection, see [`Self::accept`].
     ///
     /// # Errors
     ///
@@ -76,7 +75,7 @@ impl RdmaListener {
                 return Poll::Ready(outcome);
             }
             if self.waiting.is_some() {
-                ready!(self.half_open.poll_room(cx));
+                ready!(self.half_open.poll_capacity(cx));
             }
             if let Some((stream, peer)) = self.waiting.take() {
                 self.begin_handshake(stream, peer);
@@ -87,19 +86,22 @@ impl RdmaListener {
                 // The peer has already closed the connection.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(source) => {
-                    return Poll::Ready(Err(Error::tcp("accepting at", "the address", source)));
+                    return Poll::Ready(Err(Error::tcp("accepting", "a connection", source)));
                 }
             }
         }
     }
 
     fn begin_handshake(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let place = Template::clone(&self.place);
-        let limit = place.settings.connect_timeout;
+        let template = Template::clone(&self.template);
+        let limit = template.settings.connect_timeout;
         self.half_open.begin(|has_proved| async move {
-            timeout(limit, handshake::accept(place, stream, peer, &has_proved))
-                .await
-                .unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
+            timeout(
+                limit,
+                handshake::accept(template, stream, peer, &has_proved),
+            )
+            .await
+            .unwrap_or_else(|_| Err(handshake::too_slow(peer, limit)))
         });
     }
 }

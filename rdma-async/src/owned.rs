@@ -1,12 +1,12 @@
-//! Operations that take ownership of their local memory and return it with the result.
+//! Operations that take ownership of their local memory and return the memory with the result.
 
 use crate::error::Result;
 use crate::memory::{LocalMr, RemoteMrReadAccess, RemoteMrWriteAccess};
 use crate::rdma::Rdma;
 
 /// Operations that own their local memory while they run, like operations of io_uring crates. The
-/// caller holds no borrow of the memory, so the future can run in another task. If a future is
-/// dropped, its memory is reused after the operation has completed.
+/// future borrows no local memory, so it can run in another task. If a future is dropped, its
+/// memory is reused after the operation has completed.
 ///
 /// ```
 /// # use std::alloc::Layout;
@@ -83,7 +83,7 @@ impl Rdma {
         (self.read(&mut local, remote).await, local)
     }
 
-    /// Sends like [`Self::send`], and returns the message's memory with the result.
+    /// Sends a message like [`Self::send`], and returns the message with the result.
     ///
     /// # Errors
     ///

@@ -25,24 +25,24 @@ use crate::within::Within;
 /// Every operation takes `&self`, so that any number of tasks can use the connection concurrently.
 /// Operations that exceed the capacity of the send queue wait until there is room. Dropping a
 /// future leaves its operation in flight: the memory stays claimed until the operation has
-/// completed. So does forgetting it ([`std::mem::forget`]) after it was polled, which can also
-/// occupy, for the rest of the connection, a credit (permission to send a message) or one of the 64
-/// places for results of atomics.
+/// completed. Forgetting a polled future ([`std::mem::forget`]) also leaves its operation in
+/// flight. A forgotten future can occupy a credit (permission to send a message), or one of the 64
+/// slots for results of atomics, until the connection ends.
 ///
 /// The connection is driven by the runtime on which it was created, and ends with that runtime.
 /// Tasks of other runtimes can use it.
 ///
-/// After a connection is dropped, its runtime keeps it in the background for at most one second,
-/// until the peer's device has acknowledged all messages that were sent or posted, and the peer has
-/// closed its end. Messages that are not acknowledged by then are lost. Dropping the runtime waits
-/// for these acknowledgements, at most one second for each connection.
+/// After a connection is dropped, its runtime keeps the connection in the background for at most
+/// one second, until the peer's device has acknowledged all messages that were sent or posted, and
+/// the peer has closed its end. Messages without an acknowledgement are then lost. Dropping the
+/// runtime waits for these acknowledgements, at most one second for each connection.
 ///
-/// The first operation that fails ends the connection, and so does the disappearance of the peer.
-/// All outstanding and later operations then fail; [`Error::execution`] says of each whether the
-/// peer may have executed it. Messages that arrived before can still be received.
+/// The connection ends if an operation fails or if the peer becomes unreachable. All outstanding
+/// and later operations then fail; [`Error::execution`] returns whether the peer may have executed
+/// the operation. Messages that arrived before can still be received.
 pub struct Rdma {
     connection: Arc<Connection>,
-    /// Takes the connection when this value is dropped.
+    /// Channel through which the drop of this value passes the connection to its task.
     task: Option<oneshot::Sender<Arc<Connection>>>,
     local: SocketAddr,
     peer: SocketAddr,
@@ -77,13 +77,14 @@ impl Rdma {
         }
     }
 
-    /// Returns the address of this end, of the TCP connection or of the connection manager. For
-    /// connections whose endpoints the program exchanged, the IP address of the GID, and port 0.
+    /// Returns the address of this end: the address of the TCP connection or of the connection
+    /// manager. If the program exchanged the endpoints, returns the IP address of the GID, and port
+    /// 0.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Returns the address of the peer, which is of the same kind as [`Self::local_address`].
+    /// Returns the address of the peer, of the same kind as [`Self::local_address`].
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
     }
@@ -106,8 +107,9 @@ impl Rdma {
         self.connection.queue_pair()
     }
 
-    /// Returns the span of the connection, with its device, queue pair and peer. Events of the
-    /// connection are in this span; a program can [enter](tracing::Span::enter) it for its own.
+    /// Returns the tracing span of the connection, with its device, queue pair and peer. Events of
+    /// the connection are in this span. A program can [enter](tracing::Span::enter) the span for
+    /// its own events.
     pub fn span(&self) -> &tracing::Span {
         self.connection.span()
     }
@@ -124,7 +126,7 @@ impl Rdma {
 
     /// Runs an operation on this connection with a time limit, which starts when the operation
     /// first has to wait. An operation that exceeds the limit ends the connection: the queue pair
-    /// goes to the error state, so that the device no longer accesses the memory of any operation.
+    /// enters the error state, so that the device no longer accesses the memory of any operation.
     ///
     /// The limit is rounded up to milliseconds. Operations that complete without waiting have no
     /// extra cost.
@@ -149,8 +151,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if the limit was exceeded, with the information whether the peer
-    /// may have executed the operation, and the errors of the operation.
+    /// [`Error::DeadlineExceeded`] if the limit was exceeded, and the errors of the operation.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -160,10 +161,11 @@ impl Rdma {
         Within::new(&self.connection, limit, operation).await
     }
 
-    /// Waits until the peer has everything that was sent or posted, and drops the connection.
+    /// Waits until the peer has received everything that was sent or posted, and closes the
+    /// connection.
     ///
-    /// Messages of one piece are then in memory of the peer, even if its program has not yet
-    /// received them. Longer messages have been read by the peer.
+    /// Messages of one piece are then in the peer's memory, but its program may not have received
+    /// them yet. Longer messages have been read by the peer.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -184,20 +186,20 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// The error that ended the connection, if it ended too early, and [`Error::Timeout`] if the
-    /// peer takes longer than
+    /// The error that ended the connection before all messages were received, and
+    /// [`Error::Timeout`] after
     /// [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
     pub async fn close(self) -> Result<()> {
         self.connection.settle().await
     }
 
     /// Sets a handler that is called for each message of one piece, within the poll that finds the
-    /// message and before any task is woken. A message that the handler returns goes to
+    /// message and before any task is woken. A message that the handler returns is delivered to
     /// [`Self::receive`].
     ///
     /// The handler delays every other completion of the runtime, so it must be short and must not
     /// block. If the handler panics, the connection ends. Messages that arrived before this call,
-    /// and messages longer than one piece, go to [`Self::receive`].
+    /// and messages longer than one piece, are delivered to [`Self::receive`].
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -208,7 +210,7 @@ impl Rdma {
     /// # let address = listener.local_address()?;
     /// # let (client, server) =
     /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
-    /// // An echo: what cannot be posted at once is left to `receive`.
+    /// // Echoes each message. A message that cannot be posted immediately goes to `receive`.
     /// server.handle_messages(|message, poster| match poster.try_post(&message.region) {
     ///     Ok(true) => None,
     ///     _ => Some(message),
@@ -231,7 +233,7 @@ impl Rdma {
     }
 
     /// Posts a message like [`Self::post`], but never waits. Returns `false`, and posts nothing, if
-    /// the peer has no room for a further message or the send queue is full.
+    /// no credit is available or the send queue is full.
     ///
     /// # Errors
     ///
@@ -255,7 +257,7 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if memory cannot be registered.
+    /// The errors of [`RdmaDevice::alloc_local_mr_stale`].
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
         self.device().alloc_local_mr_stale(layout)
     }
@@ -264,9 +266,9 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] with the limit if a limit of
-    /// the peer would be exceeded, or if the peer cannot allocate the memory, [`Error::Timeout`] if
-    /// the peer does not answer, and the error that ended the connection.
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Refused`] if a limit of the peer would
+    /// be exceeded or the peer cannot allocate the memory, [`Error::Timeout`] if the peer does not
+    /// answer, and the error that ended the connection.
     pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
         observed!(&self.connection, RequestMemory, layout.size(), {
             if layout.size() == 0 {
@@ -279,13 +281,13 @@ impl Rdma {
         })
     }
 
-    /// Returns the memory that the peer holds on this connection because it requested it.
+    /// Returns the amount of memory that the peer has requested and holds on this connection.
     pub fn granted_memory(&self) -> GrantedMemory {
         self.connection.granted_memory()
     }
 
-    /// Returns a pipeline, through which a task keeps up to `depth` reads and writes in flight. The
-    /// depth is limited to that of the send queue ([`RdmaBuilder::send_depth`]).
+    /// Creates a pipeline, which keeps up to `depth` reads and writes of one task in flight. The
+    /// depth is limited to the depth of the send queue ([`RdmaBuilder::send_depth`]).
     ///
     /// [`RdmaBuilder::send_depth`]: crate::RdmaBuilder::send_depth
     pub fn pipeline(&self, depth: usize) -> Pipeline<'_> {
@@ -306,7 +308,7 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
         observed!(&self.connection, Write, local.length(), {
-            let remote = fits(local.length(), remote)?;
+            let remote = check_remote(remote, local.length())?;
             if let Some(operation) = self.connection.try_write(local, remote)? {
                 return operation.await.map(drop);
             }
@@ -318,9 +320,8 @@ impl Rdma {
         })
     }
 
-    /// Writes like [`Self::write`], and sends the number `immediate` along, which the peer gets
-    /// from [`Self::receive_write_immediate`]. Waits while the peer has no room for a further
-    /// message.
+    /// Writes like [`Self::write`], with the immediate data `immediate`, which the peer receives by
+    /// [`Self::receive_write_immediate`]. Waits for a credit, as a message does.
     ///
     /// # Errors
     ///
@@ -335,14 +336,14 @@ impl Rdma {
     ) -> Result<()> {
         observed!(&self.connection, WriteWithImmediate, local.length(), {
             let push = Push::Write {
-                remote: fits(local.length(), remote)?,
+                remote: check_remote(remote, local.length())?,
                 immediate: Some(immediate),
             };
             self.connection.write_and_tell(local, push).await
         })
     }
 
-    /// Waits for the peer's next write with immediate data, and returns that number.
+    /// Waits for the peer's next write with immediate data, and returns the immediate data.
     ///
     /// # Errors
     ///
@@ -352,7 +353,7 @@ impl Rdma {
         self.connection.receive_write_immediate().await
     }
 
-    /// Reads from the start of `remote` until `local` is filled.
+    /// Fills `local` with the bytes at the start of `remote`.
     ///
     /// # Errors
     ///
@@ -366,7 +367,7 @@ impl Rdma {
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
         observed!(&self.connection, Read, local.length(), {
-            let remote = fits(local.length(), remote)?;
+            let remote = check_remote(remote, local.length())?;
             if let Some(operation) = self.connection.try_read(local, remote)? {
                 return operation.await.map(drop);
             }
@@ -391,7 +392,7 @@ impl Rdma {
         desired: u64,
     ) -> Result<u64> {
         observed!(&self.connection, CompareAndSwap, 8, {
-            word(remote)?;
+            check_atomic(remote)?;
             let work = Work::CompareAndSwap {
                 remote: remote.memory(),
                 expected,
@@ -414,7 +415,7 @@ impl Rdma {
         add: u64,
     ) -> Result<u64> {
         observed!(&self.connection, FetchAndAdd, 8, {
-            word(remote)?;
+            check_atomic(remote)?;
             let remote = remote.memory();
             self.connection
                 .perform_atomic(Work::FetchAndAdd { remote, add })
@@ -422,15 +423,14 @@ impl Rdma {
         })
     }
 
-    /// Sends a message of any length, which the peer receives as one message. Resolves when a
-    /// message of one piece has arrived in the peer's memory, or when the peer has read a longer
-    /// message.
+    /// Sends a message of any length, which the peer receives as one message. Waits until a message
+    /// of one piece has arrived in the peer's memory, or until the peer has read a longer message.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if a message is above the peer's limit or the peer has no memory for it,
-    /// [`Error::Verbs`] if another operation is writing to the message, and the error that ended
-    /// the connection.
+    /// [`Error::Refused`] if the message is above the peer's limit or the peer has no memory for
+    /// it, [`Error::Verbs`] if another operation is writing to the message, and the error that
+    /// ended the connection.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         observed!(&self.connection, Send, message.length(), {
@@ -438,9 +438,9 @@ impl Rdma {
         })
     }
 
-    /// Sends a message without waiting for its arrival: resolves when the message is accepted by
-    /// the send queue. For a message longer than one piece, waits like [`Self::send`]. If the
-    /// message cannot be delivered, the connection ends.
+    /// Sends a message without waiting for its arrival: waits only until the send queue accepts the
+    /// message. A message longer than one piece is sent as by [`Self::send`]. If the message cannot
+    /// be delivered, the connection ends.
     ///
     /// # Errors
     ///
@@ -451,8 +451,8 @@ impl Rdma {
         })
     }
 
-    /// Sends a message like [`Self::send`], with a number that the peer gets from
-    /// [`Self::receive_with_immediate`].
+    /// Sends a message like [`Self::send`], with the immediate data `immediate`, which the peer
+    /// receives by [`Self::receive_with_immediate`].
     ///
     /// # Errors
     ///
@@ -483,8 +483,7 @@ impl Rdma {
         })
     }
 
-    /// Waits for the peer's next message, and returns it with the number that was sent along, if
-    /// any.
+    /// Waits for the peer's next message, and returns it with its immediate data, if any.
     ///
     /// # Errors
     ///
@@ -499,9 +498,9 @@ impl Rdma {
         )
     }
 
-    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. When the peer
-    /// returns the memory, [`Self::receive_local_mr`] yields it. If the future is dropped before
-    /// the memory was sent, the memory is dropped.
+    /// Lends memory to the peer, which receives it by [`Self::receive_remote_mr`]. When the peer
+    /// has returned the memory, [`Self::receive_local_mr`] returns it. If the future is dropped
+    /// before the memory was sent, the memory is dropped.
     ///
     /// # Errors
     ///
@@ -511,8 +510,8 @@ impl Rdma {
         self.connection.offer(region).await
     }
 
-    /// Returns memory to the peer, which gets it from [`Self::receive_local_mr`]. If the future is
-    /// dropped before the memory was sent, the memory is released: the peer can free it.
+    /// Returns memory to the peer, which receives it by [`Self::receive_local_mr`]. If the future
+    /// is dropped before the memory was sent, the memory is released, and the peer can free it.
     ///
     /// # Errors
     ///
@@ -522,8 +521,8 @@ impl Rdma {
         self.connection.give_back(region).await
     }
 
-    /// Waits for memory that the peer returns after it had requested it or was lent it. The peer
-    /// can no longer access the memory when this resolves.
+    /// Waits for memory that the peer returns: memory that the peer had requested, or memory lent
+    /// by [`Self::send_local_mr`]. The peer can no longer access the returned memory.
     ///
     /// # Errors
     ///
@@ -543,8 +542,8 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
-    /// Hands the connection to its task, which keeps it until the peer has the last messages. If
-    /// the runtime has ended, the task has already waited for that.
+    /// Passes the connection to its task, which keeps the connection until the peer has received
+    /// the last messages. If the runtime has ended, the task has already waited for them.
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             drop(task.send(Arc::clone(&self.connection)));
@@ -552,9 +551,10 @@ impl Drop for Rdma {
     }
 }
 
-/// Returns the remote memory if it is at least `len` bytes long, or else an error.
+/// Checks that the lease of `remote` has not ended and that `remote` has at least `len` bytes.
+/// Returns its address, length and key.
 #[inline]
-pub(crate) fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<RemoteMemory> {
+pub(crate) fn check_remote(remote: &impl RemoteMrReadAccess, len: usize) -> Result<RemoteMemory> {
     let memory = remote.memory();
     if remote.lease_has_ended() {
         return Err(Error::LeaseEnded);
@@ -567,11 +567,12 @@ pub(crate) fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<Remot
 
 #[cold]
 fn too_long(len: usize, memory: RemoteMemory) -> Error {
-    let reason = format!("it has {} bytes, and the local memory {len}", memory.len);
+    let reason = format!("{} bytes, fewer than the local memory's {len}", memory.len);
     Error::invalid("remote memory", reason)
 }
 
-fn word(remote: &impl RemoteMrReadAccess) -> Result<()> {
+/// Checks that `remote` can be the target of an atomic operation.
+fn check_atomic(remote: &impl RemoteMrReadAccess) -> Result<()> {
     let memory = remote.memory();
     if remote.lease_has_ended() {
         return Err(Error::LeaseEnded);
@@ -580,7 +581,7 @@ fn word(remote: &impl RemoteMrReadAccess) -> Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "an atomic needs eight bytes at a multiple of eight, and these are {} at {:#x}",
+        "an atomic needs 8 bytes at a multiple of 8, not {} bytes at {:#x}",
         memory.len, memory.address
     );
     Err(Error::invalid("remote memory", reason))

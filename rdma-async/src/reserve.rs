@@ -1,4 +1,4 @@
-//! Reservations: memory that the peer may access while a future runs, for a limited time.
+//! [`Rdma::reserve`]: memory that the peer may access while a future runs, for a limited time.
 
 use std::fmt;
 use std::future::Future;
@@ -18,12 +18,12 @@ use crate::memory::LocalMr;
 use crate::rdma::Rdma;
 
 impl Rdma {
-    /// Lets the peer access a region while a future runs, for at most `limit`. When the future has
-    /// ended or the time is over, the access ends at the device, and only then the region is
-    /// returned. An access of the peer after that gets a remote access error and changes nothing.
+    /// Lends a region to the peer while a future runs, for at most `limit`. When the future has
+    /// completed or the limit has expired, ends the access at the device, and then returns the
+    /// region. A later access of the peer gets a remote access error and changes nothing.
     ///
-    /// `operation` gets a [`Grant`], which has the token of the memory and can offer the memory to
-    /// the peer. Dropping this future ends the access, too.
+    /// `operation` gets a [`Grant`], which contains the token of the memory and can offer the
+    /// memory to the peer. Dropping the returned future ends the access.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -39,7 +39,7 @@ impl Rdma {
     /// let region = server.alloc_local_mr(Layout::new::<[u8; 8]>())?;
     /// let owner = server.reserve(region, Duration::from_secs(5), |grant| async move {
     ///     grant.offer().await?;
-    ///     // The peer says when it has finished.
+    ///     // The peer returns the memory when it has finished.
     ///     grant.returned().await;
     ///     Ok::<_, rdma_async::Error>(())
     /// });
@@ -52,7 +52,7 @@ impl Rdma {
     ///     client.send_remote_mr(remote).await
     /// };
     /// let (reserved, ()) = tokio::try_join!(owner, borrower)?;
-    /// assert!(reserved.output.is_some(), "the time was not over");
+    /// assert!(reserved.output.is_some(), "the limit has not expired");
     /// assert_eq!(reserved.region.as_slice(), [7; 8]);
     /// # Ok(())
     /// # }
@@ -77,7 +77,7 @@ impl Rdma {
             state: Arc::clone(&state),
         };
         // Ends the access if this future is dropped.
-        let open = OpenLease {
+        let reservation = Reservation {
             connection: self.connection(),
             lease,
             state: &state,
@@ -87,9 +87,9 @@ impl Rdma {
         let output = tokio::select! {
             biased;
             output = operation => Some(output),
-            () = state.time_over() => None,
+            () = state.expired() => None,
         };
-        let region = open.end().await?;
+        let region = reservation.end().await?;
         Ok(Reserved { region, output })
     }
 }
@@ -99,11 +99,11 @@ impl Rdma {
 pub struct Reserved<T> {
     /// The region, which the peer can no longer access.
     pub region: LocalMr,
-    /// Output of the future, or `None` if the time was over before.
+    /// Output of the future, or `None` if the time limit expired first.
     pub output: Option<T>,
 }
 
-/// Handle of the memory that [`Rdma::reserve`] lends. Clones refer to the same reservation.
+/// Handle of memory that [`Rdma::reserve`] lends. Clones refer to one reservation.
 #[derive(Clone)]
 pub struct Grant {
     memory: RemoteMemory,
@@ -122,15 +122,17 @@ impl fmt::Debug for Grant {
 }
 
 impl Grant {
-    /// Returns the address, length and key of the memory, to be passed on by any means. The peer
-    /// makes a [`RemoteMr`](crate::RemoteMr) of it by [`from_token`](crate::RemoteMr::from_token).
+    /// Returns the token of the memory: its address, length and key. The program passes the token
+    /// to the peer, which creates a [`RemoteMr`](crate::RemoteMr) by
+    /// [`from_token`](crate::RemoteMr::from_token).
     pub fn token(&self) -> RemoteMemory {
         self.memory
     }
 
-    /// Offers the memory to the peer, which gets it from [`Rdma::receive_remote_mr`]. When the
-    /// reservation ends, the peer's operations on it fail with [`Error::LeaseEnded`]. If the future
-    /// is dropped before the offer was sent, the memory can be offered again.
+    /// Offers the memory to the peer, which receives it by [`Rdma::receive_remote_mr`]. After the
+    /// end of the reservation, the peer's operations on the memory fail with
+    /// [`Error::LeaseEnded`]. If the future is dropped before the offer was sent, the memory can be
+    /// offered again.
     ///
     /// # Errors
     ///
@@ -150,26 +152,27 @@ impl Grant {
             .await;
     }
 
-    /// Sets the time limit to `limit` from now.
+    /// Sets a new time limit, which starts now.
     pub fn renew(&self, limit: Duration) {
         self.state.inner.lock().deadline = deadline_after(limit);
         self.state.changed.notify_waiters();
     }
 }
 
-/// State that a reservation shares with its grants and with the connection.
+/// State that a reservation, its grants and the connection share.
 #[derive(Debug)]
 pub(crate) struct GrantState {
     inner: Mutex<Inner>,
-    /// Set while an offer is on its way or was sent. Changes only under the lock of `inner`, and is
-    /// read without: the table of leases is locked after `inner`, and never before.
+    /// Set while an offer is being sent, and after it was sent. Is written only under the lock of
+    /// `inner`, and read without this lock by the holder of the table of leases: that table is
+    /// locked after `inner`, never before.
     is_offered: AtomicBool,
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` for a limit that is too long to be a time.
+    /// Time at which the limit expires, or `None` if it is too late for an [`Instant`].
     deadline: Option<Instant>,
     is_returned: bool,
     /// Region that the peer has returned.
@@ -189,29 +192,30 @@ impl GrantState {
         }
     }
 
-    /// Waits until the time limit has passed.
-    async fn time_over(&self) {
+    /// Waits until the time limit has expired.
+    async fn expired(&self) {
         loop {
             let changed = self.changed.notified();
             let deadline = self.inner.lock().deadline;
-            let passed = async {
+            let sleeping = async {
                 match deadline {
                     Some(deadline) => sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = passed => return,
+                () = sleeping => return,
                 () = changed => {}
             }
         }
     }
 
-    /// Waits until the peer has returned the region, and takes the region.
+    /// Waits until the peer has returned the region, and returns the region.
     async fn returned_region(&self) -> Result<LocalMr, rdma_core::Error> {
         self.wait_for(|inner| inner.region.take()).await
     }
 
+    /// Waits until `attempt` returns a value.
     async fn wait_for<T>(&self, mut attempt: impl FnMut(&mut Inner) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -222,38 +226,41 @@ impl GrantState {
         }
     }
 
-    /// Records that the memory is offered to the peer. Returns `false` if it was offered before.
+    /// Records that an offer is being sent to the peer. Returns `false` if the memory was offered
+    /// before.
     pub(crate) fn begin_offer(&self) -> bool {
         let _inner = self.inner.lock();
         !self.is_offered.swap(true, Ordering::AcqRel)
     }
 
-    /// Sends the offer by `send`. The reservation does not end meanwhile, so its end is sent later.
+    /// Calls `send` to send the offer. The reservation cannot end during the call, so the message
+    /// about its end follows the offer.
     pub(crate) fn send_offer<T>(&self, send: impl FnOnce() -> T) -> T {
         let _inner = self.inner.lock();
         send()
     }
 
-    /// Records that the offer was not sent. Calls `forget` before the reservation can end.
+    /// Records that the offer was not sent. Calls `forget`; the reservation cannot end during the
+    /// call.
     pub(crate) fn withdraw_offer(&self, forget: impl FnOnce()) {
         let _inner = self.inner.lock();
         self.is_offered.store(false, Ordering::Release);
         forget();
     }
 
-    /// Ends the lease of the reservation by `end`, which gets whether the memory was offered. The
-    /// offer does not change meanwhile.
+    /// Ends the lease by calling `end`, whose argument is `true` if the memory was offered. No
+    /// offer can be sent or withdrawn during the call.
     fn end_by<T>(&self, end: impl FnOnce(bool) -> T) -> T {
         let _inner = self.inner.lock();
         end(self.is_offered())
     }
 
-    /// Returns whether the memory was offered to the peer. Takes no lock.
+    /// Returns whether the memory was offered to the peer, without taking a lock.
     pub(crate) fn is_offered(&self) -> bool {
         self.is_offered.load(Ordering::Acquire)
     }
 
-    /// Takes the region that the peer has returned.
+    /// Stores the region that the peer has returned, and wakes the waiting tasks.
     pub(crate) fn put_back(&self, region: Result<LocalMr, rdma_core::Error>) {
         {
             let mut inner = self.inner.lock();
@@ -268,17 +275,17 @@ fn deadline_after(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// Guard that ends the access of a reservation.
-struct OpenLease<'c> {
+/// Guard of a reservation, which ends the peer's access when it is dropped.
+struct Reservation<'c> {
     connection: &'c Connection,
     lease: u64,
     state: &'c GrantState,
     is_open: bool,
 }
 
-impl OpenLease<'_> {
-    /// Ends the access at the device, and returns the region. Waits if the peer is returning it
-    /// meanwhile.
+impl Reservation<'_> {
+    /// Ends the access at the device, and returns the region. If the peer is returning the region,
+    /// waits for its return.
     async fn end(mut self) -> Result<LocalMr> {
         self.is_open = false;
         let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
@@ -294,7 +301,7 @@ impl OpenLease<'_> {
     }
 }
 
-impl Drop for OpenLease<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.is_open {
             let end = |is_offered| self.connection.end_lease(self.lease, is_offered);
@@ -334,11 +341,11 @@ mod tests {
     async fn poll_once(future: impl Future) {
         let mut future = pin!(future);
         let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready()));
-        assert!(!polled.await, "it waits");
+        assert!(!polled.await, "the future waits");
     }
 
     #[tokio::test]
-    async fn an_offer_that_was_not_sent_leaves_nothing() {
+    async fn an_unsent_offer_revokes_no_lease_and_can_be_repeated() {
         let (client, server) = pair().await;
         // All credits are used, so an offer waits.
         for _ in 0..2 {
@@ -349,7 +356,7 @@ mod tests {
         });
         reserved.await.unwrap();
         assert_eq!(client.connection().revoked_leases(), 0);
-        // A future that is dropped later, and an offer after it.
+        // An offer is dropped, and a second offer is sent.
         let taking = async {
             server.receive().await.unwrap();
             server.receive().await.unwrap();

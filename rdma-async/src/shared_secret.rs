@@ -10,24 +10,24 @@ use crate::authentication::{Authenticator, Transcript};
 /// Authentication by a secret that both ends know: each token is the HMAC-SHA-256 (RFC 2104) of the
 /// transcript.
 ///
-/// The secret is not sent. A token holds for one handshake, because both ends contribute a nonce.
-/// It does not protect the packets of the connection, which RoCE neither encrypts nor
-/// authenticates.
+/// The secret is not sent. A token is valid for one handshake, because the transcript contains a
+/// nonce of each end. The packets of the connection are not protected: RoCE neither encrypts nor
+/// authenticates packets.
 ///
 /// ```
 /// use rdma_async::{RdmaBuilder, SharedSecret};
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), rdma_async::Error> {
-/// let secret = SharedSecret::new(b"of the cluster, at least 16 bytes")?;
+/// let secret = SharedSecret::new(b"the secret of this cluster")?;
 /// let builder = RdmaBuilder::default().authenticator(secret);
 /// let mut listener = builder.clone().bind("127.0.0.1:0").await?;
 /// let address = listener.local_address()?;
 /// tokio::try_join!(builder.connect(address), listener.accept())?;
 /// // A peer without the secret is refused.
-/// let stranger = RdmaBuilder::default().connect(address);
-/// let (stranger, refused) = tokio::join!(stranger, listener.accept());
-/// assert!(stranger.is_err() && refused.is_err());
+/// let client = RdmaBuilder::default().connect(address);
+/// let (client, server) = tokio::join!(client, listener.accept());
+/// assert!(client.is_err() && server.is_err());
 /// # Ok(())
 /// # }
 /// ```
@@ -42,8 +42,8 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
-/// Minimum number of bytes of a secret.
-const SHORTEST: usize = 16;
+/// Minimum length of a secret, in bytes: 128 bits, too many to guess if they are random.
+const MIN_LEN: usize = 16;
 
 impl SharedSecret {
     /// Creates an authenticator from a secret of at least 16 bytes, which should be random.
@@ -53,15 +53,15 @@ impl SharedSecret {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a shorter secret.
     pub fn new(secret: impl AsRef<[u8]>) -> crate::Result<Self> {
         let secret = secret.as_ref();
-        if secret.len() < SHORTEST {
-            let reason = format!("{} bytes are fewer than {SHORTEST}", secret.len());
+        if secret.len() < MIN_LEN {
+            let reason = format!("{} bytes are fewer than {MIN_LEN}", secret.len());
             return Err(crate::Error::invalid("shared secret", reason));
         }
-        let keyed = Hmac::new_from_slice(secret).expect("a key of HMAC has any length");
+        let keyed = Hmac::new_from_slice(secret).expect("an HMAC key may have any length");
         Ok(Self { keyed })
     }
 
-    fn of(&self, transcript: &Transcript) -> Hmac<Sha256> {
+    fn mac(&self, transcript: &Transcript) -> Hmac<Sha256> {
         let mut keyed = self.keyed.clone();
         keyed.update(transcript.as_bytes());
         keyed
@@ -70,13 +70,13 @@ impl SharedSecret {
 
 impl Authenticator for SharedSecret {
     fn token(&self, transcript: &Transcript) -> Vec<u8> {
-        self.of(transcript).finalize().into_bytes().to_vec()
+        self.mac(transcript).finalize().into_bytes().to_vec()
     }
 
     fn check(&self, transcript: &Transcript, token: &[u8]) -> Result<(), String> {
-        // Compares in constant time.
-        let checked = self.of(transcript).verify_slice(token);
-        checked.map_err(|_| "its token is not made with the secret".to_owned())
+        // `verify_slice` compares in constant time.
+        let checked = self.mac(transcript).verify_slice(token);
+        checked.map_err(|_| "the token was not computed with the secret".to_owned())
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_for_its_end_its_handshake_and_its_secret() {
+    fn a_token_is_valid_only_for_its_end_handshake_and_secret() {
         let secret = SharedSecret::new([7; 32]).unwrap();
         let right = transcript(End::Connecting, &[1; 32]);
         let token = secret.token(&right);
@@ -102,17 +102,16 @@ mod tests {
         ] {
             assert!(secret.check(&other, &token).is_err());
         }
-        let stranger = SharedSecret::new([8; 32]).unwrap();
-        assert!(stranger.check(&right, &token).is_err());
+        let other = SharedSecret::new([8; 32]).unwrap();
+        assert!(other.check(&right, &token).is_err());
         assert!(secret.check(&right, &token[..31]).is_err());
         assert!(secret.check(&right, &[]).is_err());
         assert!(SharedSecret::new([7; 15]).is_err());
     }
 
-    /// Checks the token against the value that another implementation of HMAC-SHA-256 has computed.
     #[test]
-    fn tokens_are_those_of_rfc_2104() {
-        // RFC 4231, test case 1: the key is 20 bytes 0x0b, and the data "Hi There".
+    fn tokens_equal_the_test_vector_of_rfc_4231() {
+        // Test case 1: the key is 20 bytes 0x0b, and the data "Hi There".
         let mut keyed = SharedSecret::new([0x0b; 20]).unwrap().keyed;
         keyed.update(b"Hi There");
         let expected = "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7";

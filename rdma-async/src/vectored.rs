@@ -1,4 +1,5 @@
-//! Vectored reads and writes: several pieces of local memory, one contiguous part of remote memory.
+//! Vectored reads and writes: transfers between several pieces of local memory and one contiguous
+//! range of remote memory.
 
 use rdma_core::memory::Claim;
 
@@ -9,13 +10,13 @@ use crate::memory::{
     claim_write,
 };
 use crate::observe::observed;
-use crate::rdma::{Rdma, fits};
+use crate::rdma::{Rdma, check_remote};
 
-/// Operations on several pieces of local memory, whose bytes follow each other in remote memory.
-/// Each piece is a request of its own. Requests that wait for the end of the turn share a doorbell,
-/// and the operation resolves when the last request has completed.
+/// Transfers between several pieces of local memory and one contiguous range of remote memory. Each
+/// piece is a request of its own. Requests that wait for the end of the turn share a doorbell. An
+/// operation is complete when its last request has completed.
 impl Rdma {
-    /// Writes pieces of local memory, one after the other, to the start of `remote`.
+    /// Writes pieces of local memory, one after another, to the start of `remote`.
     ///
     /// ```
     /// # use std::alloc::Layout;
@@ -36,10 +37,11 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the pieces are longer than `remote`, and [`Error::Verbs`] if
-    /// an operation is writing to a piece: nothing is written then. [`Error::Work`] if the peer's
-    /// device refuses the access, and the error that ended the connection: pieces before the failed
-    /// one may have been written.
+    /// Before anything is written: [`Error::InvalidArgument`] if the pieces are longer than
+    /// `remote`, and [`Error::Verbs`] if an operation is writing to a piece.
+    ///
+    /// After some pieces may have been written: [`Error::Work`] if the peer's device refuses the
+    /// access, and the error that ended the connection.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn write_vectored<M: LocalMrReadAccess>(
@@ -49,7 +51,7 @@ impl Rdma {
     ) -> Result<()> {
         let len = pieces.iter().map(|piece| piece.length()).sum::<usize>();
         observed!(self.connection(), Write, len, {
-            fits(len, remote)?;
+            check_remote(remote, len)?;
             let mut at = 0;
             let mut requests = Vec::with_capacity(pieces.len());
             for piece in pieces.iter().filter(|piece| piece.length() > 0) {
@@ -65,14 +67,15 @@ impl Rdma {
         })
     }
 
-    /// Reads from the start of `remote` into pieces of local memory, one after the other.
+    /// Reads from the start of `remote` into pieces of local memory, one after another.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `remote` is shorter than the pieces, and [`Error::Verbs`] if
-    /// an operation is using a piece: nothing is read then. [`Error::Work`] if the peer's device
-    /// refuses the access, and the error that ended the connection: pieces before the failed one
-    /// may have been filled.
+    /// Before anything is read: [`Error::InvalidArgument`] if the pieces are longer than `remote`,
+    /// and [`Error::Verbs`] if an operation is using a piece.
+    ///
+    /// After some pieces may have been filled: [`Error::Work`] if the peer's device refuses the
+    /// access, and the error that ended the connection.
     #[doc(alias = "ibv_sge")]
     #[doc(alias = "sg_list")]
     pub async fn read_vectored<M: LocalMrWriteAccess>(
@@ -82,7 +85,7 @@ impl Rdma {
     ) -> Result<()> {
         let len = pieces.iter().map(|piece| piece.length()).sum::<usize>();
         observed!(self.connection(), Read, len, {
-            fits(len, remote)?;
+            check_remote(remote, len)?;
             let mut at = 0;
             let mut requests = Vec::with_capacity(pieces.len());
             for piece in pieces.iter_mut().filter(|piece| piece.length() > 0) {
@@ -94,14 +97,15 @@ impl Rdma {
         })
     }
 
-    /// Performs the requests of all pieces, which have their claims: nothing is transferred if a
-    /// claim was impossible. After an error, the peer may have executed the requests before it.
+    /// Performs the requests of all pieces. The memory of all pieces must already be claimed, so
+    /// that nothing is transferred if a claim fails. After an error, the peer may have executed
+    /// earlier requests.
     async fn perform_pieces(&self, requests: Vec<(Work, Claim)>) -> Result<()> {
         let mut last = None;
         for (work, claim) in requests {
             let begun = self.connection().begin_held(work, claim).await;
             last = Some(begun.map_err(|error| match last {
-                Some(_) => self.fail_between(error),
+                Some(_) => self.fail_partial(error),
                 None => error,
             })?);
         }
@@ -109,8 +113,9 @@ impl Rdma {
         finished.map_err(Error::of_posted)
     }
 
-    /// Ends the connection because a piece was not accepted after others were.
-    fn fail_between(&self, error: Error) -> Error {
+    /// Ends the connection because a request was refused after earlier requests of the operation
+    /// were accepted. Returns the error of the operation.
+    fn fail_partial(&self, error: Error) -> Error {
         self.connection().fail(error.clone());
         error.of_posted()
     }

@@ -1,4 +1,4 @@
-//! Operations with a deadline: the future behind [`Rdma::within`](crate::Rdma::within).
+//! [`Within`]: the future of [`Rdma::within`](crate::Rdma::within).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::shard::DeadlineKey;
 
-/// An operation that ends its connection if it exceeds its time limit.
+/// An operation with a time limit. Exceeding the limit ends the connection.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Within<F> {
@@ -18,13 +18,13 @@ pub(crate) struct Within<F> {
     deadline: Deadline,
 }
 
-/// Deadline of an operation, which is cancelled when this value is dropped.
+/// Deadline of an operation. Dropping the value cancels the deadline.
 #[derive(Debug)]
 struct Deadline {
     connection: Arc<Connection>,
     limit: Duration,
-    /// `None` until the operation has to wait.
-    place: Option<DeadlineKey>,
+    /// Key of the deadline at the shard, or `None` before the operation has to wait.
+    key: Option<DeadlineKey>,
 }
 
 impl<F> Within<F> {
@@ -34,7 +34,7 @@ impl<F> Within<F> {
             deadline: Deadline {
                 connection: Arc::clone(connection),
                 limit,
-                place: None,
+                key: None,
             },
         }
     }
@@ -49,7 +49,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let polled = this.operation.as_mut().poll(cx);
-        if polled.is_pending() && this.deadline.place.is_none() {
+        if polled.is_pending() && this.deadline.key.is_none() {
             this.deadline.begin();
         }
         polled
@@ -59,14 +59,14 @@ where
 impl Deadline {
     fn begin(&mut self) {
         let weak = Arc::downgrade(&self.connection);
-        self.place = Some(self.connection.shard().add_deadline(weak, self.limit));
+        self.key = Some(self.connection.shard().add_deadline(weak, self.limit));
     }
 }
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.connection.shard().cancel_deadline(place);
+        if let Some(key) = self.key.take() {
+            self.connection.shard().cancel_deadline(key);
         }
     }
 }

@@ -25,15 +25,15 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, rdma: &Rdma) {
     assert!(end.as_ref().is_some_and(refused), "{end:?}");
 }
 
-/// Checks every kind of access with a token that `spoil` made invalid. Another connection of the
-/// same listener must keep working.
-async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
+/// Checks that each kind of access fails with a token that `modify` has made invalid, and that
+/// another connection of the listener still works.
+async fn check_invalid_token(modify: impl Fn(RemoteMemory) -> RemoteMemory) {
     let mut listener = listen(plain).await;
     let (good, good_server) = join(&mut listener, plain).await;
     for way in 0..4 {
         let (client, server) = join(&mut listener, plain).await;
         let granted = client.request_remote_mr(layout(64)).await.unwrap();
-        let mut wrong = RemoteMr::from_token(spoil(granted.token()));
+        let mut wrong = RemoteMr::from_token(modify(granted.token()));
         let mut local = pattern(&client, 8, 1);
         let outcome = match way {
             0 => client.write(&local, &mut wrong).await,
@@ -45,7 +45,7 @@ async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
             _ => client.write_with_immediate(&local, &mut wrong, 3).await,
         };
         assert_refused(outcome, &client);
-        // Later operations fail with the same cause, at both ends.
+        // Later operations at both ends fail because of the refused access.
         assert_refused(client.send(&local).await, &client);
         assert_refused(client.request_remote_mr(layout(8)).await, &client);
         assert_refused(client.receive().await, &client);
@@ -58,45 +58,45 @@ async fn try_wrong(spoil: impl Fn(RemoteMemory) -> RemoteMemory) {
 
 #[test]
 fn a_wrong_key_is_refused() {
-    run(try_wrong(|memory| RemoteMemory {
+    run(check_invalid_token(|memory| RemoteMemory {
         rkey: memory.rkey ^ 0x5a5a_0055,
         ..memory
     }));
 }
 
 #[test]
-fn a_range_outside_is_refused() {
-    run(try_wrong(|memory| RemoteMemory {
+fn a_range_outside_the_region_is_refused() {
+    run(check_invalid_token(|memory| RemoteMemory {
         address: memory.address + 64,
         ..memory
     }));
 }
 
 #[test]
-fn a_range_that_begins_outside_is_refused() {
-    run(try_wrong(|memory| RemoteMemory {
+fn a_range_that_begins_outside_the_region_is_refused() {
+    run(check_invalid_token(|memory| RemoteMemory {
         address: memory.address - 8,
         ..memory
     }));
 }
 
-async fn give_and_take(client: &Rdma, server: &Rdma, remote: RemoteMr) -> RemoteMr {
+async fn return_memory(client: &Rdma, server: &Rdma, remote: RemoteMr) -> RemoteMr {
     let kept = RemoteMr::from_token(remote.token());
     client.send_remote_mr(remote).await.unwrap();
     let region = server.receive_local_mr().await.unwrap();
-    // This end can use the memory for anything: the access of the peer has ended.
+    // The access of the peer has ended, so this end can read the memory as a slice.
     assert_eq!(region.as_slice().len(), kept.token().len as usize);
     kept
 }
 
 #[test]
-fn memory_that_was_given_back_is_out_of_reach() {
+fn requested_memory_cannot_be_accessed_after_its_return() {
     run(async {
         let mut listener = listen(plain).await;
         for way in 0..2 {
             let (client, server) = join(&mut listener, plain).await;
             let remote = client.request_remote_mr(layout(64)).await.unwrap();
-            let mut kept = give_and_take(&client, &server, remote).await;
+            let mut kept = return_memory(&client, &server, remote).await;
             let mut local = pattern(&client, 64, 1);
             let outcome = match way {
                 0 => client.write(&local, &mut kept).await,
@@ -110,27 +110,27 @@ fn memory_that_was_given_back_is_out_of_reach() {
 }
 
 #[test]
-fn lent_memory_that_came_back_is_out_of_reach() {
+fn lent_memory_cannot_be_accessed_after_its_return() {
     run(async {
         let mut listener = listen(plain).await;
         let (client, server) = join(&mut listener, plain).await;
         server.send_local_mr(pattern(&server, 64, 1)).await.unwrap();
         let remote = client.receive_remote_mr().await.unwrap();
-        let kept = give_and_take(&client, &server, remote).await;
+        let kept = return_memory(&client, &server, remote).await;
         let mut local = pattern(&client, 64, 1);
         assert_refused(client.read(&mut local, &kept).await, &client);
     });
 }
 
 #[test]
-fn released_memory_is_out_of_reach() {
+fn requested_memory_cannot_be_accessed_after_its_release() {
     run(async {
         let mut listener = listen(plain).await;
         let (client, _server) = join(&mut listener, plain).await;
         let remote = client.request_remote_mr(layout(64)).await.unwrap();
         let kept = RemoteMr::from_token(remote.token());
         drop(remote);
-        // Messages that were sent before the answer to a request arrive before it.
+        // The answer to this request arrives after the message about the release.
         let _other = client.request_remote_mr(layout(64)).await.unwrap();
         let mut local = pattern(&client, 64, 1);
         assert_refused(client.read(&mut local, &kept).await, &client);
@@ -138,7 +138,7 @@ fn released_memory_is_out_of_reach() {
 }
 
 #[test]
-fn only_what_was_granted_can_be_done() {
+fn only_granted_operations_are_executed() {
     run(async {
         let readable = |builder: RdmaBuilder| builder.remote_access(AccessFlags::REMOTE_READ);
         let mut listener = listen(readable).await;
@@ -162,18 +162,21 @@ fn only_what_was_granted_can_be_done() {
 }
 
 #[test]
-fn the_memory_of_one_connection_is_not_anothers() {
+fn a_key_is_refused_in_another_protection_domain() {
     run(async {
         let serving = |listener: &mut RdmaListener| listener.local_address().unwrap();
         let mut one = listen(plain).await;
         let mut other = listen(plain).await;
         assert_ne!(serving(&mut one), serving(&mut other));
         let (client, _server) = join(&mut one, plain).await;
-        let (stranger, _other_server) = join(&mut other, plain).await;
+        let (other_client, _other_server) = join(&mut other, plain).await;
         let remote = client.request_remote_mr(layout(64)).await.unwrap();
         // The key belongs to another protection domain.
-        let mut stolen = RemoteMr::from_token(remote.token());
-        let local = pattern(&stranger, 64, 1);
-        assert_refused(stranger.write(&local, &mut stolen).await, &stranger);
+        let mut foreign = RemoteMr::from_token(remote.token());
+        let local = pattern(&other_client, 64, 1);
+        assert_refused(
+            other_client.write(&local, &mut foreign).await,
+            &other_client,
+        );
     });
 }

@@ -1,4 +1,4 @@
-//! Checks that no operation allocates after the first rounds of operations on a connection.
+//! Checks that operations allocate no memory, except in the first rounds on a connection.
 
 mod common;
 
@@ -49,12 +49,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Number of operations in a round, and number of rounds.
+/// Number of operations in a round.
 const OPERATIONS: usize = 200;
+/// Number of rounds.
 const ROUNDS: usize = 12;
 
-/// Returns the minimum number of allocations of this thread in a round of operations. Only the
-/// first rounds may allocate memory that is then reused.
+/// Returns the minimum number of allocations of this thread in one of several rounds of operations.
+/// The first rounds may allocate memory, which the later rounds reuse.
 async fn allocations<F: Future<Output = ()>>(mut operation: impl FnMut() -> F) -> u64 {
     let mut fewest = u64::MAX;
     for round in 0..ROUNDS {
@@ -135,7 +136,7 @@ fn no_operation_allocates() {
         });
         assert_eq!(count.await, 0, "atomics");
 
-        // `join_all` itself allocates once for its futures, of whatever kind.
+        // `join_all` itself allocates memory for its futures.
         let source = pattern(client, 8, 1);
         let source = &source;
         let ready = allocations(|| async {

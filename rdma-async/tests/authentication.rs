@@ -1,4 +1,4 @@
-//! Checks that peers that cannot prove themselves get no connection, and no memory.
+//! Checks that peers without a valid token get neither a connection nor memory.
 
 mod common;
 
@@ -37,22 +37,22 @@ fn ends_with_one_secret_connect_and_others_are_refused() {
 
         let other = builder().authenticator(secret(2)).connect(address);
         let (outcome, reason) = tokio::join!(other, refusal(&mut listener));
-        assert!(reason.contains("not made with the secret"), "{reason}");
-        let told = outcome.unwrap_err().to_string();
-        assert!(told.contains("authentication failed"), "{told}");
-        // The listener does not tell the peer what is wrong.
-        assert!(!told.contains("secret"), "{told}");
+        assert!(reason.contains("not computed with the secret"), "{reason}");
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("authentication failed"), "{error}");
+        // The listener does not send the reason to the peer.
+        assert!(!error.contains("secret"), "{error}");
 
         let (outcome, _) = tokio::join!(builder().connect(address), refusal(&mut listener));
-        let told = outcome.unwrap_err().to_string();
-        assert!(told.contains("requires authentication"), "{told}");
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("requires authentication"), "{error}");
 
-        // A server that does not prove itself.
+        // The server has no authenticator.
         let mut open = listen(|builder| builder).await;
         let connecting = guarded(builder()).connect(open.local_address().unwrap());
         let (outcome, _) = tokio::join!(connecting, refusal(&mut open));
-        let told = outcome.unwrap_err().to_string();
-        assert!(told.contains("does not authenticate"), "{told}");
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("does not authenticate"), "{error}");
         check(&server, &client).await;
     });
 }
@@ -80,7 +80,7 @@ impl Authenticator for Recording {
 }
 
 #[test]
-fn the_authenticator_sees_the_address_and_the_token_of_the_peer() {
+fn the_authenticator_gets_the_address_and_the_token_of_the_peer() {
     run(async {
         let recorder = Arc::new(Recorder::default());
         let recording = |builder: RdmaBuilder| builder.authenticator(Recording(recorder.clone()));
@@ -103,7 +103,8 @@ fn the_authenticator_sees_the_address_and_the_token_of_the_peer() {
     });
 }
 
-/// Passes bytes between a client and a server, and returns those of each.
+/// Forwards bytes between a client and a server, and returns the bytes of the client and of the
+/// server.
 async fn record(client: TcpStream, server: TcpStream) -> (Vec<u8>, Vec<u8>) {
     async fn pass(
         mut from: tokio::net::tcp::OwnedReadHalf,
@@ -125,7 +126,7 @@ async fn record(client: TcpStream, server: TcpStream) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn recorded_handshakes_are_worthless() {
+fn replayed_handshakes_are_refused() {
     run(async {
         let mut listener = listen(guarded).await;
         let address = listener.local_address().unwrap();
@@ -147,31 +148,31 @@ fn recorded_handshakes_are_worthless() {
         let replay = async {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(&of_client).await.unwrap();
-            let mut heard = Vec::new();
-            drop(stream.read_to_end(&mut heard).await);
-            heard
+            let mut answer = Vec::new();
+            drop(stream.read_to_end(&mut answer).await);
+            answer
         };
-        let (heard, reason) = tokio::join!(replay, refusal(&mut listener));
-        assert!(reason.contains("not made with the secret"), "{reason}");
-        // A challenge, and no endpoint.
-        assert!(heard.starts_with(b"RDMAauth") && !heard.windows(8).any(|at| at == b"RDMAsync"));
+        let (answer, reason) = tokio::join!(replay, refusal(&mut listener));
+        assert!(reason.contains("not computed with the secret"), "{reason}");
+        // The answer is a challenge, without an endpoint.
+        assert!(answer.starts_with(b"RDMAauth") && !answer.windows(8).any(|at| at == b"RDMAsync"));
 
-        // The recorded server has another nonce than the new client asks for.
+        // The recorded answer of the server does not match the nonce of the new client.
         let replay = async {
             let (mut stream, _) = proxy.accept().await.unwrap();
             stream.write_all(&of_server).await.unwrap();
             drop(stream.read_to_end(&mut Vec::new()).await);
         };
         let (outcome, ()) = tokio::join!(guarded(builder()).connect(there), replay);
-        let told = outcome.unwrap_err().to_string();
-        assert!(told.contains("authentication failed"), "{told}");
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("authentication failed"), "{error}");
         let (client, server) = join(&mut listener, guarded).await;
         check(&client, &server).await;
     });
 }
 
 #[test]
-fn wrong_proofs_are_refused_before_a_queue_pair_is_created() {
+fn wrong_tokens_are_refused_before_a_queue_pair_is_created() {
     run(async {
         let mut listener = listen(guarded).await;
         let address = listener.local_address().unwrap();
@@ -197,13 +198,13 @@ fn wrong_proofs_are_refused_before_a_queue_pair_is_created() {
                 assert_eq!(&challenge[..8], b"RDMAauth");
                 drop(stream.write_all(&bytes).await);
                 drop(stream.shutdown().await);
-                let mut heard = Vec::new();
-                drop(stream.read_to_end(&mut heard).await);
-                heard
+                let mut answer = Vec::new();
+                drop(stream.read_to_end(&mut answer).await);
+                answer
             };
-            let (heard, reason) = tokio::join!(talking, refusal(&mut listener));
-            // A hello would have the endpoint of a queue pair.
-            assert!(heard.len() < HELLO_LEN, "{what}: {heard:?}, {reason}");
+            let (answer, reason) = tokio::join!(talking, refusal(&mut listener));
+            // The answer must not be a hello, which would contain the endpoint of a queue pair.
+            assert!(answer.len() < HELLO_LEN, "{what}: {answer:?}, {reason}");
         }
         let (client, server) = join(&mut listener, guarded).await;
         check(&client, &server).await;

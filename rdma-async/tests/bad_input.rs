@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::talk::{say, talks};
+use common::faulty_handshake::{faulty_handshakes, send_faulty};
 use common::{builder, check, join, listen, run};
 use rdma_async::{Error, RdmaBuilder, RdmaListener};
 use rdma_core::{Endpoint, Error as VerbsError};
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Checks that the first call that uses a wrong device, port or GID index fails.
 #[test]
-fn wrong_settings_are_named() {
+fn errors_name_the_wrong_setting() {
     run(async {
         let outcome = builder().device("no_such_device").bind("127.0.0.1:0").await;
         let Err(Error::Verbs(VerbsError::UnknownDevice { name, available })) = outcome else {
@@ -47,7 +47,7 @@ fn wrong_settings_are_named() {
 }
 
 #[test]
-fn an_address_that_is_none_or_taken_is_an_error() {
+fn an_invalid_or_used_address_is_an_error() {
     run(async {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
@@ -58,7 +58,7 @@ fn an_address_that_is_none_or_taken_is_an_error() {
     });
 }
 
-/// Returns a TCP port without a listener. The socket reserves the port while it lives.
+/// Returns a TCP port without a listener, and a socket that reserves the port.
 fn held_port() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     // Allows a test to listen at this port.
@@ -69,7 +69,7 @@ fn held_port() -> (TcpSocket, SocketAddr) {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_without_a_listener_is_an_error() {
     run(async {
         let (_held, address) = held_port();
         let outcome = builder().connect(address).await;
@@ -81,7 +81,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn who_accepts_and_says_nothing_is_given_up() {
+fn connecting_to_a_silent_peer_times_out() {
     run(async {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let limit = Duration::from_millis(300);
@@ -92,7 +92,7 @@ fn who_accepts_and_says_nothing_is_given_up() {
     });
 }
 
-fn brief(builder: RdmaBuilder) -> RdmaBuilder {
+fn with_short_timeout(builder: RdmaBuilder) -> RdmaBuilder {
     builder.connect_timeout(Duration::from_secs(20))
 }
 
@@ -105,45 +105,45 @@ async fn refusal(listener: &mut RdmaListener) -> String {
 }
 
 #[test]
-fn a_listener_refuses_wrong_peers_and_serves_right_ones() {
+fn a_listener_refuses_faulty_peers_and_accepts_correct_peers() {
     run(async {
-        let mut listener = listen(brief).await;
+        let mut listener = listen(with_short_timeout).await;
         let address = listener.local_address().unwrap();
-        for talk in talks() {
-            let talking = async {
+        for faulty in faulty_handshakes() {
+            let sending = async {
                 let mut stream = TcpStream::connect(address).await.unwrap();
-                say(&mut stream, &talk).await;
+                send_faulty(&mut stream, &faulty).await;
             };
-            let ((), reason) = tokio::join!(talking, refusal(&mut listener));
-            assert!(reason.contains("127.0.0.1"), "{}: {reason}", talk.what);
+            let ((), reason) = tokio::join!(sending, refusal(&mut listener));
+            assert!(reason.contains("127.0.0.1"), "{}: {reason}", faulty.name);
         }
-        let (client, server) = join(&mut listener, brief).await;
+        let (client, server) = join(&mut listener, with_short_timeout).await;
         check(&client, &server).await;
     });
 }
 
 #[test]
-fn a_client_refuses_wrong_servers() {
+fn a_client_refuses_faulty_servers() {
     run(async {
-        for talk in talks() {
+        for faulty in faulty_handshakes() {
             let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address: SocketAddr = server.local_addr().unwrap();
-            let talking = async {
+            let sending = async {
                 let (mut stream, _) = server.accept().await.unwrap();
-                say(&mut stream, &talk).await;
+                send_faulty(&mut stream, &faulty).await;
             };
-            let connecting = brief(builder()).connect(address);
-            let ((), outcome) = tokio::join!(talking, connecting);
+            let connecting = with_short_timeout(builder()).connect(address);
+            let ((), outcome) = tokio::join!(sending, connecting);
             let refused = matches!(outcome, Err(Error::Handshake { .. }));
-            assert!(refused, "{}: {outcome:?}", talk.what);
+            assert!(refused, "{}: {outcome:?}", faulty.name);
         }
     });
 }
 
 #[test]
-fn silent_peers_keep_nobody_from_connecting() {
+fn silent_peers_do_not_block_other_peers() {
     run(async {
-        let mut listener = listen(brief).await;
+        let mut listener = listen(with_short_timeout).await;
         let address = listener.local_address().unwrap();
         let mut silent = Vec::new();
         for at in 0..20 {
@@ -151,7 +151,7 @@ fn silent_peers_keep_nobody_from_connecting() {
             stream.write_all(&b"RDMAsync"[..at % 9]).await.unwrap();
             silent.push(stream);
         }
-        let (client, server) = join(&mut listener, brief).await;
+        let (client, server) = join(&mut listener, with_short_timeout).await;
         check(&client, &server).await;
         drop(silent);
         for _ in 0..20 {
@@ -162,7 +162,7 @@ fn silent_peers_keep_nobody_from_connecting() {
 }
 
 #[test]
-fn a_slow_peer_is_given_up_in_time() {
+fn the_handshake_of_a_slow_peer_times_out() {
     run(async {
         let limit = Duration::from_millis(300);
         let mut listener = listen(|builder| builder.connect_timeout(limit)).await;
@@ -175,30 +175,33 @@ fn a_slow_peer_is_given_up_in_time() {
 }
 
 #[test]
-fn listening_for_one_passes_over_wrong_ones() {
+fn listening_for_one_peer_ignores_faulty_peers() {
     run(async {
         let (_held, address) = held_port();
-        let server = tokio::spawn(brief(builder()).listen(address));
-        let talking = talks().into_iter().map(|talk| async move {
+        let server = tokio::spawn(with_short_timeout(builder()).listen(address));
+        let sending = faulty_handshakes().into_iter().map(|faulty| async move {
             let mut stream = loop {
                 if let Ok(stream) = TcpStream::connect(address).await {
                     break stream;
                 }
                 tokio::task::yield_now().await;
             };
-            say(&mut stream, &talk).await;
+            send_faulty(&mut stream, &faulty).await;
         });
-        futures_util::future::join_all(talking).await;
-        let client = brief(builder()).connect(address).await.unwrap();
+        futures_util::future::join_all(sending).await;
+        let client = with_short_timeout(builder())
+            .connect(address)
+            .await
+            .unwrap();
         let server = server.await.unwrap().unwrap();
         check(&client, &server).await;
     });
 }
 
 #[test]
-fn saying_more_after_the_handshake_ends_the_connection() {
+fn bytes_after_the_handshake_end_the_connection() {
     run(async {
-        let mut listener = listen(brief).await;
+        let mut listener = listen(with_short_timeout).await;
         let address = listener.local_address().unwrap();
         let hostile = common::hostile::Hostile::connect(address);
         let (mut hostile, server) = tokio::join!(hostile, listener.accept());

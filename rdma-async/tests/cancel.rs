@@ -18,37 +18,38 @@ use tokio::time::timeout;
 
 const ROUNDS: usize = 200;
 
-/// Returns two ends that sleep without polling, so that the first poll rarely sees a completion.
-async fn sleepy() -> (Rdma, Rdma) {
+/// Returns two connected ends that wait for completion events without polling, so that the first
+/// poll of an operation rarely finds its completion.
+async fn pair_by_events() -> (Rdma, Rdma) {
     pair_with(|builder| builder.completion(CompletionMode::Event)).await
 }
 
-/// Waits until the memory can be written again. Checking the memory never blocks.
-async fn settled(region: &mut LocalMr) {
+/// Waits until no operation uses the memory.
+async fn wait_until_unused(region: &mut LocalMr) {
     while region.try_as_mut_slice().is_err() {
         tokio::task::yield_now().await;
     }
 }
 
 #[test]
-fn dropped_writes_and_reads_end_by_themselves() {
+fn dropped_writes_and_reads_complete() {
     run(async {
         // Some devices complete a short operation immediately.
         for (len, rounds) in [(64, ROUNDS), (1 << 20, 20)] {
-            let (client, server) = sleepy().await;
+            let (client, server) = pair_by_events().await;
             let mut remote = client.request_remote_mr(layout(len)).await.unwrap();
             let mut source = pattern(&client, len, 1);
             let mut target = client.alloc_local_mr(layout(len)).unwrap();
             for _ in 0..rounds {
                 poll_and_drop(client.write(&source, &mut remote));
-                // The operation only reads the memory, so the program can read it too.
+                // The operation only reads the memory, so the program can also read it.
                 assert_eq!(source.try_as_slice().unwrap().len(), len);
-                settled(&mut source).await;
+                wait_until_unused(&mut source).await;
                 poll_and_drop(client.read(&mut target, &remote));
                 if let Err(error) = target.try_as_slice() {
                     assert!(error.to_string().contains("in use"), "{error}");
                 }
-                settled(&mut target).await;
+                wait_until_unused(&mut target).await;
                 assert!(target.as_slice() == bytes(len, 1));
                 target.as_mut_slice().fill(0);
                 let word = remote.get_mut(0..8);
@@ -61,7 +62,7 @@ fn dropped_writes_and_reads_end_by_themselves() {
 }
 
 #[test]
-fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
+fn dropped_operations_that_wait_for_a_slot_hold_no_resources() {
     run(async {
         const LONG: usize = 2 << 20;
         let small = |builder: RdmaBuilder| builder.send_depth(8).completion(CompletionMode::Event);
@@ -71,7 +72,7 @@ fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
         let words = || (0..20).map(|_| RemoteMr::from_token(remote.token()));
         for _ in 0..10 {
             let mut context = Context::from_waker(Waker::noop());
-            // These operations occupy the slots for a while.
+            // These operations occupy the slots for some time.
             let mut targets: Vec<_> = (0..8)
                 .map(|_| client.alloc_local_mr(layout(LONG)).unwrap())
                 .collect();
@@ -105,9 +106,9 @@ fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
 }
 
 #[test]
-fn a_dropped_send_arrives_once_or_not_at_all() {
+fn a_dropped_send_arrives_at_most_once() {
     run(async {
-        let (client, server) = sleepy().await;
+        let (client, server) = pair_by_events().await;
         let receiver = async {
             let mut last = None;
             loop {
@@ -127,7 +128,7 @@ fn a_dropped_send_arrives_once_or_not_at_all() {
                 message.as_mut_slice()[..4].copy_from_slice(&number.to_ne_bytes());
                 poll_and_drop(client.send(&message));
                 if number % 2 == 0 {
-                    settled(&mut message).await;
+                    wait_until_unused(&mut message).await;
                 }
             }
             let mut message = pattern(&client, 60, 0);
@@ -141,7 +142,7 @@ fn a_dropped_send_arrives_once_or_not_at_all() {
 }
 
 #[test]
-fn sends_that_wait_for_credits_take_none_when_dropped() {
+fn dropped_sends_that_wait_for_credits_use_no_credit() {
     run(async {
         let few = |builder: RdmaBuilder| builder.receive_depth(2);
         let (client, server) = pair_with(few).await;
@@ -170,7 +171,7 @@ fn sends_that_wait_for_credits_take_none_when_dropped() {
 fn dropped_receives_lose_no_message() {
     run(async {
         const COUNT: usize = 60;
-        let (client, server) = sleepy().await;
+        let (client, server) = pair_by_events().await;
         let sender = async {
             for at in 0..COUNT {
                 let len = if at % 2 == 0 { 40 } else { 20_000 };
@@ -183,12 +184,14 @@ fn dropped_receives_lose_no_message() {
                     if let Some(message) = poll_and_drop(server.receive()) {
                         break message.unwrap();
                     }
-                    // A long message whose receive is always dropped would never be read.
+                    // Polls more than once: a long message whose receive is always dropped at its
+                    // first
+                    // poll would never be read.
                     if at % 4 == 1 {
                         break server.receive().await.unwrap();
                     }
                     if at % 4 == 3 {
-                        // Drops a second receive, unless the message has arrived by now.
+                        // Drops a second receive, unless the message has already arrived.
                         break match poll_and_drop(server.receive()) {
                             Some(message) => message.unwrap(),
                             None => server.receive().await.unwrap(),
@@ -212,13 +215,13 @@ fn dropped_receives_lose_no_message() {
 }
 
 #[test]
-fn a_rendezvous_keeps_its_memory_until_the_peer_is_done() {
+fn a_rendezvous_keeps_its_memory_until_the_peer_has_read_it() {
     run(async {
-        let (client, server) = sleepy().await;
+        let (client, server) = pair_by_events().await;
         let mut message = pattern(&client, 6000, 5);
         {
             let mut send = pin!(client.send(&message));
-            // Polls until the message was offered: it is the next to be received.
+            // Polls until the message was offered. The peer receives the message next.
             let mut context = Context::from_waker(Waker::noop());
             assert!(send.as_mut().poll(&mut context).is_pending());
         }
@@ -227,15 +230,15 @@ fn a_rendezvous_keeps_its_memory_until_the_peer_is_done() {
         assert_eq!(message.try_as_slice().unwrap().len(), 6000);
         let received = server.receive().await.unwrap();
         assert!(received.as_slice() == bytes(6000, 5));
-        settled(&mut message).await;
+        wait_until_unused(&mut message).await;
         check(&client, &server).await;
     });
 }
 
 #[test]
-fn forgotten_futures_keep_their_memory_claimed_and_nothing_else() {
+fn forgotten_futures_keep_only_their_memory_claimed() {
     run(async {
-        let (client, server) = sleepy().await;
+        let (client, server) = pair_by_events().await;
         let mut remote = client.request_remote_mr(layout(4096)).await.unwrap();
         for _ in 0..50 {
             let mut target = client.alloc_local_mr(layout(4096)).unwrap();
@@ -246,7 +249,7 @@ fn forgotten_futures_keep_their_memory_claimed_and_nothing_else() {
             } else {
                 drop(read);
             }
-            settled(&mut target).await;
+            wait_until_unused(&mut target).await;
             let source = pattern(&client, 4096, 1);
             let mut write = Box::pin(client.write(&source, &mut remote));
             let polled = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -262,9 +265,9 @@ fn forgotten_futures_keep_their_memory_claimed_and_nothing_else() {
 }
 
 #[test]
-fn memory_dropped_in_flight_is_not_used_before_the_device_is_done() {
+fn memory_dropped_in_flight_is_not_reused_before_completion() {
     run(async {
-        let (client, server) = sleepy().await;
+        let (client, server) = pair_by_events().await;
         let remote = client.request_remote_mr(layout(1 << 16)).await.unwrap();
         let mut filled = RemoteMr::from_token(remote.token());
         client
@@ -275,7 +278,7 @@ fn memory_dropped_in_flight_is_not_used_before_the_device_is_done() {
             let mut target = client.alloc_local_mr(layout(1 << 16)).unwrap();
             poll_and_drop(client.read(&mut target, &remote));
             drop(target);
-            // If this were the same memory, the read would write to it.
+            // If this allocation reused the memory, the read would write to it.
             let fresh = client.alloc_local_mr(layout(1 << 16)).unwrap();
             tokio::task::yield_now().await;
             assert!(fresh.as_slice().iter().all(|&byte| byte == 0));
@@ -285,7 +288,7 @@ fn memory_dropped_in_flight_is_not_used_before_the_device_is_done() {
 }
 
 #[test]
-fn a_connection_can_be_dropped_with_everything_in_flight() {
+fn a_connection_can_be_dropped_with_operations_in_flight() {
     run(async {
         for _ in 0..20 {
             let (client, server) = pair().await;
@@ -297,8 +300,8 @@ fn a_connection_can_be_dropped_with_everything_in_flight() {
             poll_and_drop(client.write(&source, &mut given));
             poll_and_drop(client.send(&source));
             drop(client);
-            // The memory outlives the connection, and the program can use it again.
-            settled(&mut target).await;
+            // The memory outlives the connection, and the program can reuse the memory.
+            wait_until_unused(&mut target).await;
             drop((target, source, remote));
             assert_disconnected(server.receive_local_mr().await);
         }
@@ -308,7 +311,7 @@ fn a_connection_can_be_dropped_with_everything_in_flight() {
 #[test]
 fn a_message_that_was_read_is_not_lost_when_its_receive_is_dropped() {
     const LEN: usize = 10_000;
-    // More messages than credits for their answers.
+    // The number of messages exceeds the number of credits for their answers.
     const MESSAGES: u8 = 40;
     run_on(two_threads(), async {
         let mut listener = listen(|builder| builder).await;
@@ -331,7 +334,7 @@ fn a_message_that_was_read_is_not_lost_when_its_receive_is_dropped() {
                 }
             });
             begun.send(()).unwrap();
-            // Meanwhile the receiver gets no credits back.
+            // The receiver gets no credits back during this time.
             resume.recv().unwrap();
             let all = futures_util::future::try_join_all(sends);
             runtime.block_on(all).unwrap();

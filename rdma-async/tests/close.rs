@@ -1,4 +1,4 @@
-//! Checks that closing a connection waits until the peer has everything.
+//! Checks that closing a connection waits until the peer has received everything.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{
 use rdma_async::{Error, LocalMrReadAccess, RdmaDevice};
 
 #[test]
-fn what_was_posted_has_arrived_when_close_returns() {
+fn posted_messages_have_arrived_when_close_returns() {
     for runtime in [one_thread(), two_threads()] {
         run_on(runtime, async {
             for _ in 0..10 {
@@ -21,7 +21,7 @@ fn what_was_posted_has_arrived_when_close_returns() {
                     client.post(&pattern(&client, 100, seed)).await.unwrap();
                 }
                 client.close().await.unwrap();
-                // After `close`, the peer needs nothing of this end's runtime.
+                // After `close`, the peer does not depend on the runtime of this end.
                 for seed in 0..50 {
                     let message = server.receive().await.unwrap();
                     assert_eq!(message.as_slice(), bytes(100, seed));
@@ -33,7 +33,7 @@ fn what_was_posted_has_arrived_when_close_returns() {
 }
 
 #[test]
-fn the_peer_has_everything_when_close_returns_and_the_runtime_rests() {
+fn after_close_the_peer_does_not_need_the_runtime_of_this_end() {
     const LIMIT: Duration = Duration::from_secs(60);
     let (clients, servers) = (one_thread(), two_threads());
     let mut listener = servers.block_on(listen(|builder| builder));
@@ -46,7 +46,7 @@ fn the_peer_has_everything_when_close_returns_and_the_runtime_rests() {
         }
         client.close().await.unwrap();
     });
-    // The client's runtime runs no task from here on.
+    // From here on, the client's runtime runs no task.
     servers.block_on(async {
         let received = tokio::time::timeout(LIMIT, async {
             let server = accepting.await.unwrap().unwrap();
@@ -60,7 +60,7 @@ fn the_peer_has_everything_when_close_returns_and_the_runtime_rests() {
 }
 
 #[test]
-fn a_long_message_whose_future_was_dropped_has_been_read() {
+fn close_waits_for_a_long_message_whose_future_was_dropped() {
     run(async {
         let (client, server) = pair().await;
         let long = pattern(&client, 100_000, 3);
@@ -72,12 +72,12 @@ fn a_long_message_whose_future_was_dropped_has_been_read() {
 }
 
 #[test]
-fn closing_takes_no_longer_than_the_limit() {
+fn close_returns_an_error_at_the_time_limit() {
     run(async {
         let limit = Duration::from_millis(200);
         let mut listener = listen(|builder| builder.response_timeout(limit)).await;
         let address = listener.local_address().unwrap();
-        let (hostile, server) = tokio::join!(Hostile::deaf(address), listener.accept());
+        let (hostile, server) = tokio::join!(Hostile::without_receives(address), listener.accept());
         let server = server.unwrap();
         server.post(&pattern(&server, 8, 0)).await.unwrap();
         let outcome = server.close().await;
@@ -87,7 +87,7 @@ fn closing_takes_no_longer_than_the_limit() {
 }
 
 #[test]
-fn closing_tells_that_the_peer_was_gone_before() {
+fn close_reports_that_the_peer_has_disconnected() {
     run(async {
         let (client, server) = pair().await;
         drop(server);
@@ -125,10 +125,10 @@ fn connections_of_one_device_share_memory_and_outlive_its_handle() {
 }
 
 #[test]
-fn an_idle_connection_with_another_limit_stays() {
+fn an_idle_connection_with_a_short_keep_alive_stays_open() {
     run(async {
-        let brief = Duration::from_secs(1);
-        let (client, server) = pair_with(|builder| builder.keep_alive(brief)).await;
+        let short = Duration::from_secs(1);
+        let (client, server) = pair_with(|builder| builder.keep_alive(short)).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         check(&client, &server).await;
     });

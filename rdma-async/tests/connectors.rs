@@ -1,4 +1,4 @@
-//! Checks the ways of connecting that need no TCP connection, and the traits of all ways.
+//! Checks the connectors that need no TCP connection, and the traits of all connectors.
 
 mod common;
 #[path = "../../rdma-core/tests/common/manager.rs"]
@@ -18,7 +18,7 @@ use rdma_core::{ConnectOptions, Endpoint};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Returns two ends whose endpoints this program has exchanged.
+/// Creates a connection whose endpoints this program exchanges, and returns both ends.
 fn exchanged(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
     let prepare = || configure(builder()).prepare().expect("an end");
     let (left, right) = (prepare(), prepare());
@@ -29,7 +29,7 @@ fn exchanged(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
 }
 
 #[test]
-fn ends_whose_endpoints_the_program_exchanges_work_like_others() {
+fn connections_with_exchanged_endpoints_work() {
     run(async {
         let (left, right) = exchanged(|builder| builder);
         check(&left, &right).await;
@@ -44,7 +44,7 @@ fn ends_whose_endpoints_the_program_exchanges_work_like_others() {
 }
 
 #[test]
-fn a_dropped_end_delivers_its_messages_and_says_that_it_closes() {
+fn a_dropped_end_delivers_its_messages_and_closes_the_connection() {
     run(async {
         let (left, right) = exchanged(|builder| builder);
         let message = pattern(&left, 100, 7);
@@ -58,14 +58,14 @@ fn a_dropped_end_delivers_its_messages_and_says_that_it_closes() {
         let end = right.ended().await;
         assert!(end.to_string().contains("the peer closed it"), "{end}");
         assert_disconnected(right.receive().await);
-        // Both ends at once.
+        // Both ends are dropped at the same time.
         let (left, right) = exchanged(|builder| builder);
         drop((left, right));
     });
 }
 
 #[test]
-fn a_runtime_that_ends_delivers_the_messages_of_its_end() {
+fn a_dropped_runtime_delivers_the_messages_of_its_connection() {
     let (hello, other) = std::sync::mpsc::channel();
     let (answer, hellos) = std::sync::mpsc::channel::<Vec<u8>>();
     let left = std::thread::spawn(move || {
@@ -73,7 +73,7 @@ fn a_runtime_that_ends_delivers_the_messages_of_its_end() {
             let prepared = builder().prepare().unwrap();
             hello.send(prepared.hello()).unwrap();
             let left = prepared.connect(&hellos.recv().unwrap()).unwrap();
-            // The other end is connected: it has connected before it answered.
+            // The other end has connected before it answered.
             left.post(&pattern(&left, 100, 7)).await.unwrap();
             // The connection outlives the runtime.
             left
@@ -90,9 +90,8 @@ fn a_runtime_that_ends_delivers_the_messages_of_its_end() {
     });
 }
 
-/// Checks that an idle connection without TCP finds out that the queue pair of the peer is gone.
 #[test]
-fn a_peer_that_vanishes_is_noticed_by_an_idle_end() {
+fn an_idle_end_detects_that_the_queue_pair_of_its_peer_was_destroyed() {
     run(async {
         let limit = Duration::from_secs(4);
         let prepared = builder().keep_alive(limit).prepare().unwrap();
@@ -111,7 +110,7 @@ fn a_peer_that_vanishes_is_noticed_by_an_idle_end() {
 }
 
 #[test]
-fn bytes_that_are_no_hello_are_refused() {
+fn an_invalid_hello_is_refused() {
     run(async {
         let prepare = || builder().prepare().unwrap();
         let right = prepare().hello();
@@ -135,7 +134,7 @@ fn bytes_that_are_no_hello_are_refused() {
     });
 }
 
-/// Means of exchange of these tests: two channels.
+/// Exchange function of these tests, over two channels.
 struct Channels {
     to: UnboundedSender<Vec<u8>>,
     from: Mutex<UnboundedReceiver<Vec<u8>>>,
@@ -159,7 +158,7 @@ impl Channels {
     }
 }
 
-/// Connects by any means, and checks the connections.
+/// Connects twice, and checks the connections.
 async fn connects(connector: &impl Connector, listener: &mut impl Listener) {
     for _ in 0..3 {
         let (client, server) = tokio::join!(connector.connect(), listener.accept());
@@ -172,7 +171,7 @@ async fn connects(connector: &impl Connector, listener: &mut impl Listener) {
 }
 
 #[test]
-fn every_way_of_connecting_has_the_same_traits() {
+fn every_connector_and_listener_implements_the_traits() {
     run(async {
         let mut listener = listen(|builder| builder).await;
         let connector = builder().connector(listener.local_address().unwrap());
@@ -199,7 +198,7 @@ fn an_exchange_that_fails_or_hangs_is_an_error() {
         let silent = silent.exchange(|_| std::future::pending::<io::Result<Vec<u8>>>());
         let outcome = silent.connect().await;
         assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
-        // The peer has its queue pair, but does not become ready.
+        // The peer sends its hello, but does not confirm that it is connected.
         let peer = builder().prepare().unwrap();
         let hello = peer.hello();
         let unready = builder().exchange(move |own| {
@@ -255,7 +254,7 @@ fn the_connection_manager_connects() {
 }
 
 #[test]
-fn the_connection_manager_refuses_with_the_reason() {
+fn the_connection_manager_reports_the_reason_of_a_refusal() {
     run(async {
         let secret = |byte| SharedSecret::new([byte; 32]).unwrap();
         let Some((mut listener, address)) = manager_listener(builder().authenticator(secret(1)))
@@ -267,15 +266,15 @@ fn the_connection_manager_refuses_with_the_reason() {
             tokio::join!(connector.connect(), listener.accept())
         };
         let (client, server) = outcome(builder(), &mut listener).await;
-        let told = client.unwrap_err().to_string();
-        assert!(told.contains("authenticat"), "{told}");
+        let error = client.unwrap_err().to_string();
+        assert!(error.contains("authenticat"), "{error}");
         assert!(matches!(server, Err(Error::Handshake { .. })), "{server:?}");
         let (client, server) = outcome(builder().authenticator(secret(2)), &mut listener).await;
         assert!(matches!(client, Err(Error::Handshake { .. })), "{client:?}");
         assert!(matches!(server, Err(Error::Handshake { .. })), "{server:?}");
         let (client, server) = outcome(builder().authenticator(secret(1)), &mut listener).await;
         check(&client.unwrap(), &server.unwrap()).await;
-        // Nobody listens at the next address.
+        // No program listens at the next address.
         drop(listener);
         let outcome = builder().cm_connector(address).connect().await;
         assert!(
@@ -285,9 +284,8 @@ fn the_connection_manager_refuses_with_the_reason() {
     });
 }
 
-/// Checks that a device that is opened once serves every way of connecting.
 #[test]
-fn connections_of_all_ways_share_a_device() {
+fn connections_of_all_connectors_share_a_device() {
     run(async {
         let device = RdmaDevice::new(&context()).unwrap();
         let mut listener = device.builder().bind("127.0.0.1:0").await.unwrap();

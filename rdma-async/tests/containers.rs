@@ -1,5 +1,5 @@
-//! Checks connections between containers, as docs/src/containers.md describes them: containers are
-//! processes in namespaces of their own.
+//! Checks connections between containers, as docs/src/containers.md describes them. The containers
+//! are processes in separate namespaces.
 
 mod common;
 
@@ -8,13 +8,13 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use common::namespace::{
-    ROLE, add_address, again, ip, must_skip, say_ready, succeeds, wait_until, wait_until_ready,
+    ROLE, add_address, again, ip, must_skip, report_ready, succeeds, wait_until, wait_until_ready,
 };
 use common::{LIMIT, builder, bytes, pattern, run};
 use rdma_async::{LocalMrReadAccess, Rdma};
 use softroce::path::Way;
 
-/// Namespaces that each container of a pod has for itself, with the options of `unshare`.
+/// Command that creates the namespaces that each container of a pod has for itself.
 const CONTAINER: &[&str] = &[
     "unshare",
     "--user",
@@ -26,7 +26,8 @@ const CONTAINER: &[&str] = &[
     "--ipc",
     "--uts",
 ];
-/// Network namespace of a pod, and the user namespace that permits its creation without root.
+/// Command that creates the network namespace of a pod, and a user namespace, in which no root
+/// rights are needed.
 const POD: &[&str] = &["unshare", "--net", "--user", "--map-root-user"];
 /// Command that runs a program as a user without privileges.
 const WITHOUT_ROOT: &[&str] = &[
@@ -37,16 +38,16 @@ const WITHOUT_ROOT: &[&str] = &[
     "--inh-caps=-all",
 ];
 const PORT: u16 = 7831;
-/// Name of a container's interface.
+/// Name of the network interface of a container.
 const INTERFACE: &str = "eth0";
 
-/// The containers of a pod have one network namespace. If they also have one PID namespace, they
-/// share memory.
+/// Checks the containers of a pod, which have a common network namespace. Containers with a common
+/// PID namespace also share memory.
 #[test]
 fn containers_of_a_pod_connect() {
     const TEST: &str = "containers_of_a_pod_connect";
     if let Some(role) = Role::of_this_process() {
-        return role.play(|| {
+        return role.run_process(|| {
             ip("link set lo up");
             for (by, way) in [(CONTAINER, "packets"), (&["env"], "memory")] {
                 let container = |end: &str| {
@@ -63,19 +64,19 @@ fn containers_of_a_pod_connect() {
         });
     }
     for by in [POD.to_vec(), [WITHOUT_ROOT, POD].concat()] {
-        if !must_skip(&[&by, CONTAINER, &["true"]].concat()) && !is_out_of_reach(&by) {
+        if !must_skip(&[&by, CONTAINER, &["true"]].concat()) && !cannot_run_program(&by) {
             assert_succeeds(again(TEST, "host", &by).spawn().unwrap());
         }
     }
 }
 
-/// Two containers, each with a network namespace of its own, are joined by a bridge of their host.
+/// Checks two containers with separate network namespaces, which a bridge of their host connects.
 #[test]
 fn containers_on_a_bridge_connect() {
     const TEST: &str = "containers_on_a_bridge_connect";
     const ADDRESSES: [&str; 2] = ["10.83.0.1", "10.83.0.2"];
     if let Some(role) = Role::of_this_process() {
-        return role.play(|| {
+        return role.run_process(|| {
             ip("link add bridge0 type bridge");
             ip("link set bridge0 up");
             let [server, client] = [0, 1].map(|index| {
@@ -99,17 +100,18 @@ fn containers_on_a_bridge_connect() {
     }
 }
 
-/// Role of a process of a test, which the variable [`ROLE`] contains.
+/// Role of a process of a test, decoded from the environment variable [`ROLE`].
 enum Role {
-    /// Process in the namespaces of the host or pod, which starts the containers.
+    /// The process that starts the containers, in the namespaces of the host or of the pod.
     Host,
-    /// Process in a container.
+    /// A process in a container.
     Container {
         is_server: bool,
         server: String,
         /// Path that the messages must take.
         way: Way,
-        /// Address of the container's own interface, which the process waits for.
+        /// Address that the process assigns to the container's interface, once the interface
+        /// exists.
         own: Option<String>,
     },
 }
@@ -135,9 +137,8 @@ impl Role {
         })
     }
 
-    /// Runs `host` if this is the process that starts the containers, or else one end of the
-    /// connection.
-    fn play(self, host: impl FnOnce()) {
+    /// Runs `host` in the role `Host`, or one end of the connection in the role `Container`.
+    fn run_process(self, host: impl FnOnce()) {
         let (is_server, server, way, own) = match self {
             Self::Host => return host(),
             Self::Container {
@@ -148,7 +149,7 @@ impl Role {
             } => (is_server, server, way, own),
         };
         if own.is_some() || is_server {
-            say_ready();
+            report_ready();
         }
         if let Some(own) = own {
             wait_until(|| succeeds(&format!("link show {INTERFACE}")));
@@ -201,17 +202,18 @@ fn assert_succeeds(mut process: Child) {
     assert!(status.success(), "{status}");
 }
 
-/// Returns whether the user of the command `by` cannot read this program. Prints a message then.
-fn is_out_of_reach(by: &[&str]) -> bool {
+/// Returns whether the user under which the command `by` runs cannot execute this program. Prints a
+/// message in that case.
+fn cannot_run_program(by: &[&str]) -> bool {
     let program = env::current_exe().unwrap();
     let status = Command::new(by[0])
         .args(&by[1..])
         .args(["test", "-x"])
         .arg(&program)
         .status();
-    let is_out_of_reach = !status.is_ok_and(|status| status.success());
-    if is_out_of_reach {
+    let cannot_run_program = !status.is_ok_and(|status| status.success());
+    if cannot_run_program {
         eprintln!("skipped: `{}` cannot run {program:?}", by.join(" "));
     }
-    is_out_of_reach
+    cannot_run_program
 }

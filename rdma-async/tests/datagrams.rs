@@ -34,7 +34,7 @@ fn message(device: &RdmaDevice, len: usize, seed: u8) -> LocalMr {
     region
 }
 
-/// Sends a datagram again until it has arrived: a network may lose it.
+/// Sends a datagram repeatedly until it arrives, because a network may lose datagrams.
 async fn deliver(
     from: &DatagramSocket,
     message: &LocalMr,
@@ -51,7 +51,7 @@ async fn deliver(
 }
 
 #[test]
-fn one_socket_talks_to_many_peers() {
+fn one_socket_exchanges_datagrams_with_many_peers() {
     run(async {
         let device = device();
         let hub = socket(&device);
@@ -63,7 +63,7 @@ fn one_socket_talks_to_many_peers() {
             let datagram = deliver(peer, &sent, &peer.peer(&to_hub).unwrap(), &hub).await;
             assert_eq!(datagram.region.as_slice(), bytes(len, seed as u8));
             assert_eq!(datagram.source, peer.address());
-            // The way back is that of the datagram.
+            // Answers to the source address of the datagram.
             let back = hub.peer(&datagram.source).unwrap();
             let datagram = deliver(&hub, &datagram.region, &back, peer).await;
             assert_eq!(datagram.region.as_slice(), bytes(len, seed as u8));
@@ -77,7 +77,7 @@ fn tasks_share_a_socket() {
     const EACH: u8 = 50;
     run(async {
         let device = device();
-        // Room for all, so that none is lost within this host.
+        // Receives for all datagrams, so that no datagram is lost within this host.
         let all = socket_with(&device, |builder| builder.receive_depth(1024));
         let all = Arc::new(all);
         let senders: Vec<_> = (0..4_u8)
@@ -93,7 +93,7 @@ fn tasks_share_a_socket() {
                             .await
                             .unwrap();
                     });
-                    // More at once than the send queue has room for.
+                    // The number of concurrent sends exceeds the capacity of the send queue.
                     futures_util::future::join_all(sends).await;
                     socket
                 })
@@ -132,7 +132,7 @@ fn dropped_futures_lose_no_datagram_and_free_their_memory() {
         let peer = left.peer(&right.address()).unwrap();
         let mut region = message(&device, 64, 5);
         drop(poll_and_drop(left.send_to(&region, &peer)));
-        // The first poll has handed the datagram to the device.
+        // The first poll has posted the datagram to the device.
         loop {
             match poll_and_drop(right.receive_from()) {
                 Some(datagram) => {
@@ -149,7 +149,7 @@ fn dropped_futures_lose_no_datagram_and_free_their_memory() {
 }
 
 #[test]
-fn limits_are_errors_and_a_full_socket_drops_only_what_does_not_fit() {
+fn datagrams_above_the_mtu_are_errors_and_a_full_socket_drops_further_datagrams() {
     run(async {
         let device = device();
         let (left, right) = (
@@ -173,7 +173,7 @@ fn limits_are_errors_and_a_full_socket_drops_only_what_does_not_fit() {
         while let Ok(datagram) = tokio::time::timeout(limit, right.receive_from()).await {
             arrived.push(datagram.unwrap().region.as_slice().to_vec());
         }
-        // Those that were posted before the application has taken any.
+        // The datagrams that were sent before the application received any.
         let first: Vec<_> = (0..arrived.len() as u8)
             .map(|seed| bytes(16, seed))
             .collect();
@@ -185,7 +185,7 @@ fn limits_are_errors_and_a_full_socket_drops_only_what_does_not_fit() {
 }
 
 #[test]
-fn datagrams_with_another_key_or_to_nobody_reach_nobody() {
+fn datagrams_with_a_wrong_key_or_queue_pair_are_dropped() {
     run(async {
         let device = device();
         let (left, right) = (socket(&device), socket(&device));
@@ -210,7 +210,7 @@ fn datagrams_with_another_key_or_to_nobody_reach_nobody() {
 }
 
 #[test]
-fn members_of_a_group_get_a_copy_until_they_leave() {
+fn group_members_receive_datagrams_until_they_leave() {
     run(async {
         let device = device();
         let group = IpAddr::V4(Ipv4Addr::new(239, 77, 2, 1));
@@ -237,7 +237,7 @@ fn members_of_a_group_get_a_copy_until_they_leave() {
             .unwrap();
         let datagram = members[0].receive_from().await.unwrap();
         assert_eq!(datagram.region.as_slice(), bytes(32, 4));
-        // What is sent afterwards arrives after what the other would have got.
+        // This datagram arrives after any datagram that the other socket would have received.
         let direct = sender.peer(&members[1].address()).unwrap();
         let datagram = deliver(&sender, &message(&device, 8, 5), &direct, &members[1]).await;
         assert_eq!(datagram.region.as_slice(), bytes(8, 5));

@@ -17,9 +17,9 @@ fn plain(builder: RdmaBuilder) -> RdmaBuilder {
 }
 
 /// Returns a connection whose peer posts no receives, so that messages stay in flight.
-async fn deaf(listener: &mut RdmaListener) -> (Hostile, Rdma) {
+async fn peer_without_receives(listener: &mut RdmaListener) -> (Hostile, Rdma) {
     let address = listener.local_address().unwrap();
-    let (hostile, server) = tokio::join!(Hostile::deaf(address), listener.accept());
+    let (hostile, server) = tokio::join!(Hostile::without_receives(address), listener.accept());
     (hostile, server.unwrap())
 }
 
@@ -34,12 +34,12 @@ fn assert_late<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: Executio
 }
 
 #[test]
-fn a_late_operation_ends_its_connection_and_says_what_the_peer_may_have_done() {
+fn a_late_operation_ends_its_connection_and_returns_its_execution_state() {
     for runtime in [one_thread(), two_threads()] {
         run_on(runtime, async {
             let mut listener = listen(plain).await;
             let (good, good_server) = join(&mut listener, plain).await;
-            let (hostile, server) = deaf(&mut listener).await;
+            let (hostile, server) = peer_without_receives(&mut listener).await;
             let message = pattern(&server, 8, 0);
             let mut target = pattern(&server, 8, 0);
             let remote = RemoteMr::from_token(RemoteMemory {
@@ -47,7 +47,7 @@ fn a_late_operation_ends_its_connection_and_says_what_the_peer_may_have_done() {
                 len: 8,
                 rkey: 1,
             });
-            // These operations wait behind eight that were handed to the device.
+            // These operations wait behind eight operations that were posted to the device.
             let (late, waits, receives, ended) = tokio::join!(
                 server.within(SHORT, async {
                     let sends = (0..8).map(|_| server.send(&message));
@@ -69,11 +69,11 @@ fn a_late_operation_ends_its_connection_and_says_what_the_peer_may_have_done() {
 }
 
 #[test]
-fn a_message_or_a_request_that_the_peer_has_may_have_been_executed() {
+fn a_delivered_message_or_request_may_have_been_executed() {
     run_on(two_threads(), async {
         let mut listener = listen(plain).await;
         let (client, _server) = join(&mut listener, plain).await;
-        // The peer is told of the message, and does not receive it.
+        // The peer gets the offer of the message, and does not read the message.
         let long = pattern(&client, 100_000, 1);
         assert_late(
             client.within(SHORT, client.send(&long)).await,
@@ -83,10 +83,10 @@ fn a_message_or_a_request_that_the_peer_has_may_have_been_executed() {
 }
 
 #[test]
-fn the_first_pieces_of_a_write_may_have_been_executed() {
+fn a_partly_posted_write_may_have_been_executed() {
     run_on(two_threads(), async {
         let mut listener = listen(plain).await;
-        let (_hostile, server) = deaf(&mut listener).await;
+        let (_hostile, server) = peer_without_receives(&mut listener).await;
         let message = pattern(&server, 8, 0);
         let blocked = server.send(&message);
         let mut remote = RemoteMr::from_token(RemoteMemory {
@@ -94,8 +94,8 @@ fn the_first_pieces_of_a_write_may_have_been_executed() {
             len: 16 * 200,
             rkey: 1,
         });
-        // More pieces than the send queue holds, behind a message that the peer's device does not
-        // take.
+        // The number of pieces exceeds the capacity of the send queue, which is blocked by a
+        // message that the peer's device does not acknowledge.
         let piece = pattern(&server, 200, 0);
         let pieces = [&piece; 16];
         let written = server.within(SHORT, server.write_vectored(&pieces, &mut remote));
@@ -106,7 +106,7 @@ fn the_first_pieces_of_a_write_may_have_been_executed() {
 }
 
 #[test]
-fn an_operation_in_time_leaves_no_deadline_behind() {
+fn a_completed_or_dropped_operation_has_no_deadline() {
     run_on(two_threads(), async {
         let mut listener = listen(plain).await;
         let (client, server) = join(&mut listener, plain).await;
@@ -119,7 +119,7 @@ fn an_operation_in_time_leaves_no_deadline_behind() {
             sent.unwrap();
             received.unwrap();
         }
-        // An operation whose future is dropped before its deadline.
+        // The future of this operation is dropped before its deadline.
         let given_up = tokio::time::timeout(SHORT / 5, client.within(SHORT, client.receive()));
         assert!(given_up.await.is_err());
         tokio::time::sleep(SHORT * 2).await;
@@ -129,12 +129,12 @@ fn an_operation_in_time_leaves_no_deadline_behind() {
 }
 
 #[test]
-fn a_deadline_passes_while_nothing_else_happens() {
+fn a_deadline_expires_while_the_driver_sleeps() {
     for runtime in [one_thread(), two_threads()] {
         run_on(runtime, async {
             let mut listener = listen(plain).await;
             let (client, _server) = join(&mut listener, plain).await;
-            // The later deadline is added first, so that the driver sleeps until then.
+            // The later deadline is added first, so that the driver first sleeps until that time.
             let (later, sooner) = tokio::join!(
                 client.within(LONG, client.receive_write_immediate()),
                 client.within(SHORT, client.receive()),

@@ -1,8 +1,8 @@
-//! Checks random operations, a third of whose futures are dropped at a random point: every byte is
-//! right, and nothing is left afterwards.
+//! Checks random operations, a third of whose futures are dropped at a random point: all
+//! transferred bytes are correct, and no resource is leaked.
 //!
-//! The environment variable `SEED` repeats a run; `OPERATIONS` is the number of operations per
-//! runtime.
+//! The environment variable `SEED` sets the seed of the random numbers, to repeat a run.
+//! `OPERATIONS` sets the number of operations per runtime.
 
 mod common;
 
@@ -26,9 +26,9 @@ const OPERATIONS: u64 = 3000;
 /// Number of concurrent tasks on one connection.
 const TASKS: u64 = 12;
 /// Maximum length of the memory of an operation, in bytes.
-const LONGEST: usize = 20_000;
+const MAX_LEN: usize = 20_000;
 
-/// Small generator of random numbers (xorshift64).
+/// Generator of random numbers (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -44,9 +44,9 @@ impl Random {
     }
 }
 
-/// Polls a future to its end or, in one of three cases, only a few times. Returns the output, or
-/// `None` if the future was dropped.
-async fn perhaps<T>(random: &mut Random, future: impl Future<Output = T>) -> Option<T> {
+/// Awaits a future or, in one of three cases, drops the future after a few polls. Returns the
+/// output, or `None` if the future was dropped.
+async fn poll_or_drop<T>(random: &mut Random, future: impl Future<Output = T>) -> Option<T> {
     if random.below(3) > 0 {
         return Some(future.await);
     }
@@ -67,58 +67,59 @@ async fn perhaps<T>(random: &mut Random, future: impl Future<Output = T>) -> Opt
 }
 
 /// Waits until no operation uses the memory.
-async fn settled(region: &mut LocalMr) {
+async fn wait_until_unused(region: &mut LocalMr) {
     while region.try_as_mut_slice().is_err() {
         yield_now().await;
     }
 }
 
-/// Numbers of additions to the counter by one task.
+/// Numbers of additions of one task to the counter.
 #[derive(Debug, Default)]
-struct Account {
-    /// Additions whose futures resolved, and additions whose futures were dropped.
+struct Additions {
+    /// Additions whose futures completed.
     added: u64,
+    /// Additions whose futures were dropped. The peer may have executed them.
     dropped: u64,
 }
 
-/// Runs random operations on memory of this task and on the counter that all tasks share.
-async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Account {
+/// Runs random operations on memory of this task, and on the counter that all tasks share.
+async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Additions {
     let mut random = Random::new(seed);
-    let mut account = Account::default();
-    let mut remote = rdma.request_remote_mr(layout(LONGEST)).await.unwrap();
-    let mut local = rdma.alloc_local_mr(layout(LONGEST)).unwrap();
+    let mut additions = Additions::default();
+    let mut remote = rdma.request_remote_mr(layout(MAX_LEN)).await.unwrap();
+    let mut local = rdma.alloc_local_mr(layout(MAX_LEN)).unwrap();
     let mut counter = RemoteMr::from_token(counter.token());
     for round in 0..count {
         let len = match random.below(4) {
             0 => 1 + random.below(64) as usize,
             1 => 1 + random.below(5000) as usize,
-            _ => 1 + random.below(LONGEST as u64) as usize,
+            _ => 1 + random.below(MAX_LEN as u64) as usize,
         };
         match random.below(3) {
-            0 => match perhaps(&mut random, rdma.fetch_and_add(&mut counter, 1)).await {
+            0 => match poll_or_drop(&mut random, rdma.fetch_and_add(&mut counter, 1)).await {
                 Some(found) => {
                     found.unwrap();
-                    account.added += 1;
+                    additions.added += 1;
                 }
-                None => account.dropped += 1,
+                None => additions.dropped += 1,
             },
             1 => {
                 let source = pattern(rdma, len, round as u8);
                 let mut part = remote.get_mut(0..len).unwrap();
-                perhaps(&mut random, rdma.write(&source, &mut part))
+                poll_or_drop(&mut random, rdma.write(&source, &mut part))
                     .await
                     .transpose()
                     .unwrap();
-                // The future was dropped before or after the operation was submitted.
+                // If the future was dropped, the operation may still have been posted.
             }
             _ => {
                 let source = pattern(rdma, len, round as u8);
                 let mut part = remote.get_mut(0..len).unwrap();
                 rdma.write(&source, &mut part).await.unwrap();
-                settled(&mut local).await;
+                wait_until_unused(&mut local).await;
                 let from = remote.get(0..len).unwrap();
                 let mut to = local.get_mut(0..len).unwrap();
-                let read = perhaps(&mut random, rdma.read(&mut to, &from)).await;
+                let read = poll_or_drop(&mut random, rdma.read(&mut to, &from)).await;
                 if let Some(outcome) = read {
                     outcome.unwrap();
                     assert!(local.as_slice()[..len] == bytes(len, round as u8));
@@ -126,8 +127,8 @@ async fn operate(rdma: &Rdma, seed: u64, count: u64, counter: RemoteMr) -> Accou
             }
         }
     }
-    settled(&mut local).await;
-    account
+    wait_until_unused(&mut local).await;
+    additions
 }
 
 /// Sends numbered messages. A message whose future is dropped arrives at most once.
@@ -141,7 +142,7 @@ async fn send(rdma: &Rdma, seed: u64, count: u64) {
         };
         let mut message = pattern(rdma, len, number as u8);
         message.as_mut_slice()[..8].copy_from_slice(&number.to_ne_bytes());
-        if let Some(outcome) = perhaps(&mut random, rdma.send(&message)).await {
+        if let Some(outcome) = poll_or_drop(&mut random, rdma.send(&message)).await {
             outcome.unwrap();
         }
     }
@@ -150,12 +151,12 @@ async fn send(rdma: &Rdma, seed: u64, count: u64) {
     rdma.send(&last).await.unwrap();
 }
 
-/// Receives and checks all messages. Dropping the future of a receive must lose no message.
+/// Receives and checks all messages. Some receives are dropped, which must not lose a message.
 async fn receive(rdma: &Rdma, seed: u64) {
     let mut random = Random::new(seed);
     let mut before = None;
     loop {
-        let Some(message) = perhaps(&mut random, rdma.receive()).await else {
+        let Some(message) = poll_or_drop(&mut random, rdma.receive()).await else {
             continue;
         };
         let message = message.unwrap();
@@ -170,16 +171,17 @@ async fn receive(rdma: &Rdma, seed: u64) {
     }
 }
 
-/// Held by the test that runs: the tests count the resources of the process.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Lock of the running test. The tests run one at a time, because they count the resources of the
+/// process.
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
-fn storm(runtime: Runtime, seed: u64) {
+fn run_random_operations(runtime: Runtime, seed: u64) {
     let operations = variable("OPERATIONS", OPERATIONS);
-    // One millisecond for each operation suffices, even on an emulated processor.
+    // One millisecond for each operation is enough, even on an emulated processor.
     let limit = common::LIMIT + Duration::from_millis(operations);
-    let _alone = ALONE.lock().expect("the other test has passed");
+    let _lock = TEST_LOCK.lock().expect("the other test has passed");
     run_within(limit, runtime, async move {
-        // Creates the resources that are created once and kept.
+        // Creates the resources that are created only once in a process.
         drop(pair().await);
         tokio::time::sleep(Duration::from_millis(200)).await;
         let mut before = held();
@@ -191,21 +193,21 @@ fn storm(runtime: Runtime, seed: u64) {
             operate(&client, seed + task, operations / TASKS / 2, counter)
         });
         let messages = operations / 4;
-        let (accounts, (), (), (), ()) = tokio::join!(
+        let (additions, (), (), (), ()) = tokio::join!(
             futures_util::future::join_all(tasks),
             send(&client, seed + 100, messages),
             receive(&server, seed + 101),
             send(&server, seed + 102, messages),
             receive(&client, seed + 103),
         );
-        let added: u64 = accounts.iter().map(|account| account.added).sum();
-        let dropped: u64 = accounts.iter().map(|account| account.dropped).sum();
+        let added: u64 = additions.iter().map(|task| task.added).sum();
+        let dropped: u64 = additions.iter().map(|task| task.dropped).sum();
         let found = client.fetch_and_add(&mut counter, 0).await.unwrap();
         assert!(
             (added..=added + dropped).contains(&found),
             "seed {seed}: {found} is not {added} and up to {dropped} more"
         );
-        // All operations whose futures were dropped complete.
+        // Waits until the operations whose futures were dropped have completed.
         eventually(|| {
             client
                 .try_post(&pattern(&client, 8, 0))
@@ -216,16 +218,16 @@ fn storm(runtime: Runtime, seed: u64) {
         server.receive().await.unwrap();
         client.close().await.unwrap();
         drop((server, counter));
-        settle(&mut before, "the storm").await;
+        settle(&mut before, "random operations").await;
     });
 }
 
 #[test]
-fn dropped_futures_change_nothing_for_the_others_on_one_thread() {
-    storm(one_thread(), variable("SEED", 1));
+fn dropped_futures_do_not_affect_other_operations_on_one_thread() {
+    run_random_operations(one_thread(), variable("SEED", 1));
 }
 
 #[test]
-fn dropped_futures_change_nothing_for_the_others_on_two_threads() {
-    storm(two_threads(), variable("SEED", 2));
+fn dropped_futures_do_not_affect_other_operations_on_two_threads() {
+    run_random_operations(two_threads(), variable("SEED", 2));
 }

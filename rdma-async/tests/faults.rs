@@ -1,5 +1,5 @@
-//! Checks operations on a device that loses all packets or is out of resources: softroce, whose
-//! faults apply to the whole process.
+//! Checks operations on a device that loses packets or is out of resources. The device is softroce,
+//! whose injected faults apply to the whole process.
 
 mod common;
 
@@ -17,13 +17,14 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 const LENGTH: usize = 1 << 20;
-/// Limit for the time until an operation fails. Seven retries take seconds.
+/// Time limit until an operation fails. The device retries seven times, which takes some seconds.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// Held by the test that runs.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Lock of the running test. The tests run one at a time, because faults apply to the whole
+/// process.
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
-/// Runs a test without other tests, and ends the faults afterwards.
+/// Runs a test while no other test runs, and ends the faults afterwards.
 fn run_alone(runtime: Runtime, test: impl Future<Output = ()>) {
     struct NoFaults;
 
@@ -34,7 +35,7 @@ fn run_alone(runtime: Runtime, test: impl Future<Output = ()>) {
         }
     }
 
-    let _alone = ALONE
+    let _lock = TEST_LOCK
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let _no_faults = NoFaults;
@@ -64,7 +65,7 @@ fn assert_failed<T: std::fmt::Debug>(outcome: Result<T, Error>) {
 }
 
 #[test]
-fn everything_in_flight_fails_when_no_packet_arrives_any_more() {
+fn operations_in_flight_fail_when_all_packets_are_lost() {
     for runtime in [one_thread(), two_threads()] {
         run_alone(runtime, async {
             let (client, server) = softroce_pair(|builder| builder).await;
@@ -99,14 +100,14 @@ fn everything_in_flight_fails_when_no_packet_arrives_any_more() {
             assert_gone(&in_time("the end", client.ended()).await);
             // The device no longer uses the memory of any operation.
             assert!(target.try_as_mut_slice().is_ok());
-            // The peer, which only waited, is told over TCP.
+            // The peer, which only waited, detects the end of the TCP connection.
             assert_disconnected(in_time("a receive", server.receive()).await);
         });
     }
 }
 
 #[test]
-fn a_network_that_loses_packets_for_a_while_ends_no_connection() {
+fn temporary_packet_loss_ends_no_connection() {
     run_alone(two_threads(), async {
         let (client, server) = softroce_pair(|builder| builder).await;
         softroce::faults().set_network(lossy(1.0));
@@ -121,8 +122,8 @@ fn a_network_that_loses_packets_for_a_while_ends_no_connection() {
     });
 }
 
-/// Makes the next calls of these verbs fail: more than one, because a call is repeated in other
-/// ways.
+/// Makes the next calls of these verbs fail. Several calls fail, because the crate retries a failed
+/// call in a different way.
 fn fail(verbs: &[Verb]) {
     for &verb in verbs {
         for call in 1..=8 {
@@ -138,10 +139,10 @@ fn fail(verbs: &[Verb]) {
 const MEMORY: &[Verb] = &[Verb::AllocBuf, Verb::RegMr];
 
 #[test]
-fn memory_that_cannot_be_registered_is_an_error_of_its_operation_alone() {
+fn a_failed_registration_fails_only_its_operation() {
     run_alone(two_threads(), async {
         let (client, server) = softroce_pair(|builder| builder).await;
-        // Longer than the pieces that the pool keeps.
+        // This region is longer than the pieces of the pool.
         let long = layout(65 << 20);
         fail(MEMORY);
         let outcome = client.alloc_local_mr(long);
@@ -153,7 +154,7 @@ fn memory_that_cannot_be_registered_is_an_error_of_its_operation_alone() {
         assert!(matches!(outcome, Err(Error::Refused { .. })), "{outcome:?}");
         softroce::faults().forget_failures();
 
-        // The receiver of a long message has no memory to read it into.
+        // The receiver of a long message cannot allocate memory for the message.
         let message = pattern(&client, 65 << 20, 1);
         let (sent, received) = tokio::join!(client.send(&message), async {
             fail(MEMORY);
@@ -170,7 +171,7 @@ fn memory_that_cannot_be_registered_is_an_error_of_its_operation_alone() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_made_for_lack_of_resources_is_an_error() {
+fn connecting_without_resources_is_an_error() {
     run_alone(two_threads(), async {
         let mut listener = common::listen(|builder| builder.device("softroce0")).await;
         let address = listener.local_address().unwrap();
@@ -183,7 +184,7 @@ fn a_connection_that_cannot_be_made_for_lack_of_resources_is_an_error() {
             .await;
             assert!(outcome.0.is_err() && outcome.1.is_err(), "{verb:?}");
             let (connected, accepted) = (outcome.0.unwrap_err(), outcome.1.unwrap_err());
-            // The connecting end makes its calls first.
+            // The connecting end calls the verbs first.
             assert!(
                 matches!(connected, Error::Verbs(_)),
                 "{verb:?}: {connected}"

@@ -3,7 +3,7 @@
 mod example;
 
 #[test]
-fn it_prints_what_the_client_wrote() {
+fn the_program_prints_the_bytes_that_the_client_wrote() {
     assert_eq!(
         example::printed_by("first_program"),
         "Received data: [0, 0, 0, 0, 1, 1, 1, 1]\n"

@@ -1,4 +1,4 @@
-//! Checks that peers that connect and stay silent disturb nobody.
+//! Checks that peers that connect and send nothing do not block other peers.
 
 mod common;
 
@@ -14,8 +14,8 @@ use tokio::io::{AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Returns the number of connections whose handshakes do not end.
-fn flood() -> usize {
+/// Returns the number of half-open connections to create.
+fn half_open_connections() -> usize {
     // An emulated machine takes ten times as long.
     match common::context().name() {
         "softroce0" => 10_000,
@@ -29,7 +29,8 @@ fn limited(builder: RdmaBuilder) -> RdmaBuilder {
     builder.half_open_limit(LIMIT)
 }
 
-/// Accepts connections in a task, and passes on those whose handshakes succeed.
+/// Accepts connections in a task, and returns a channel of the connections whose handshakes
+/// succeed.
 fn serve(mut listener: RdmaListener) -> UnboundedReceiver<Rdma> {
     let (accepted, connections) = unbounded_channel();
     tokio::spawn(async move {
@@ -48,14 +49,14 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Allows as many descriptors as the system does, and returns the number of connections that this
-/// process can keep open at once.
-fn room() -> usize {
+/// Raises the limit of file descriptors to its maximum, and returns the number of half-open
+/// connections that this process can keep open.
+fn max_connections() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let current = maximum;
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
     let most = maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap());
-    flood().min(most.saturating_sub(2048))
+    half_open_connections().min(most.saturating_sub(2048))
 }
 
 async fn connect(address: SocketAddr, connections: &mut UnboundedReceiver<Rdma>) -> (Rdma, Rdma) {
@@ -65,22 +66,22 @@ async fn connect(address: SocketAddr, connections: &mut UnboundedReceiver<Rdma>)
 }
 
 #[test]
-fn ten_thousand_half_open_connections_are_bounded_and_disturb_nobody() {
+fn ten_thousand_half_open_connections_are_limited_and_do_not_block_others() {
     run(async {
-        let room = room();
-        assert!(room >= 1000, "{room} descriptors");
+        let max_connections = max_connections();
+        assert!(max_connections >= 1000, "{max_connections} descriptors");
         let mut listener = listen(limited).await;
         let address = listener.local_address().unwrap();
         let (old, old_server) = join(&mut listener, limited).await;
         let mut connections = serve(listener);
         let before = descriptors();
-        let (mut silent, flood) = (Vec::new(), flood());
+        let (mut silent, flood) = (Vec::new(), half_open_connections());
         for number in 0..flood {
-            if silent.len() == room {
+            if silent.len() == max_connections {
                 silent.clear();
             }
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // A part of a hello, or nothing.
+            // Sends a part of a hello, or nothing.
             drop(stream.write_all(&b"RDMAsync"[..number % 9]).await);
             silent.push(stream);
             if number % 1000 == 500 {
@@ -89,8 +90,8 @@ fn ten_thousand_half_open_connections_are_bounded_and_disturb_nobody() {
                 check(&old, &old_server).await;
             }
         }
-        // The listener has taken all of them, and keeps few. Each connection of a test above has a
-        // descriptor at each end for a second after it was dropped.
+        // The listener has accepted all half-open connections, and keeps only a few. Each dropped
+        // connection of the check above keeps a descriptor at each end for a second.
         let bound = before + silent.len() + LIMIT + 40;
         eventually(|| (descriptors() <= bound).then_some(())).await;
         let (client, server) = connect(address, &mut connections).await;
@@ -100,7 +101,7 @@ fn ten_thousand_half_open_connections_are_bounded_and_disturb_nobody() {
 }
 
 #[test]
-fn peers_that_stop_after_a_valid_hello_make_room_as_well() {
+fn peers_that_stop_after_a_valid_hello_do_not_block_others() {
     run(async {
         let few = |builder: RdmaBuilder| builder.half_open_limit(4);
         let listener = listen(few).await;
@@ -121,7 +122,7 @@ fn peers_that_stop_after_a_valid_hello_make_room_as_well() {
 }
 
 #[test]
-fn a_slow_handshake_goes_on_while_nobody_else_waits() {
+fn a_slow_handshake_continues_while_no_other_peer_waits() {
     run(async {
         let mut listener = listen(|builder| builder.half_open_limit(1)).await;
         let address = listener.local_address().unwrap();
@@ -130,7 +131,7 @@ fn a_slow_handshake_goes_on_while_nobody_else_waits() {
         let passing = tokio::spawn(async move {
             let (mut client, _) = proxy.accept().await.unwrap();
             let mut server = TcpStream::connect(address).await.unwrap();
-            // Longer than another peer would have to wait.
+            // This time is longer than the minimum time of a handshake.
             tokio::time::sleep(Duration::from_millis(700)).await;
             copy_bidirectional(&mut client, &mut server).await
         });

@@ -9,7 +9,7 @@ use common::{bytes, check, join, listen, one_thread, pair, pattern, run, run_on,
 use rdma_async::{Error, LocalMrReadAccess, LocalMrWriteAccess};
 
 #[test]
-fn an_echo_needs_no_task() {
+fn a_handler_echoes_messages_without_a_task() {
     for runtime in [one_thread(), two_threads()] {
         run_on(runtime, async {
             let (client, server) = pair().await;
@@ -19,7 +19,7 @@ fn an_echo_needs_no_task() {
                     _ => Some(message),
                 })
                 .unwrap();
-            // More messages than credits.
+            // The number of messages exceeds the number of credits.
             for seed in 0..200 {
                 client.send(&pattern(&client, 300, seed)).await.unwrap();
                 let echo = client.receive().await.unwrap();
@@ -30,7 +30,7 @@ fn an_echo_needs_no_task() {
 }
 
 #[test]
-fn messages_that_are_left_are_received_in_order() {
+fn messages_that_a_handler_returns_are_received_in_order() {
     run(async {
         let (client, server) = pair().await;
         let handled = Arc::new(AtomicUsize::new(0));
@@ -76,7 +76,7 @@ fn a_connection_has_one_handler() {
 }
 
 #[test]
-fn a_handler_that_panics_ends_its_connection_alone() {
+fn a_panic_of_a_handler_ends_only_its_connection() {
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (client, server) = join(&mut listener, |builder| builder).await;
@@ -93,7 +93,7 @@ fn a_handler_that_panics_ends_its_connection_alone() {
 }
 
 #[test]
-fn a_full_queue_is_told_without_waiting() {
+fn try_post_returns_false_without_credits() {
     run(async {
         let (client, server) = common::pair_with(|builder| builder.receive_depth(4)).await;
         let message = pattern(&client, 8, 0);

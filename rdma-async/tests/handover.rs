@@ -6,7 +6,7 @@ use common::{bytes, check, layout, pair, pair_with, pattern, poll_and_drop, run}
 use rdma_async::{Error, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess};
 
 #[test]
-fn requested_memory_goes_back_to_its_owner() {
+fn requested_memory_is_returned_to_its_owner() {
     run(async {
         let (client, server) = pair().await;
         for len in [1, 8, 100, 4096, 70_000, 2 << 20] {
@@ -44,7 +44,7 @@ fn requested_memory_is_zeroed_and_aligned() {
 }
 
 #[test]
-fn lent_memory_comes_back() {
+fn lent_memory_is_returned() {
     run(async {
         let (client, server) = pair().await;
         for round in 0..20 {
@@ -100,7 +100,7 @@ fn dropped_remote_memory_can_be_requested_again() {
             assert!(matches!(refusal, Err(Error::Refused { .. })), "{refusal:?}");
             drop(first);
         }
-        // Memory whose request was dropped before the answer arrived is released as well.
+        // Memory is also released if its request was dropped before the answer arrived.
         for _ in 0..200 {
             poll_and_drop(client.request_remote_mr(layout(600)));
         }
@@ -138,7 +138,7 @@ fn thousands_of_regions_can_be_dropped_at_once() {
 }
 
 #[test]
-fn an_absurd_request_is_refused() {
+fn an_excessive_request_is_refused() {
     run(async {
         let (client, server) = pair().await;
         let absurd = [
@@ -154,7 +154,7 @@ fn an_absurd_request_is_refused() {
 }
 
 #[test]
-fn only_its_own_connection_takes_memory_back() {
+fn memory_is_returned_only_on_its_own_connection() {
     run(async {
         let mut listener = common::listen(|builder| builder).await;
         let (client, server) = common::join(&mut listener, |builder| builder).await;
@@ -176,12 +176,12 @@ fn only_its_own_connection_takes_memory_back() {
 }
 
 #[test]
-fn giving_up_handing_over_loses_nothing() {
+fn dropped_transfers_of_memory_lose_no_memory() {
     run(async {
         let few =
             |builder: rdma_async::RdmaBuilder| builder.receive_depth(2).remote_memory_limit(64);
         let (client, server) = pair_with(few).await;
-        // Uses all credits, so that the offers wait.
+        // Uses all credits, so that the offers must wait.
         let message = pattern(&client, 8, 0);
         client.send(&message).await.unwrap();
         client.send(&message).await.unwrap();

@@ -37,7 +37,8 @@ fn request(size: u64, align: u64) -> Vec<u8> {
     [size.to_be_bytes(), align.to_be_bytes()].concat()
 }
 
-/// Asserts that the victim ended the connection because of a message of the peer.
+/// Asserts that `server` has ended the connection because of a message of the peer. `what` names
+/// the message.
 async fn assert_ends(server: &Rdma, what: &str) {
     let end = server.ended().await;
     let blamed =
@@ -49,7 +50,7 @@ async fn assert_ends(server: &Rdma, what: &str) {
 }
 
 #[test]
-fn broken_frames_end_the_connection() {
+fn invalid_frames_end_the_connection() {
     run(async {
         let mut listener = listen(plain).await;
         let (good, good_server) = join(&mut listener, plain).await;
@@ -124,13 +125,13 @@ fn a_message_longer_than_a_receive_ends_the_connection() {
         let (mut hostile, server) = victim(&mut listener).await;
         hostile.send(&frame(kind::DATA, NONE, 0, &vec![0; 64 << 10]));
         let end = server.ended().await;
-        let told = matches!(end, Error::Work(_) | Error::Disconnected { .. });
-        assert!(told, "{end:?}");
+        let is_expected = matches!(end, Error::Work(_) | Error::Disconnected { .. });
+        assert!(is_expected, "{end:?}");
     });
 }
 
 #[test]
-fn more_of_anything_than_there_are_credits_ends_the_connection() {
+fn more_data_messages_than_credits_end_the_connection() {
     run(async {
         let mut listener = listen(plain).await;
         let floods = [
@@ -159,7 +160,7 @@ fn more_of_anything_than_there_are_credits_ends_the_connection() {
 }
 
 #[test]
-fn absurd_requests_are_refused_and_right_ones_granted() {
+fn excessive_requests_are_refused_and_valid_requests_granted() {
     run(async {
         let mut listener = listen(plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
@@ -210,7 +211,7 @@ fn absurd_requests_are_refused_and_right_ones_granted() {
 }
 
 #[test]
-fn who_asks_and_takes_no_answers_is_disconnected() {
+fn a_peer_that_requests_without_returning_credits_is_disconnected() {
     run(async {
         let mut listener = listen(plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
@@ -229,7 +230,7 @@ fn who_asks_and_takes_no_answers_is_disconnected() {
 }
 
 #[test]
-fn answers_to_questions_that_were_not_asked_change_nothing() {
+fn unrequested_answers_are_ignored() {
     run(async {
         let mut listener = listen(plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
@@ -237,7 +238,7 @@ fn answers_to_questions_that_were_not_asked_change_nothing() {
         hostile.send(&frame(kind::GRANT, NONE, 12, &grant));
         hostile.send(&frame(kind::REFUSE, NONE, 13, &[0; 9]));
         hostile.send(&frame(kind::RENDEZVOUS_DONE, NONE, 14, &[1]));
-        // The end of a connection that has a TCP connection is that of the TCP connection.
+        // A connection with a TCP connection ends only with the TCP connection.
         hostile.send(&frame(kind::CLOSE, NONE, 0, &[]));
         hostile.send(&frame(kind::REVOKE, NONE, 99, &[]));
         hostile.send(&frame(kind::DATA, NONE, 0, b"still here"));
@@ -286,7 +287,7 @@ fn wrong_answers_end_the_connection() {
 }
 
 #[test]
-fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
+fn a_rendezvous_with_an_invalid_key_ends_the_connection() {
     run(async {
         let mut listener = listen(plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
@@ -294,7 +295,7 @@ fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
         let outcome = server.receive().await;
         assert!(matches!(outcome, Err(Error::Work(_))), "{outcome:?}");
         assert!(server.failure().is_some());
-        // A message above every limit is refused, and the connection stays usable.
+        // A message above the limit is refused, and the connection remains open.
         let (mut hostile, server) = victim(&mut listener).await;
         hostile.send(&frame(kind::RENDEZVOUS, NONE, 7, &token(u64::MAX)));
         let outcome = server.receive().await;
@@ -309,12 +310,12 @@ fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
 }
 
 #[test]
-fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
+fn operations_wait_while_a_peer_without_receives_occupies_all_slots() {
     run(async {
         let small = |builder: RdmaBuilder| plain(builder).send_depth(8);
         let mut listener = listen(small).await;
         let address = listener.local_address().unwrap();
-        let (hostile, server) = tokio::join!(Hostile::deaf(address), listener.accept());
+        let (hostile, server) = tokio::join!(Hostile::without_receives(address), listener.accept());
         let server = server.unwrap();
         let message = pattern(&server, 8, 0);
         let mut sends: Vec<_> = (0..8).map(|_| Box::pin(server.send(&message))).collect();
@@ -322,7 +323,7 @@ fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
         for send in &mut sends {
             assert!(send.as_mut().poll(&mut context).is_pending());
         }
-        // Waiting operations use no resources, and dropping their futures loses none.
+        // Waiting operations use no resources, and dropping their futures leaks none.
         let mut target = pattern(&server, 8, 0);
         let memory = RemoteMemory {
             address: 0x1000,
@@ -339,14 +340,14 @@ fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
         // The future of an operation can be dropped while the operation claims memory.
         drop(sends);
         assert!(message.try_as_slice().is_ok());
-        let told = server.ended();
-        let (end, ()) = tokio::join!(told, async move { drop(hostile) });
+        let ending = server.ended();
+        let (end, ()) = tokio::join!(ending, async move { drop(hostile) });
         assert_gone(&end);
     });
 }
 
 #[test]
-fn who_never_answers_is_waited_for_so_long() {
+fn a_request_without_an_answer_times_out() {
     run(async {
         let limit = std::time::Duration::from_millis(200);
         let mut listener = listen(|builder| plain(builder).response_timeout(limit)).await;
@@ -371,7 +372,8 @@ fn more_control_messages_than_credits_end_the_connection() {
         let (good, good_server) = join(&mut listener, plain).await;
         let (mut hostile, server) = victim(&mut listener).await;
         let grant = [&[0, 0, 0, 7][..], &token(8)].concat();
-        // Memory that nobody requested. The victim releases it, for which it gets no credits.
+        // Each frame grants memory that was not requested. The server releases the memory, but gets
+        // no credits for the messages about the release.
         for id in 0..150 {
             hostile.send(&frame(kind::GRANT, NONE, id, &grant));
         }

@@ -28,7 +28,7 @@ fn values_are_read_while_the_server_is_stopped() {
     let is_direct =
         std::env::var_os("RDMA_DEVICE").is_none() && std::env::var_os("SOFTROCE_PATH").is_none();
     let process = Pid::from_child(&server.child);
-    // Over packets, softroce's thread in the server's process answers reads.
+    // Over UDP, a thread of softroce in the server's process must answer the reads.
     if is_direct {
         kill_process(process, Signal::STOP).expect("the server is stopped");
     }

@@ -1,5 +1,5 @@
-//! Checks that the last messages of a connection arrive if an end stops or is dropped right after
-//! them.
+//! Checks that the last messages of a connection arrive if an end stops or is dropped immediately
+//! after them.
 
 mod common;
 
@@ -16,14 +16,15 @@ use tokio::runtime::Runtime;
 
 /// Number of messages, above the number of control credits of an end.
 const MESSAGES: usize = 100;
-/// Message sizes in bytes: two fit into one piece (up to 4096), two are read by the receiver.
-const SIZES: [usize; 4] = [8, 4096, 4097, 64 << 10];
-/// Number of connections for each size and kind of end.
+/// Message lengths, in bytes. Two lengths fit into one piece (up to 4352); the receiver reads
+/// messages of the other two from the sender's memory.
+const SIZES: [usize; 4] = [8, 4352, 4353, 64 << 10];
+/// Number of connections for each length and kind of end.
 const ROUNDS: usize = 2;
 
 /// An end of a connection, and the runtime that serves it.
 struct End {
-    // Dropped before the runtime that drives it.
+    // The connection must be dropped before the runtime that drives it.
     rdma: Rdma,
     runtime: Runtime,
 }
@@ -63,11 +64,13 @@ fn server(
     runtime: fn() -> Runtime,
     serve: impl FnOnce(End) + Send + 'static,
 ) -> (SocketAddr, JoinHandle<()>) {
-    let (told, address) = channel();
+    let (address_sender, address) = channel();
     let thread = thread::spawn(move || {
         let runtime = runtime();
         let (mut listener, address) = End::listen(&runtime);
-        told.send(address).expect("the test waits for the address");
+        address_sender
+            .send(address)
+            .expect("the test waits for the address");
         let rdma = runtime.block_on(listener.accept()).expect("a client");
         serve(End { rdma, runtime });
     });
@@ -82,7 +85,7 @@ fn client(runtime: Runtime, address: SocketAddr) -> End {
     }
 }
 
-/// Runs a test in a thread of its own and ends the process if it takes too long.
+/// Runs a test in a thread of its own. Ends the process if the test takes too long.
 fn run(test: impl FnOnce() + Send + 'static) {
     // This runtime drives only the thread of the test.
     common::run_on(two_threads(), async {
@@ -110,7 +113,7 @@ fn wait_for_end(end: &Receiver<()>) {
 }
 
 #[test]
-fn sends_end_well_when_the_receiver_and_its_runtime_are_dropped() {
+fn sends_succeed_when_the_receiver_and_its_runtime_are_dropped() {
     for_every_size_and_runtime(|len, runtime| {
         let (address, server) = server(runtime, move |end| end.receive_all(len));
         client(one_thread(), address).send_all(len);
@@ -119,7 +122,7 @@ fn sends_end_well_when_the_receiver_and_its_runtime_are_dropped() {
 }
 
 #[test]
-fn sends_end_well_when_the_receiver_is_dropped_and_its_runtime_goes_on() {
+fn sends_succeed_when_the_receiver_is_dropped_and_its_runtime_continues() {
     for_every_size_and_runtime(|len, runtime| {
         let (done, end_of_test) = channel::<()>();
         let (address, server) = server(runtime, move |end| {
@@ -139,7 +142,7 @@ fn sends_end_well_when_the_receiver_is_dropped_and_its_runtime_goes_on() {
 }
 
 #[test]
-fn sends_end_well_when_the_receivers_runtime_is_not_driven_any_more() {
+fn sends_succeed_when_the_receivers_runtime_is_no_longer_driven() {
     for_every_size_and_runtime(|len, _| {
         let (done, end_of_test) = channel();
         let (address, server) = server(one_thread, move |end| {
@@ -153,10 +156,10 @@ fn sends_end_well_when_the_receivers_runtime_is_not_driven_any_more() {
 }
 
 #[test]
-fn answers_that_wait_for_credits_are_not_lost_with_the_receiver() {
+fn answers_that_wait_for_credits_arrive_after_the_receiver_was_dropped() {
     const LEN: usize = 10_000;
-    // More than the receiver's control credits for its answers, and less than the sender's data
-    // credits.
+    // The number of messages exceeds the receiver's control credits for its answers, but not the
+    // sender's data credits.
     const MESSAGES: usize = 40;
     run(|| {
         let (received, all) = channel();
@@ -180,8 +183,8 @@ fn answers_that_wait_for_credits_are_not_lost_with_the_receiver() {
                 assert!(send.as_mut().poll(&mut context).is_pending());
             }
         });
-        // This end returns no credits meanwhile. The receiver ends only if it does not wait for
-        // credits.
+        // This end returns no credits during this time. The receiver ends only if it does not wait
+        // for credits.
         let _has_ended = all.recv_timeout(Duration::from_secs(2));
         let all = end.runtime.block_on(try_join_all(sends));
         all.expect("every send ends well");

@@ -1,12 +1,12 @@
-//! Checks for leaks: after a hundred rounds of correct and faulty connections, no resource is left.
+//! Checks that a hundred rounds of correct and faulty connections leak no resource.
 
 mod common;
 
 use std::time::Duration;
 
+use common::faulty_handshake::{FaultyHandshake, faulty_handshakes, send_faulty};
 use common::held::{held, settle};
 use common::hostile::{Hostile, frame, kind};
-use common::talk::{Talk, say, talks};
 use common::{
     builder, check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads,
 };
@@ -19,7 +19,7 @@ fn small(builder: RdmaBuilder) -> RdmaBuilder {
     builder.send_depth(8).receive_depth(4)
 }
 
-async fn good(listener: &mut RdmaListener) {
+async fn use_correctly(listener: &mut RdmaListener) {
     let (client, server) = join(listener, small).await;
     check(&client, &server).await;
     server.send_local_mr(pattern(&server, 64, 1)).await.unwrap();
@@ -29,7 +29,7 @@ async fn good(listener: &mut RdmaListener) {
 }
 
 /// Connects to an address without a server.
-async fn alone(round: usize) {
+async fn connect_without_server(round: usize) {
     let builder = small(builder());
     let outcome = match round % 4 {
         0 => {
@@ -45,29 +45,29 @@ async fn alone(round: usize) {
     assert!(outcome.is_err());
 }
 
-async fn wrong_client(listener: &mut RdmaListener, talk: &Talk) {
+async fn faulty_client(listener: &mut RdmaListener, faulty: &FaultyHandshake) {
     let address = listener.local_address().unwrap();
-    let talking = async {
+    let sending = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        say(&mut stream, talk).await;
+        send_faulty(&mut stream, faulty).await;
     };
-    let ((), outcome) = tokio::join!(talking, listener.accept());
-    assert!(outcome.is_err(), "{}", talk.what);
+    let ((), outcome) = tokio::join!(sending, listener.accept());
+    assert!(outcome.is_err(), "{}", faulty.name);
 }
 
-async fn wrong_server(talk: &Talk) {
+async fn faulty_server(faulty: &FaultyHandshake) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
-    let talking = async {
+    let sending = async {
         let (mut stream, _) = server.accept().await.unwrap();
-        say(&mut stream, talk).await;
+        send_faulty(&mut stream, faulty).await;
     };
     let connecting = small(builder()).connect(address);
-    let ((), outcome) = tokio::join!(talking, connecting);
-    assert!(outcome.is_err(), "{}", talk.what);
+    let ((), outcome) = tokio::join!(sending, connecting);
+    assert!(outcome.is_err(), "{}", faulty.name);
 }
 
-/// Accesses memory outside of the granted range, or with a revoked key.
+/// Accesses memory outside of the granted range or with a revoked key.
 async fn wrong_access(listener: &mut RdmaListener, round: usize) {
     let (client, server) = join(listener, small).await;
     let remote = client.request_remote_mr(layout(64)).await.unwrap();
@@ -83,7 +83,7 @@ async fn wrong_access(listener: &mut RdmaListener, round: usize) {
     assert!(client.write(&source, &mut wrong).await.is_err());
 }
 
-fn give_up_everything(client: &Rdma, server: &Rdma) {
+fn drop_pending_operations(client: &Rdma, server: &Rdma) {
     poll_and_drop(client.request_remote_mr(layout(64)));
     poll_and_drop(client.send(&pattern(client, 100_000, 1)));
     poll_and_drop(client.send_local_mr(pattern(client, 64, 1)));
@@ -93,10 +93,10 @@ fn give_up_everything(client: &Rdma, server: &Rdma) {
 }
 
 /// Drops the client while operations of every kind are pending.
-async fn leaving(listener: &mut RdmaListener) {
+async fn drop_client_with_operations(listener: &mut RdmaListener) {
     let (client, server) = join(listener, small).await;
     let remote = client.request_remote_mr(layout(64)).await.unwrap();
-    give_up_everything(&client, &server);
+    drop_pending_operations(&client, &server);
     let (outcome, ()) = tokio::join!(server.receive_write_immediate(), async {
         tokio::task::yield_now().await;
         drop((remote, client));
@@ -104,7 +104,7 @@ async fn leaving(listener: &mut RdmaListener) {
     assert!(outcome.is_err());
 }
 
-async fn broken(listener: &mut RdmaListener) {
+async fn violate_protocol(listener: &mut RdmaListener) {
     let address = listener.local_address().unwrap();
     let (hostile, server) = tokio::join!(Hostile::connect(address), listener.accept());
     let (mut hostile, server) = (hostile, server.unwrap());
@@ -115,60 +115,62 @@ async fn broken(listener: &mut RdmaListener) {
 }
 
 #[test]
-fn nothing_is_left_after_a_hundred_rounds_of_each() {
+fn a_hundred_rounds_of_connections_leak_no_resource() {
     run_within(Duration::from_secs(540), two_threads(), async {
-        // Creates resources that are created once and kept.
-        good(&mut listen(small).await).await;
-        drop(talks());
+        // Creates the resources that are created only once in a process.
+        use_correctly(&mut listen(small).await).await;
+        drop(faulty_handshakes());
         tokio::time::sleep(Duration::from_millis(200)).await;
         let mut before = held();
 
         let mut listener = listen(small).await;
         for _ in 0..ROUNDS {
-            good(&mut listener).await;
+            use_correctly(&mut listener).await;
         }
         drop(listener);
-        settle(&mut before, "good connections").await;
+        settle(&mut before, "correct connections").await;
 
         for round in 0..4 * ROUNDS {
-            alone(round).await;
+            connect_without_server(round).await;
         }
         settle(&mut before, "clients without a server").await;
 
-        // Each kind of interrupted handshake, and each kind of garbage in turn.
-        let (leave, garbage): (Vec<_>, Vec<_>) = talks().into_iter().partition(|talk| talk.leaves);
-        let mut wrong: Vec<_> = leave.iter().cycle().take(leave.len() * ROUNDS).collect();
-        wrong.extend(garbage.iter().cycle().take(ROUNDS));
+        // Repeats each interrupted handshake, and the other faulty handshakes in turn.
+        let (short, invalid): (Vec<_>, Vec<_>) = faulty_handshakes()
+            .into_iter()
+            .partition(|faulty| faulty.shuts_down);
+        let mut faulty: Vec<_> = short.iter().cycle().take(short.len() * ROUNDS).collect();
+        faulty.extend(invalid.iter().cycle().take(ROUNDS));
         let mut listener = listen(small).await;
-        for talk in &wrong {
-            wrong_client(&mut listener, talk).await;
+        for faulty in &faulty {
+            faulty_client(&mut listener, faulty).await;
         }
         drop(listener);
-        settle(&mut before, "clients that are none").await;
-        for talk in &wrong {
-            wrong_server(talk).await;
+        settle(&mut before, "faulty clients").await;
+        for faulty in &faulty {
+            faulty_server(faulty).await;
         }
-        settle(&mut before, "servers that are none").await;
+        settle(&mut before, "faulty servers").await;
 
         let mut listener = listen(small).await;
         for round in 0..2 * ROUNDS {
             wrong_access(&mut listener, round).await;
         }
         drop(listener);
-        settle(&mut before, "access that is not granted").await;
+        settle(&mut before, "forbidden access").await;
 
         let mut listener = listen(small).await;
         for _ in 0..ROUNDS {
-            leaving(&mut listener).await;
+            drop_client_with_operations(&mut listener).await;
         }
         drop(listener);
-        settle(&mut before, "peers that left").await;
+        settle(&mut before, "dropped clients").await;
 
         let mut listener = listen(small).await;
         for _ in 0..ROUNDS {
-            broken(&mut listener).await;
+            violate_protocol(&mut listener).await;
         }
         drop(listener);
-        settle(&mut before, "peers that broke the rules").await;
+        settle(&mut before, "protocol violations").await;
     });
 }

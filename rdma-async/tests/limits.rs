@@ -1,5 +1,4 @@
-//! Checks the limits of the memory that a peer holds because it requested it, and the accounts of
-//! it.
+//! Checks the limits of the memory that peers request and hold, and its statistics.
 
 mod common;
 
@@ -34,7 +33,7 @@ async fn refusal(rdma: &Rdma, bytes: usize) -> String {
 }
 
 #[test]
-fn a_refusal_names_the_limit_and_what_was_released_can_be_had_again() {
+fn a_refusal_names_the_limit_and_released_memory_can_be_requested_again() {
     run(async {
         let (device, mut listener) = owner(|builder| {
             let builder = builder.remote_memory_limit(1000);
@@ -53,7 +52,7 @@ fn a_refusal_names_the_limit_and_what_was_released_can_be_had_again() {
         let second = client.request_remote_mr(layout(400)).await.unwrap();
         assert_eq!(held(server.granted_memory()), (1000, 2));
 
-        // The other connection of this host has what the first has left.
+        // The other connection of this host gets the rest of the host's limit.
         let third = other.request_remote_mr(layout(500)).await.unwrap();
         let reason = refusal(&other, 8).await;
         assert!(
@@ -77,7 +76,7 @@ fn a_refusal_names_the_limit_and_what_was_released_can_be_had_again() {
         let released = || (device.granted_memory(host) == GrantedMemory::default()).then_some(());
         eventually(released).await;
 
-        // The end of a connection releases what its peer has held.
+        // The end of a connection releases the memory that its peer has held.
         let kept = client.request_remote_mr(layout(1000)).await.unwrap();
         drop((client, server));
         eventually(released).await;
@@ -89,9 +88,9 @@ fn a_refusal_names_the_limit_and_what_was_released_can_be_had_again() {
 }
 
 #[test]
-fn the_access_to_requested_memory_ends_with_its_time() {
+fn access_to_requested_memory_ends_at_its_time_limit() {
     run(async {
-        // Ample for the writes below.
+        // Long enough for the writes below.
         let limit = Duration::from_secs(2);
         let (device, mut listener) = owner(|builder| builder.remote_memory_time(limit)).await;
         let (client, server) = join(&mut listener).await;
@@ -101,7 +100,7 @@ fn the_access_to_requested_memory_ends_with_its_time() {
         }
         let token = regions[0].token();
         let local = pattern(&client, 64, 1);
-        // Released before its time: nothing happens then.
+        // This region is released before its time limit, which then has no effect.
         drop(regions.pop());
         for region in &mut regions {
             client.write(&local, region).await.unwrap();
@@ -114,7 +113,7 @@ fn the_access_to_requested_memory_ends_with_its_time() {
         let host = server.peer_address().ip();
         eventually(|| (device.granted_memory(host).regions == 0).then_some(())).await;
         assert_eq!(held(server.granted_memory()), (0, 0));
-        // The connection goes on, and memory can be requested again.
+        // The connection remains open, and memory can be requested again.
         regions.clear();
         let mut region = client.request_remote_mr(layout(64)).await.unwrap();
         client.write(&local, &mut region).await.unwrap();
@@ -128,7 +127,7 @@ fn the_access_to_requested_memory_ends_with_its_time() {
 }
 
 #[test]
-fn regions_whose_time_is_over_count_until_the_peer_has_released_them() {
+fn expired_regions_count_until_the_peer_has_released_them() {
     run(async {
         let limit = Duration::from_millis(50);
         let configure = |builder: RdmaBuilder| {

@@ -1,4 +1,4 @@
-//! Checks the example `lock`: the lock excludes, and survives the death of its holder.
+//! Checks the example `lock`: mutual exclusion, and the end of a lease whose holder has died.
 
 mod example;
 
@@ -9,8 +9,8 @@ use example::Example;
 
 const NAME: &str = "lock";
 
-/// Starts a worker with more options. The lease is longer than any pause of a worker on a busy
-/// machine.
+/// Starts a worker with the additional options `more`. The lease is longer than any pause of a
+/// worker on a busy machine.
 fn work(address: &str, id: usize, more: &[&str]) -> Example {
     let id = id.to_string();
     let words = ["work", address, "--id", &id];
@@ -27,7 +27,7 @@ fn counter((mut server, mut output, _): (Example, BufReader<ChildStdout>, String
 }
 
 #[test]
-fn no_number_is_lost_while_workers_take_turns() {
+fn no_increment_of_concurrent_workers_is_lost() {
     let server = Example::serve(NAME);
     let options = ["--count", "50", "--lease", "20000"];
     let workers: Vec<_> = (1..=4).map(|id| work(&server.2, id, &options)).collect();

@@ -13,8 +13,8 @@ use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder};
 fn messages_of_every_length_keep_their_boundaries() {
     run(async {
         let (client, server) = pair().await;
-        // Lengths up to the maximum of one piece (4096), just above it, and far above it.
-        let lengths = [1, 2, 63, 64, 4080, 4095, 4096, 4097, 10_000, 1 << 20];
+        // Lengths up to the maximum of one piece (4352), just above and far above the maximum.
+        let lengths = [1, 2, 63, 64, 4096, 4336, 4351, 4352, 4353, 10_000, 1 << 20];
         let sends = async {
             for (seed, len) in lengths.into_iter().enumerate() {
                 client
@@ -34,7 +34,7 @@ fn messages_of_every_length_keep_their_boundaries() {
 }
 
 #[test]
-fn long_messages_use_the_same_registered_memory_again() {
+fn long_messages_reuse_registered_memory() {
     const LENGTH: usize = 5 << 20;
     run(async {
         let (client, server) = pair().await;
@@ -56,7 +56,7 @@ fn long_messages_use_the_same_registered_memory_again() {
 }
 
 #[test]
-fn a_message_can_be_a_slice_or_nothing() {
+fn a_message_can_be_a_slice_or_empty() {
     run(async {
         let (client, server) = pair().await;
         let whole = pattern(&client, 100, 1);
@@ -80,7 +80,7 @@ fn a_message_can_be_a_slice_or_nothing() {
 }
 
 #[test]
-fn numbers_come_with_messages_of_either_kind() {
+fn short_and_long_messages_carry_immediate_data() {
     run(async {
         let (client, server) = pair().await;
         let sends = async {
@@ -103,7 +103,7 @@ fn numbers_come_with_messages_of_either_kind() {
                 let (_, received) = server.receive_with_immediate().await.unwrap();
                 assert_eq!(received, number);
             }
-            // `receive` returns the message without its number.
+            // `receive` returns the message without its immediate data.
             assert_eq!(server.receive().await.unwrap().as_slice(), bytes(8, 0));
         };
         tokio::join!(sends, receives);
@@ -111,7 +111,7 @@ fn numbers_come_with_messages_of_either_kind() {
 }
 
 #[test]
-fn a_sender_waits_for_a_receiver_and_order_is_kept() {
+fn a_sender_waits_for_credits_and_order_is_kept() {
     run(async {
         const DEPTH: u32 = 8;
         const COUNT: u32 = 100;
@@ -131,8 +131,8 @@ fn a_sender_waits_for_a_receiver_and_order_is_kept() {
                 client
             })
         };
-        // Requests use control credits, so they are answered while data messages wait for credits.
-        // The answer also proves that every message with a credit was sent.
+        // A request uses a control credit, so the peer answers while data messages wait for
+        // credits. The answer also proves that every message with a credit was sent.
         common::eventually(|| (sent.load(Ordering::SeqCst) == DEPTH).then_some(())).await;
         for _ in 0..50 {
             server.request_remote_mr(layout(8)).await.unwrap();
@@ -186,12 +186,12 @@ async fn flood_both(
 }
 
 #[test]
-fn floods_in_both_directions_pass() {
+fn messages_in_both_directions_at_full_speed_arrive() {
     run(flood_both(|builder| builder, 2000, |_| 64));
 }
 
 #[test]
-fn floods_pass_with_the_smallest_queues() {
+fn messages_at_full_speed_arrive_with_the_smallest_queues() {
     run(flood_both(
         |builder| builder.send_depth(8).receive_depth(2),
         500,
@@ -200,7 +200,7 @@ fn floods_pass_with_the_smallest_queues() {
 }
 
 #[test]
-fn floods_of_long_messages_pass() {
+fn long_messages_at_full_speed_arrive() {
     let small = |builder: RdmaBuilder| builder.message_length(64).receive_depth(4);
     run(flood_both(
         small,
@@ -210,7 +210,7 @@ fn floods_of_long_messages_pass() {
 }
 
 #[test]
-fn many_long_messages_at_once_pass() {
+fn many_concurrent_long_messages_arrive() {
     run(async {
         const COUNT: usize = 200;
         let (client, server) = pair_with(|builder| builder.message_length(64)).await;
@@ -238,7 +238,7 @@ fn many_long_messages_at_once_pass() {
 }
 
 #[test]
-fn a_message_above_the_limit_is_refused_to_both() {
+fn a_message_above_the_limit_is_an_error_at_both_ends() {
     run(async {
         let (client, server) = pair_with(|builder| builder.message_limit(100_000)).await;
         let (sent, received) = tokio::join!(
@@ -254,9 +254,9 @@ fn a_message_above_the_limit_is_refused_to_both() {
     });
 }
 
-/// Checks messages that have all arrived when the first is taken, so that long ones are read ahead:
-/// more than are read ahead, in number and in bytes, with short ones and a refused one between
-/// them.
+/// Checks that messages are received in order if all have arrived before the first receive, so that
+/// long messages are read ahead. The messages exceed both limits of reading ahead, and include
+/// short messages and a refused message.
 #[test]
 fn messages_that_are_read_ahead_keep_their_order_and_their_errors() {
     const LIMIT: usize = 2 << 20;

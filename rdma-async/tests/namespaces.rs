@@ -1,5 +1,5 @@
-//! Checks connections between two hosts, without any setting: two network namespaces that are
-//! joined by a pair of interfaces.
+//! Checks connections between two hosts with default settings. The hosts are two network
+//! namespaces, which a pair of interfaces connects.
 
 mod common;
 
@@ -9,27 +9,27 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::namespace::{
-    self, ROLE, add_address, ip, must_skip, parsed, say_ready, succeeds, wait_until,
+    self, ROLE, add_address, ip, must_skip, parsed, report_ready, succeeds, wait_until,
     wait_until_ready,
 };
 use common::{LIMIT, builder, bytes, pattern, run};
 use rdma_async::{LocalMrReadAccess, Rdma};
 use softroce::path::Way;
 
-const TEST: &str = "two_hosts_connect_without_a_setting";
+const TEST: &str = "two_hosts_connect_with_default_settings";
 const SERVER: &str = "veth-server";
 const CLIENT: &str = "veth-client";
 /// Addresses of the server and the client.
 const ADDRESSES: [(&str, &str); 2] = [("10.82.0.1", "10.82.0.2"), ("fd82::1", "fd82::2")];
 
-/// Runs this test in a new network namespace, in which other processes connect to it by IPv4 and by
-/// IPv6, from the same namespace and from another one. The server's interface and addresses are new
-/// each time. The network has the MTU of Ethernet, which is shorter than the path MTU on one host.
+/// Runs a server in a new network namespace. Clients connect by IPv4 and by IPv6, from the server's
+/// namespace and from another namespace. The server's interface and addresses are created for each
+/// connection. The network has the MTU of Ethernet, which is shorter than the path MTU on one host.
 ///
-/// The role of a process is `inside` for the server, or the word `here` or `there` and the address
-/// of the server for a client in its namespace or in another one.
+/// The role of the server process is `inside`. The role of a client process is `here` (in the
+/// server's namespace) or `there` (in another namespace), followed by the address of the server.
 #[test]
-fn two_hosts_connect_without_a_setting() {
+fn two_hosts_connect_with_default_settings() {
     let role = env::var(ROLE).ok();
     match role.as_deref().map(|role| role.split_once(' ').ok_or(role)) {
         None => {
@@ -73,10 +73,10 @@ fn serve() {
         answer(server, client);
         assert!(there.wait().unwrap().success());
         drop(output);
-        // The interface ends with the namespace of the client, and so does its other end.
+        // The end of the client's namespace removes both ends of the pair of interfaces.
         wait_until(|| !succeeds(&format!("link show {SERVER}")));
     }
-    // The two ends of a connection by TCP's loopback address have loopback addresses.
+    // Both ends of a connection over the loopback address of TCP have loopback addresses.
     run(async {
         let (server, client) = tokio::join!(builder().listen("127.0.0.1:7812"), async {
             loop {
@@ -107,10 +107,10 @@ fn answer(server: &str, client: &str) {
     });
 }
 
-/// Connects to the server, from its namespace if `is_here` is set, sends a message and receives it
-/// again.
+/// Connects to the server, sends a message, and receives the message back. `is_here` is set if this
+/// process is in the server's namespace.
 fn connect(is_here: bool, server: IpAddr) {
-    say_ready();
+    report_ready();
     let own = ADDRESSES.iter().find(|(other, _)| parsed(other) == server);
     let (own, client) = *own.unwrap();
     if !is_here {

@@ -16,7 +16,7 @@ use rdma_core::{
     AsyncEvent, CompletionQueue, ConnectOptions, QueuePair, RemoteMemory, SendRequest,
 };
 
-/// Recorder of metrics by name and labels.
+/// Recorder that stores the values of metrics by name and labels.
 #[derive(Debug, Default, Clone)]
 struct Recorded(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -59,7 +59,7 @@ impl GaugeFn for Metric {
 }
 
 impl HistogramFn for Metric {
-    /// Counts the values.
+    /// Counts the recorded values.
     fn record(&self, _value: f64) {
         self.change(|before| before + 1.0);
     }
@@ -113,7 +113,7 @@ async fn pair(device: &RdmaDevice) -> (Rdma, Rdma) {
 #[test]
 fn metrics_count_operations_bytes_connections_and_leases() {
     let recorded = Recorded::default();
-    // The handles of the metrics are made when the device is opened.
+    // The handles of the metrics are created when the device is opened.
     let device = metrics::with_local_recorder(&recorded, || RdmaDevice::new(&context()).unwrap());
     let seen = recorded.clone();
     run(async move {
@@ -174,8 +174,8 @@ fn metrics_count_operations_bytes_connections_and_leases() {
     });
 }
 
-/// Completion queue that has more completions than it has room for, and the queue pairs that caused
-/// them.
+/// Returns a completion queue that has overflowed, and the queue pairs whose completions caused the
+/// overflow.
 fn overrun(device: &RdmaDevice) -> (CompletionQueue, [QueuePair; 2]) {
     let domain = device.protection_domain();
     let completions = device.context().completion_queue(1).build().unwrap();

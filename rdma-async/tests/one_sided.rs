@@ -41,7 +41,7 @@ fn a_slice_is_written_into_a_slice_and_read_back() {
 }
 
 #[test]
-fn a_mebibyte_goes_there_and_back() {
+fn a_mebibyte_is_written_and_read_back() {
     run(async {
         const LEN: usize = (1 << 20) + 3;
         let (client, _server) = pair().await;
@@ -57,7 +57,7 @@ fn a_mebibyte_goes_there_and_back() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_nothing_is_sent() {
+fn invalid_lengths_and_alignments_are_refused_before_anything_is_sent() {
     run(async {
         let (client, server) = pair().await;
         let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
@@ -87,12 +87,12 @@ fn what_does_not_fit_is_refused_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_write_with_immediate_brings_its_number() {
+fn a_write_with_immediate_delivers_its_immediate_data() {
     run(async {
         let (client, server) = pair().await;
         let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
         let source = pattern(&client, 64, 5);
-        // More writes with immediate data than credits.
+        // The number of writes with immediate data exceeds the number of credits.
         let numbers = async {
             for number in 0..200 {
                 let number = number | 0x8000_0000;
@@ -116,7 +116,7 @@ fn a_write_with_immediate_brings_its_number() {
 }
 
 #[test]
-fn atomics_return_what_they_found() {
+fn atomics_return_the_previous_value() {
     run(async {
         let (client, _server) = pair().await;
         let mut remote = client.request_remote_mr(layout(16)).await.unwrap();
@@ -164,15 +164,14 @@ fn concurrent_increments_sum_up() {
 }
 
 #[test]
-fn more_operations_than_the_queue_holds_wait_their_turn() {
+fn operations_beyond_the_queue_depth_wait_and_complete() {
     run(async {
         const COUNT: usize = 1000;
         let (client, server) = pair_with(|builder| builder.send_depth(8)).await;
         let remote = client.request_remote_mr(layout(8 * COUNT)).await.unwrap();
         let token = remote.token();
         let client = Arc::new(client);
-        // All as concurrent futures of one task: atomics, which also need a place for their
-        // results.
+        // Atomics, as concurrent futures of one task. They also need slots for their results.
         let adds = (0..COUNT).map(|at| {
             let client = Arc::clone(&client);
             async move {
@@ -206,7 +205,7 @@ fn more_operations_than_the_queue_holds_wait_their_turn() {
 }
 
 #[test]
-fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
+fn completed_futures_that_are_not_polled_do_not_block_others() {
     run(async {
         const LONG: usize = 2 << 20;
         let (client, server) = pair_with(|builder| builder.send_depth(8).receive_depth(8)).await;
@@ -225,7 +224,7 @@ fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
             };
             poll_fn(once).await;
         }
-        // The peer's sends need credits of this end, and its request needs an answer of this end.
+        // The peer's sends need credits from this end, and its request needs an answer.
         let message = pattern(&server, 32, 7);
         let sends = async {
             for _ in 0..100 {
@@ -272,7 +271,7 @@ fn every_mode_works_on_every_runtime() {
 }
 
 #[test]
-fn operations_that_are_done_at_once_let_others_run() {
+fn immediately_completed_operations_let_other_tasks_run() {
     run_on(one_thread(), async {
         let (client, server) = pair().await;
         let remote = client.request_remote_mr(layout(64)).await.unwrap();

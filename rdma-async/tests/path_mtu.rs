@@ -1,4 +1,4 @@
-//! Checks that a path which loses long packets is reported when a connection is made.
+//! Checks that a path that loses long packets is reported when a connection is established.
 
 mod common;
 
@@ -10,25 +10,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::namespace::{
-    ROLE, add_address, again, ip, must_skip, parsed, say_ready, succeeds, wait_until,
+    ROLE, add_address, again, ip, must_skip, parsed, report_ready, succeeds, wait_until,
     wait_until_ready,
 };
 use common::{LIMIT, builder, run};
 use rdma_async::Rdma;
 
 const TEST: &str = "a_path_that_loses_long_packets_is_reported_at_connect";
-/// Namespaces of the host with the long MTU.
+/// Command that creates the namespaces of the near host, which has the long MTU.
 const HOST: &[&str] = &["unshare", "--net", "--user", "--map-root-user"];
 const NEAR: (&str, &str) = ("veth-near", "10.84.0.1");
 const FAR: (&str, &str) = ("veth-far", "10.84.0.2");
 const PORT: u16 = 7841;
 
-/// Two hosts are joined by a network whose interfaces have the MTU 9000 at the near host and 1500
-/// at the far one, which drops longer packets. The near host reports this, as the client and as the
-/// server.
+/// Connects two hosts by a network whose interface has the MTU 9000 at the near host and 1500 at
+/// the far host, which drops longer packets. The near host must report this, as the client and as
+/// the server.
 ///
-/// The role of a process is `host`, which is the near host, or `near` or `far`, the end of the
-/// connection (`client` or `server`) that the process is, and the address of the server.
+/// The role `host` is the process that creates the near host. Any other role consists of the host
+/// (`near` or `far`), the end of the connection (`client` or `server`), and the server's address.
 #[test]
 fn a_path_that_loses_long_packets_is_reported_at_connect() {
     let role = env::var(ROLE).ok();
@@ -49,7 +49,7 @@ fn a_path_that_loses_long_packets_is_reported_at_connect() {
     }
 }
 
-/// Joins the near host and the far host, and connects them in both directions.
+/// Joins the near host and the far host by a network, and connects them in both directions.
 fn join() {
     ip("link set lo up");
     for (near_end, far_end, server) in [("client", "server", FAR.1), ("server", "client", NEAR.1)] {
@@ -71,7 +71,7 @@ fn join() {
         drop(near.stdin.take());
         assert_succeeds(near);
         assert_succeeds(far);
-        // The interface ends with the namespace of the far host.
+        // The end of the far host's namespace removes the interface.
         wait_until(|| !succeeds(&format!("link show {near_name}")));
     }
 }
@@ -97,7 +97,7 @@ fn wait_for_report(process: &mut Child) {
 
 /// Waits for the interface of the far host, and brings it up with the shorter MTU.
 fn prepare_far_host() {
-    say_ready();
+    report_ready();
     wait_until(|| succeeds(&format!("link show {}", FAR.0)));
     ip("link set lo up");
     add_address(FAR.1, FAR.0);
@@ -137,7 +137,8 @@ fn connect(is_far: bool, address: &str) {
     });
 }
 
-/// Ends the connection at the near host once standard input has ended. The far host waits for that.
+/// Closes the connection at the near host once its standard input has ended. At the far host, waits
+/// until the near host has closed the connection.
 async fn end(is_far: bool, connection: Rdma) {
     if is_far {
         connection.receive().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Checks that pending operations fail when the peer goes away.
+//! Checks that pending operations fail when the peer disconnects.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{assert_disconnected, assert_gone, bytes, layout, pair, pair_with, p
 use rdma_async::{Error, LocalMrReadAccess, RemoteMr};
 
 #[test]
-fn everything_that_waits_is_told() {
+fn all_waiting_operations_fail() {
     run(async {
         let (client, server) = pair_with(|builder| builder.receive_depth(2)).await;
         let client = Arc::new(client);
@@ -54,7 +54,7 @@ fn everything_that_waits_is_told() {
 }
 
 #[test]
-fn a_rendezvous_that_nobody_came_for_is_told() {
+fn a_rendezvous_that_the_peer_has_not_read_fails() {
     run(async {
         for _ in 0..20 {
             let (client, server) = pair().await;
@@ -72,7 +72,7 @@ fn a_rendezvous_that_nobody_came_for_is_told() {
 }
 
 #[test]
-fn a_request_that_is_not_answered_is_told() {
+fn an_unanswered_request_fails() {
     run(async {
         for _ in 0..20 {
             let (client, server) = pair().await;
@@ -95,7 +95,7 @@ fn a_request_that_is_not_answered_is_told() {
 }
 
 #[test]
-fn operations_in_flight_are_told() {
+fn operations_in_flight_fail_with_the_connection() {
     run(async {
         for _ in 0..3 {
             let (client, server) = pair().await;
@@ -113,17 +113,17 @@ fn operations_in_flight_are_told() {
                 drop(server);
             };
             // The cause is a device that stopped answering, a refused access or a closed
-            // connection, whichever is detected first.
+            // connection. Any of them can be detected first.
             let (error, ()) = tokio::join!(reading, leaving);
-            let told = matches!(error, Error::Disconnected { .. } | Error::Work(_));
-            assert!(told, "{error:?}");
+            let is_expected = matches!(error, Error::Disconnected { .. } | Error::Work(_));
+            assert!(is_expected, "{error:?}");
             assert!(client.failure().is_some());
         }
     });
 }
 
 #[test]
-fn what_was_sent_before_is_still_received() {
+fn messages_from_before_the_end_are_received() {
     run(async {
         let (client, server) = pair().await;
         for seed in 0..30 {
@@ -149,7 +149,7 @@ fn what_was_sent_before_is_still_received() {
 }
 
 #[test]
-fn memory_given_back_before_is_still_received() {
+fn memory_returned_before_the_end_is_received() {
     run(async {
         let (client, server) = pair().await;
         let mut remote = client.request_remote_mr(layout(8)).await.unwrap();

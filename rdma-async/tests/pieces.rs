@@ -35,7 +35,7 @@ fn disjoint_ranges_are_in_flight_together() {
 }
 
 #[test]
-fn only_neighbours_that_nothing_uses_are_joined() {
+fn only_adjacent_unused_ranges_are_joined() {
     run(async {
         let (client, server) = pair().await;
         let split = |region: LocalMr, at| region.split_at(at).map_err(|(_, error)| error).unwrap();
@@ -67,11 +67,11 @@ fn only_neighbours_that_nothing_uses_are_joined() {
 }
 
 #[test]
-fn pieces_are_written_and_read_in_their_order() {
+fn pieces_are_written_and_read_in_order() {
     run(async {
         let (client, _server) = pair_with(|builder| builder.send_depth(8)).await;
         let mut remote = client.request_remote_mr(layout(30_000)).await.unwrap();
-        // More pieces than the send queue has room for.
+        // The number of pieces exceeds the capacity of the send queue.
         let lengths: Vec<usize> = (0..40).map(|at| 1 + at * 30).collect();
         let pieces: Vec<_> = lengths
             .iter()
@@ -88,7 +88,8 @@ fn pieces_are_written_and_read_in_their_order() {
         for (target, &len) in targets.iter().zip(&lengths) {
             assert!(target.as_slice() == bytes(len, len as u8), "{len} bytes");
         }
-        // A future that is dropped while it runs, and pieces longer than the remote memory.
+        // One future is dropped in progress. The pieces of the other are longer than the remote
+        // memory.
         poll_and_drop(client.write_vectored(&pieces, &mut remote));
         let mut short = remote.get_mut(0..100).unwrap();
         let refused = client.write_vectored(&pieces, &mut short).await;
@@ -109,7 +110,7 @@ fn nothing_is_transferred_if_a_later_piece_is_in_use() {
             .write(&pattern(&client, 100, 4), &mut remote)
             .await
             .unwrap();
-        // The server does not take this message, so the operation stays in flight.
+        // The server does not receive this message, so the operation remains in flight.
         let mut used = client.alloc_local_mr(layout(1 << 20)).unwrap();
         assert!(poll_and_drop(client.send(&used)).is_none());
         let mut free = client.alloc_local_mr(layout(50)).unwrap();
@@ -117,7 +118,7 @@ fn nothing_is_transferred_if_a_later_piece_is_in_use() {
         let mut pieces = [&mut free.get_mut(0..50).unwrap(), &mut used];
         let refused = client.read_vectored(&mut pieces, &remote).await;
         assert!(matches!(refused, Err(Error::Verbs(_))), "{refused:?}");
-        // A later read completes after all earlier ones.
+        // This read completes after all earlier operations.
         let mut whole = client.alloc_local_mr(layout(100)).unwrap();
         client.read(&mut whole, &remote).await.unwrap();
         assert_eq!(free.as_slice(), [0; 50]);
@@ -126,7 +127,7 @@ fn nothing_is_transferred_if_a_later_piece_is_in_use() {
 }
 
 #[test]
-fn operations_give_their_memory_back() {
+fn owned_operations_return_their_memory() {
     run(async {
         let (client, server) = pair().await;
         let mut remote = client.request_remote_mr(layout(5000)).await.unwrap();
@@ -155,7 +156,7 @@ fn operations_give_their_memory_back() {
 }
 
 #[test]
-fn tasks_share_remote_memory_and_the_last_gives_it_back() {
+fn tasks_share_remote_memory_and_the_last_task_returns_it() {
     run(async {
         const COUNT: usize = 16;
         let (client, server) = pair().await;

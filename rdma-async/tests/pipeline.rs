@@ -1,4 +1,4 @@
-//! Checks pipelines: reads and writes of one task that are in flight together.
+//! Checks pipelines, which keep many reads and writes of one task in flight.
 
 mod common;
 
@@ -9,8 +9,8 @@ use rdma_async::{CompletionMode, Error, LocalMrReadAccess, RemoteMr};
 
 const PARTS: usize = 300;
 
-/// Writes [`PARTS`] parts of `len` bytes through a pipeline, reads them back through another one,
-/// and checks them.
+/// Writes [`PARTS`] parts of `len` bytes by a pipeline, reads the parts back by the pipeline, and
+/// compares them.
 async fn write_and_read_back(depth: usize, len: usize) {
     let (client, _server) = pair().await;
     let size = PARTS * len;
@@ -38,7 +38,7 @@ async fn write_and_read_back(depth: usize, len: usize) {
 }
 
 #[test]
-fn every_byte_arrives_whatever_the_depth() {
+fn every_byte_arrives_at_every_depth() {
     for runtime in [one_thread, two_threads] {
         for depth in [0, 1, 3, 64, 10_000] {
             for len in [8, 5000] {
@@ -75,14 +75,15 @@ fn memory_is_claimed_until_its_request_has_completed() {
         let remote = client.request_remote_mr(layout(4096)).await.unwrap();
         let mut local = client.alloc_local_mr(layout(4096)).unwrap();
         let mut pipeline = client.pipeline(8);
-        // The first request leaves at once, the second with the end of the turn.
+        // The first request is posted immediately, the second would be posted at the end of the
+        // turn.
         pipeline.read(&mut local, &remote).await.unwrap();
         let again = pipeline.read(&mut local, &remote).await;
         assert!(matches!(again, Err(Error::Verbs { .. })), "{again:?}");
         pipeline.finish().await.unwrap();
         pipeline.read(&mut local, &remote).await.unwrap();
         drop(pipeline);
-        // The request is still in flight, and other operations complete after it.
+        // The request is still in flight. Later operations complete after the request.
         let mut other = client.alloc_local_mr(layout(8)).unwrap();
         client
             .read(&mut other, &remote.get(0..8).unwrap())
@@ -93,7 +94,7 @@ fn memory_is_claimed_until_its_request_has_completed() {
 }
 
 #[test]
-fn a_refused_access_is_returned_by_the_operation_that_waits_for_it_or_by_the_end() {
+fn a_refused_access_is_an_error_of_the_waiting_operation() {
     run(async {
         let (client, _server) = pair().await;
         let granted = client.request_remote_mr(layout(64)).await.unwrap();
@@ -115,7 +116,7 @@ fn a_refused_access_is_returned_by_the_operation_that_waits_for_it_or_by_the_end
 }
 
 #[test]
-fn other_tasks_run_while_a_pipeline_never_waits() {
+fn other_tasks_run_beside_a_pipeline_that_never_waits() {
     run(async {
         let (client, _server) = pair().await;
         let mut remote = client.request_remote_mr(layout(8)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Checks the limit and the statistics of a device's memory.
+//! Checks the limit and the statistics of a device's registered memory.
 
 mod common;
 
@@ -15,11 +15,11 @@ fn limited(bytes: usize) -> RdmaDevice {
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused_and_what_was_dropped_can_be_had_again() {
+fn memory_beyond_the_limit_is_refused_until_memory_is_dropped() {
     run(async {
         let device = limited(64 << 10);
         let take = |bytes| device.alloc_local_mr(layout(bytes));
-        // 33 KiB are a piece of 64 KiB.
+        // A region of 33 KiB occupies a piece of 64 KiB.
         let whole = take(33 << 10).unwrap();
         let statistics = device.pool_statistics();
         assert_eq!(
@@ -36,7 +36,7 @@ fn memory_beyond_the_limit_is_refused_and_what_was_dropped_can_be_had_again() {
         let statistics = device.pool_statistics();
         assert_eq!((statistics.in_use, statistics.highest), (0, 64 << 10));
         assert_eq!(statistics.kept, 64 << 10);
-        // Parts of a piece, whatever their sizes, give back what the piece has taken.
+        // When all parts of a piece are dropped, the whole size of the piece is free again.
         for at in [1, 63, 64, 65, 1000] {
             let whole = take(64 << 10).unwrap();
             let (front, back) = whole.split_at(at).unwrap();
@@ -56,7 +56,8 @@ fn memory_beyond_the_limit_is_refused_and_what_was_dropped_can_be_had_again() {
 fn memory_of_any_size_counts_until_it_is_dropped() {
     run(async {
         let device = limited(256 << 20);
-        // Above the largest piece, and with an alignment that no piece has.
+        // One region is larger than the largest piece; the alignment of the other exceeds that of
+        // all pieces.
         let large = device.alloc_local_mr(layout((64 << 20) + 1)).unwrap();
         assert_eq!(device.pool_statistics().in_use, (64 << 20) + 64);
         let aligned = Layout::from_size_align(100, 8192).unwrap();
@@ -74,7 +75,7 @@ fn memory_of_any_size_counts_until_it_is_dropped() {
 }
 
 #[test]
-fn tasks_wait_in_their_order_and_a_dropped_future_keeps_nobody_waiting() {
+fn tasks_get_memory_in_order_and_a_dropped_future_does_not_block_others() {
     run(async {
         let device = limited(4096);
         let all = device.alloc_local_mr(layout(4096)).unwrap();
@@ -87,7 +88,7 @@ fn tasks_wait_in_their_order_and_a_dropped_future_keeps_nobody_waiting() {
         }
         assert_eq!(device.pool_statistics().waiting, 4);
         drop(all);
-        // The first gets everything, and the next two what it has left.
+        // The first task gets all memory. The next two tasks get memory after it is released.
         for pending in [3, 1, 0] {
             let mut got = Vec::new();
             while waiting.len() > pending {
@@ -117,7 +118,7 @@ fn connections_work_on_a_device_with_a_limit_and_huge_pages() {
         let (client, server) = tokio::join!(connecting, listener.accept());
         let (client, server) = (client.unwrap(), server.unwrap());
         check(&client, &server).await;
-        // Memory that a peer requests counts as well.
+        // The limit also applies to memory that a peer requests.
         let refused = client.request_remote_mr(layout(2 << 20)).await;
         assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
         check(&server, &client).await;

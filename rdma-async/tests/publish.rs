@@ -1,4 +1,4 @@
-//! Checks published values: readers never see a part of an update.
+//! Checks published values: readers never read a partial update.
 
 mod common;
 
@@ -11,16 +11,16 @@ use common::{bytes, check, join, listen, pair, pattern, run};
 use rdma_async::{Error, PublishedReader};
 use rdma_core::{RemoteMemory, WorkStatus};
 
-/// Returns a value whose bytes all depend on its number, with a length that changes.
+/// Returns the value with the number `number`, on which its length and all its bytes depend.
 fn value(number: u64, capacity: usize) -> Vec<u8> {
     let mut value = vec![number as u8; 8 + (number as usize * 7) % (capacity - 7)];
     value[..8].copy_from_slice(&number.to_ne_bytes());
     value
 }
 
-/// Asserts that `value` is the one of its version.
+/// Asserts that `found` is the complete value with the number `version`.
 #[track_caller]
-fn assert_whole(found: &[u8], version: u64, capacity: usize) {
+fn assert_complete(found: &[u8], version: u64, capacity: usize) {
     assert!(
         found == value(version, capacity),
         "version {version}: {} bytes that begin with {:?}",
@@ -50,7 +50,7 @@ fn a_reader_gets_the_last_value_of_any_length() {
 }
 
 #[test]
-fn readers_never_see_a_part_of_an_update() {
+fn readers_never_read_a_partial_update() {
     // An emulated machine takes a thousand times as long.
     let reads = match common::context().name() {
         "softroce0" => common::variable("READS", 20_000),
@@ -81,7 +81,7 @@ fn readers_never_see_a_part_of_an_update() {
                 let mut last = 0;
                 for _ in 0..reads {
                     let found = reader.read().await.unwrap().to_vec();
-                    assert_whole(&found, reader.version(), capacity);
+                    assert_complete(&found, reader.version(), capacity);
                     assert!(reader.version() >= last, "a value older than the last");
                     last = reader.version();
                 }
@@ -115,7 +115,7 @@ fn a_reader_waits_for_a_change() {
 }
 
 #[test]
-fn the_end_of_publishing_ends_the_access_at_the_device() {
+fn ending_a_published_value_ends_the_access_at_the_device() {
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (client, server) = join(&mut listener, |builder| builder).await;
@@ -149,7 +149,7 @@ fn tokens_of_other_memory_are_refused() {
 }
 
 #[test]
-fn the_right_of_a_reader_ends_without_that_of_others() {
+fn ending_the_right_of_a_reader_does_not_affect_other_readers() {
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (one, server) = join(&mut listener, |builder| builder).await;
@@ -171,7 +171,7 @@ fn the_right_of_a_reader_ends_without_that_of_others() {
         refused(reader.read().await);
         board.update(b"next").unwrap();
         assert_eq!(lasting.read().await.unwrap(), b"next");
-        // The end of the value ends every right, even one that is kept.
+        // Dropping the value ends every right, even if the right itself is not dropped.
         let mut at_end = PublishedReader::new(&third, board.token()).unwrap();
         at_end.read().await.unwrap();
         board.end().unwrap();
@@ -182,7 +182,7 @@ fn the_right_of_a_reader_ends_without_that_of_others() {
 }
 
 #[test]
-fn the_last_change_is_announced_to_every_subscriber_however_slow_it_is() {
+fn the_last_change_is_announced_to_slow_subscribers() {
     run(async {
         let few = |builder: rdma_async::RdmaBuilder| builder.receive_depth(2);
         let mut listener = listen(few).await;
@@ -190,7 +190,7 @@ fn the_last_change_is_announced_to_every_subscriber_however_slow_it_is() {
         let mut readers = Vec::new();
         for number in 0..3 {
             let (client, server) = join(&mut listener, few).await;
-            // The first connection has opened a device of its own, and the others use it too.
+            // The first connection opens a device, which the other connections also use.
             let board = board.get_or_insert_with(|| server.device().publish(16).unwrap());
             let announcer = board.announcer();
             let token = board.token();
@@ -202,7 +202,7 @@ fn the_last_change_is_announced_to_every_subscriber_however_slow_it_is() {
                     let value = reader.announced().await.unwrap();
                     last = u64::from_ne_bytes(value.try_into().unwrap());
                     seen += 1;
-                    // The subscribers are slow to different degrees.
+                    // The subscribers wait for different times.
                     tokio::time::sleep(Duration::from_millis(u64::from(number))).await;
                 }
                 seen
@@ -222,7 +222,7 @@ fn the_last_change_is_announced_to_every_subscriber_however_slow_it_is() {
 }
 
 #[test]
-fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
+fn a_lost_reader_does_not_affect_the_owner_and_a_lost_owner_is_an_error() {
     run(async {
         let mut listener = listen(|builder| builder).await;
         let (client, server) = join(&mut listener, |builder| builder).await;
@@ -230,7 +230,7 @@ fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
         let mut board = server.device().publish(4000).unwrap();
         let announcer = board.announcer();
         let announcing = tokio::spawn(async move { announcer.announce(&server, 1).await });
-        // The reader goes away in the middle of reads, and of announcements.
+        // The reader is dropped during reads and announcements.
         for number in 1..200 {
             board.update(&value(number, 4000)).unwrap();
             let mut reader = PublishedReader::new(&client, board.token()).unwrap();
@@ -241,7 +241,7 @@ fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
         let mut reader = PublishedReader::new(&other, board.token()).unwrap();
         board.update(b"still here").unwrap();
         assert_eq!(reader.read().await.unwrap(), b"still here");
-        // The owner ends in the middle of a read.
+        // The owner is dropped during a read.
         let reading = async {
             loop {
                 if let Err(error) = reader.read().await {
@@ -256,12 +256,12 @@ fn a_reader_that_dies_costs_nothing_and_an_owner_that_dies_is_an_error() {
 }
 
 #[test]
-fn announcements_end_with_the_value_although_the_reader_has_no_room() {
+fn announcements_end_with_the_value_while_no_credit_is_available() {
     run(async {
         let few = |builder: rdma_async::RdmaBuilder| builder.receive_depth(2);
         let mut listener = listen(few).await;
         let (client, server) = join(&mut listener, few).await;
-        // The reader takes no message, so the announcement waits for a credit.
+        // The reader receives no message, so the announcement waits for a credit.
         for number in 0..2 {
             server.send(&pattern(&server, 8, number)).await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! Checks the example `rdma_cp`: files arrive unchanged, interrupted copies go on, and wrong bytes
-//! are noticed.
+//! Checks the example `rdma_cp`: files arrive unchanged, interrupted copies continue, and wrong
+//! bytes are detected.
 
 mod example;
 
@@ -37,7 +37,8 @@ fn contents() -> Vec<u8> {
     (0..SIZE).map(|_| next()).collect()
 }
 
-/// A directory that is removed at the end of a test, with a file and a directory for its copy.
+/// A temporary directory of a test, which contains a file and a directory for its copy. Dropping
+/// the value removes the directory.
 struct Place(PathBuf);
 
 impl Place {
@@ -77,7 +78,7 @@ fn a_file_arrives_unchanged_over_both_protocols() {
 }
 
 #[test]
-fn an_interrupted_copy_goes_on_and_a_wrong_part_is_replaced() {
+fn an_interrupted_copy_continues_and_a_wrong_part_is_replaced() {
     let place = Place::new("part");
     let part = place.target().join("data.part");
     let mut first = contents();

@@ -8,11 +8,12 @@ use rdma_async::{LocalMrReadAccess, Rdma, RdmaBuilder};
 use rdma_core::{AccessFlags, ExposedMemory, RemoteMemory};
 
 const NONE: (u16, u16) = (0, 0);
-/// Number of messages, and of their bytes, that are read ahead at most.
+/// Maximum number of messages that are read ahead.
 const AHEAD: usize = 16;
+/// Maximum number of bytes that are read ahead.
 const AHEAD_BYTES: usize = 4 << 20;
 
-/// Announces `count` long messages of `len` bytes to the victim. Returns their memory.
+/// Offers `count` long messages of `len` bytes to the peer. Returns their memory.
 fn announce(hostile: &mut Hostile, count: usize, len: usize) -> Vec<ExposedMemory> {
     let memory: Vec<_> = (0..count)
         .map(|_| {
@@ -28,9 +29,9 @@ fn announce(hostile: &mut Hostile, count: usize, len: usize) -> Vec<ExposedMemor
     memory
 }
 
-/// Receives the first message, and then, after the peer has changed the memory of the others,
-/// these. Returns the number of messages with the bytes from before the change, of which the first
-/// must come first.
+/// Receives the first of `count` messages, changes the memory of the other messages at the peer,
+/// and receives the other messages. Returns the number of messages that were read before the
+/// change.
 async fn count_read_early(count: usize, len: usize) -> usize {
     let deep = |builder: RdmaBuilder| builder.receive_depth(64);
     let mut listener = listen(deep).await;
@@ -38,16 +39,16 @@ async fn count_read_early(count: usize, len: usize) -> usize {
     let (hostile, server) = tokio::join!(Hostile::connect(address), listener.accept());
     let (mut hostile, server): (_, Rdma) = (hostile, server.unwrap());
     let memory = announce(&mut hostile, count, len);
-    // A message behind them, whose arrival shows that all have arrived.
+    // This message is sent last, so its arrival proves that all messages have arrived.
     hostile.send(&frame(kind::REQUEST, NONE, 99, &[0; 16]));
     assert_eq!(hostile.receive().await[0], kind::REFUSE);
 
     let first = server.receive().await.unwrap();
     assert!(first.as_slice() == bytes(len, 0));
-    // The peer is told of the end of the first read behind the reads that were begun before.
-    let told = hostile.receive().await;
+    // The message about the end of the first read arrives after the requests of the reads ahead.
+    let message = hostile.receive().await;
     assert_eq!(
-        (told[0], told[8..16].to_vec()),
+        (message[0], message[8..16].to_vec()),
         (kind::RENDEZVOUS_DONE, vec![0; 8])
     );
     for memory in &memory {
@@ -67,7 +68,7 @@ async fn count_read_early(count: usize, len: usize) -> usize {
 }
 
 #[test]
-fn long_messages_behind_the_first_are_read_ahead_up_to_a_number() {
+fn later_long_messages_are_read_ahead_up_to_a_number_of_messages() {
     run(async {
         assert_eq!(count_read_early(3, 10_000).await, 3);
         assert_eq!(count_read_early(AHEAD + 4, 10_000).await, 1 + AHEAD);
@@ -75,7 +76,7 @@ fn long_messages_behind_the_first_are_read_ahead_up_to_a_number() {
 }
 
 #[test]
-fn long_messages_behind_the_first_are_read_ahead_up_to_a_number_of_bytes() {
+fn later_long_messages_are_read_ahead_up_to_a_number_of_bytes() {
     run(async {
         let len = AHEAD_BYTES / 3;
         assert_eq!(count_read_early(6, len).await, 1 + 3);

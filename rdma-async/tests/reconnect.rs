@@ -1,5 +1,5 @@
-//! Checks that connections are made again, and that no operation is performed twice or lost
-//! silently.
+//! Checks that connections are replaced after their end, and that no operation is performed twice
+//! or lost without an error.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn connector(device: &RdmaDevice, address: SocketAddr) -> TcpConnector<SocketAdd
     builder().on(device).connector(address)
 }
 
-/// Accepts every peer, and passes on the connections.
+/// Accepts every peer in a task, and returns a channel of the connections.
 fn accept_all(mut listener: RdmaListener) -> (UnboundedReceiver<Rdma>, JoinHandle<()>) {
     let (accepted, connections) = unbounded_channel();
     let task = tokio::spawn(async move {
@@ -63,10 +63,10 @@ async fn increment(rdma: &Rdma, token: RemoteMemory) -> Result<u64, Error> {
     rdma.fetch_and_add(&mut remote, 1).await
 }
 
-/// Checks that each operation that succeeded was performed once, and each that failed at most once,
-/// while the server ends connections at any time.
+/// Checks that each successful operation was performed once, and each failed operation at most
+/// once, while the server ends connections at random times.
 #[test]
-fn every_operation_is_performed_once_or_its_error_says_that_this_is_unknown() {
+fn each_operation_is_performed_once_or_its_execution_is_unknown() {
     /// Connections that the server ends.
     const ENDS: u32 = 40;
     run(async {
@@ -103,7 +103,7 @@ fn every_operation_is_performed_once_or_its_error_says_that_this_is_unknown() {
             .collect();
         for ended in 0..ENDS {
             let connection = connections.recv().await.unwrap();
-            // The connection ends after a moment, in the middle of operations.
+            // The connection ends after a short time, during operations.
             let moment = Duration::from_micros(u64::from(ended % 7) * 700);
             tokio::time::sleep(moment).await;
             drop(connection);
@@ -124,7 +124,7 @@ fn every_operation_is_performed_once_or_its_error_says_that_this_is_unknown() {
 }
 
 #[test]
-fn what_was_not_executed_is_performed_again() {
+fn operations_that_were_not_executed_are_repeated() {
     run(async {
         let device = device();
         let mut listener = {
@@ -135,7 +135,7 @@ fn what_was_not_executed_is_performed_again() {
         let peer = Arc::new(Reconnect::new(connector(&device, address), quick()));
         let (first, connected) = tokio::join!(listener.accept(), peer.connection());
         let (first, connected) = (first.unwrap(), connected.unwrap());
-        // The server takes no message, so the third waits for a credit.
+        // The server receives no message, so the third message waits for a credit.
         let message = pattern(&connected, 100, 1);
         for _ in 0..2 {
             connected.send(&message).await.unwrap();
@@ -158,18 +158,18 @@ fn what_was_not_executed_is_performed_again() {
 }
 
 #[test]
-fn what_may_have_been_executed_is_not_repeated_unless_it_can_be() {
+fn possibly_executed_operations_are_repeated_only_if_idempotent() {
     run(async {
         let device = device();
         let (mut listener, address) = listener(&device).await;
         let peer = Reconnect::new(connector(&device, address), quick());
         let attempts = AtomicU32::new(0);
-        // A request for memory that the server receives, and whose answer is lost.
+        // The server receives this request for memory, but its answer is lost.
         let request = async |rdma: Arc<Rdma>| {
             attempts.fetch_add(1, Ordering::Relaxed);
             let message = pattern(&rdma, 8, 1);
             rdma.send(&message).await?;
-            // As a protocol of the application says: the request was sent.
+            // This error reports that the request was sent.
             let limit = Duration::ZERO;
             let what = "an answer";
             rdma.receive()
@@ -199,7 +199,7 @@ fn what_may_have_been_executed_is_not_repeated_unless_it_can_be() {
 }
 
 #[test]
-fn connections_over_several_paths_take_turns_and_survive_the_end_of_one() {
+fn connections_over_several_paths_are_used_in_turn_and_one_may_end() {
     run(async {
         let device = device();
         let (memory, token) = counter(&device);
@@ -224,7 +224,7 @@ fn connections_over_several_paths_take_turns_and_survive_the_end_of_one() {
             ports[usize::from(rdma.peer_address() == other_address)] += 1;
         }
         assert_eq!(ports, [50, 50]);
-        // One path ends for good: its listener too.
+        // One path fails permanently, because its listener is dropped too.
         accepting_other.abort();
         drop(at_other);
         drop(second);
@@ -233,7 +233,7 @@ fn connections_over_several_paths_take_turns_and_survive_the_end_of_one() {
                 .perform(|rdma| async move { increment(&rdma, token).await })
                 .await;
             if let Err(error) = outcome {
-                // The operation that was in flight as the path ended.
+                // This operation was in flight when the path failed.
                 assert_eq!(error.execution(), Execution::Unknown, "{error}");
             }
         }
@@ -244,7 +244,7 @@ fn connections_over_several_paths_take_turns_and_survive_the_end_of_one() {
                 .unwrap();
         }
         assert_eq!(memory.load_u64(0).unwrap(), before + 100);
-        // The remaining one ends and is made again, without any operation.
+        // The remaining connection ends, and is replaced without any operation.
         drop(first);
         let third = at_one.recv().await.unwrap();
         peer.perform(|rdma| async move { increment(&rdma, token).await })
@@ -256,7 +256,7 @@ fn connections_over_several_paths_take_turns_and_survive_the_end_of_one() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_an_error_after_the_limit() {
+fn an_absent_peer_is_an_error_after_the_limit() {
     run(async {
         let device = device();
         let (gone, address) = listener(&device).await;
@@ -269,7 +269,7 @@ fn a_peer_that_is_not_there_is_an_error_after_the_limit() {
             .perform(|rdma| async move { rdma.receive().await })
             .await;
         assert!(matches!(outcome, Err(Error::Tcp { .. })), "{outcome:?}");
-        // A future that waits can be dropped, and others go on.
+        // A waiting future can be dropped without affecting the others.
         let (_listener, address) = listener(&device).await;
         let peer = Reconnect::new(connector(&device, address), quick());
         let waiting = tokio::time::timeout(Duration::from_millis(20), async {

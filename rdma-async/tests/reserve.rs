@@ -25,7 +25,7 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>) {
     }
 }
 
-/// Writes without pause until a write fails, and returns the error.
+/// Writes repeatedly until a write fails, and returns the error.
 async fn write_until_refused(client: &Rdma, mut remote: RemoteMr) -> Error {
     let local = pattern(client, 64, 9);
     loop {
@@ -36,7 +36,7 @@ async fn write_until_refused(client: &Rdma, mut remote: RemoteMr) -> Error {
 }
 
 #[test]
-fn the_peer_writes_while_the_future_runs_and_then_the_region_is_back() {
+fn the_peer_writes_while_the_future_runs_and_the_region_is_returned() {
     run(async {
         let (client, server) = pair().await;
         let region = pattern(&server, 500, 1);
@@ -58,7 +58,7 @@ fn the_peer_writes_while_the_future_runs_and_then_the_region_is_back() {
         let (reserved, remote) = tokio::join!(owner, borrower);
         let reserved = reserved.unwrap();
         assert_eq!(reserved.region.as_slice(), bytes(500, 2));
-        let grant = reserved.output.expect("the time was not over");
+        let grant = reserved.output.expect("the limit has not expired");
         assert!(matches!(grant.offer().await, Err(Error::LeaseEnded)));
         drop(remote);
         check(&client, &server).await;
@@ -84,7 +84,7 @@ fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
         let reserved = reserved.unwrap();
         assert!(reserved.output.is_none() && begun.elapsed() >= SHORT);
         assert_refused::<()>(Err(error));
-        // The late writes have changed nothing since the region is back.
+        // The late writes have not changed the returned region.
         let now = reserved.region.as_slice().to_vec();
         sleep(SHORT).await;
         assert_eq!(reserved.region.as_slice(), now);
@@ -92,7 +92,7 @@ fn a_late_writer_gets_a_remote_access_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_late_reader_is_refused_too() {
+fn a_late_reader_gets_a_remote_access_error() {
     run(async {
         let (client, server) = pair().await;
         let region = pattern(&server, 64, 1);
@@ -108,7 +108,7 @@ fn a_late_reader_is_refused_too() {
 }
 
 #[test]
-fn a_borrower_learns_of_the_end_by_an_error_and_the_connection_goes_on() {
+fn a_borrower_gets_an_error_after_the_end_and_the_connection_remains_open() {
     run(async {
         let (client, server) = pair().await;
         let region = pattern(&server, 64, 1);
@@ -132,7 +132,7 @@ fn a_borrower_learns_of_the_end_by_an_error_and_the_connection_goes_on() {
             let mut word = remote.get_mut(0..8).unwrap();
             let added = client.fetch_and_add(&mut word, 1).await;
             assert!(matches!(added, Err(Error::LeaseEnded)), "{added:?}");
-            // Returning it is no mistake.
+            // The borrower may return the memory after the end of the lease.
             client.send_remote_mr(remote).await.unwrap();
         };
         let (reserved, ()) = tokio::join!(owner, borrower);
@@ -142,7 +142,7 @@ fn a_borrower_learns_of_the_end_by_an_error_and_the_connection_goes_on() {
 }
 
 #[test]
-fn an_early_return_ends_the_wait_for_it() {
+fn an_early_return_ends_the_wait() {
     run(async {
         let (client, server) = pair().await;
         for is_released in [false, true] {
@@ -184,13 +184,13 @@ fn a_renewal_extends_the_time() {
             .await
             .unwrap();
         assert!(reserved.output.is_none() && begun.elapsed() >= SHORT * 3);
-        // A shorter time takes effect at once.
+        // A shorter limit takes effect immediately.
         let shortened = server.reserve(reserved.region, LONG, |grant| async move {
             grant.renew(Duration::ZERO);
             std::future::pending::<()>().await;
         });
         let ended = timeout(LONG / 2, shortened).await;
-        assert!(ended.expect("the time is over").unwrap().output.is_none());
+        assert!(ended.expect("it has expired").unwrap().output.is_none());
     });
 }
 
@@ -212,8 +212,8 @@ fn dropping_the_reservation_ends_the_access() {
     });
 }
 
-/// Writes the whole of a region of the peer again and again, in several requests at once, until an
-/// operation fails. Returns the first error.
+/// Writes a whole region of the peer repeatedly, by several concurrent requests, until an operation
+/// fails. Returns the first error.
 async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> Error {
     let remote = remote.share();
     let sources: Vec<_> = (0..4).map(|seed| pattern(client, len, seed)).collect();
@@ -229,10 +229,9 @@ async fn transfer_until_refused(client: &Rdma, remote: RemoteMr, len: usize) -> 
     errors.swap_remove(0)
 }
 
-/// Checks that memory whose lease ends in the middle of long writes does not change after it is
-/// back.
+/// Checks that memory whose lease ends during long writes does not change after its return.
 #[test]
-fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
+fn a_lease_that_ends_stops_a_transfer_at_the_device() {
     const LEN: usize = 64 << 10;
     run(async {
         let mut listener = listen(|builder| builder).await;
@@ -251,14 +250,14 @@ fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
             };
             let owner = async {
                 let region = owner.await.unwrap().region;
-                // From here on, the memory is a slice.
+                // From here on, this end reads the memory as a slice.
                 let before = region.as_slice().to_vec();
                 (region, before)
             };
             let ((region, before), error) = tokio::join!(owner, borrower);
             let refused = match &error {
                 Error::Work(work) => work.status == WorkStatus::RemoteAccess,
-                // The message of the end was faster.
+                // The message about the end of the lease has arrived first.
                 Error::LeaseEnded => true,
                 _ => false,
             };
@@ -270,7 +269,7 @@ fn a_lease_that_ends_during_a_transfer_stops_it_at_the_device() {
 }
 
 #[test]
-fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
+fn an_owner_lost_during_a_transfer_is_an_error_of_the_borrower() {
     const LEN: usize = 64 << 10;
     run(async {
         let mut listener = listen(|builder| builder).await;
@@ -282,7 +281,7 @@ fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
                 grant.offer().await.unwrap();
                 std::future::pending::<()>().await;
             });
-            // The reservation and the connection are dropped in the middle of the transfer.
+            // The reservation and the connection are dropped during the transfer.
             drop(timeout(SHORT, reservation).await);
             drop(server);
         };
@@ -300,7 +299,7 @@ fn an_owner_that_dies_during_a_transfer_is_an_error_of_the_borrower() {
 }
 
 #[test]
-fn memory_that_is_lent_read_only_is_read_and_not_written() {
+fn memory_lent_read_only_cannot_be_written() {
     run(async {
         let (client, server) = pair().await;
         let lent = server.lend_read_only(pattern(&server, 64, 1));
@@ -327,7 +326,7 @@ fn lent_memory_is_written_until_the_owner_ends_the_access() {
         assert_eq!(region.as_slice(), bytes(64, 2));
         assert_refused(client.write(&pattern(&client, 64, 9), &mut remote).await);
         assert_eq!(region.as_slice(), bytes(64, 2));
-        // The connection has ended, and refuses to lend more, with the region.
+        // The connection has ended. A further loan is refused, and the region is returned.
         server.ended().await;
         let (region, _) = server.lend(region).expect_err("the connection has ended");
         assert_eq!(region.as_slice(), bytes(64, 2));

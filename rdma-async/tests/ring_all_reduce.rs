@@ -6,7 +6,7 @@ use std::io::Write;
 
 use example::Example;
 
-/// Runs the example with as many processes, and checks that each has the right sum.
+/// Runs the example with `ranks` processes, and checks that each process has the correct sum.
 fn reduce(ranks: usize, elements: usize) {
     let mut programs = Vec::new();
     for rank in 0..ranks {
@@ -35,12 +35,12 @@ fn reduce(ranks: usize, elements: usize) {
 
 #[test]
 fn four_processes_add_their_vectors() {
-    // Two pieces of each chunk, the second of which is shorter.
+    // Each chunk has two pieces, the second of which is shorter.
     reduce(4, 4 * 70_000);
 }
 
 #[test]
-fn two_processes_and_three_add_their_vectors() {
+fn two_and_three_processes_add_their_vectors() {
     reduce(2, 2);
     reduce(3, 3000);
 }

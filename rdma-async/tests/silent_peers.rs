@@ -1,5 +1,4 @@
-//! Checks that waiting for a peer that does not answer any more ends with an error, in bounded
-//! time.
+//! Checks that waiting for a peer that no longer answers ends with an error in bounded time.
 
 mod common;
 
@@ -21,9 +20,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use socket2::{SockFilter, SockRef};
 use tokio::time::timeout;
 
-/// Limit for the time until an error is detected.
+/// Time limit until an error is detected.
 const BOUND: Duration = Duration::from_secs(90);
-/// Variable with the address to which a process connects as the peer of a test.
+/// Environment variable with the address to which a process connects as the peer of a test.
 const PEER_OF: &str = "RDMA_ASYNC_TEST_PEER_OF";
 const LENGTH: usize = 1 << 16;
 
@@ -43,8 +42,8 @@ fn assert_status(error: &Error, expected: WorkStatus) {
 
 /// Checks that an operation failed because the process of the peer was killed.
 ///
-/// The kernel frees the objects of a killed process one by one: a read may find the queue pair
-/// alive and its memory region gone, and that error ends the connection.
+/// The kernel frees the objects of a killed process one at a time. A read may find that the queue
+/// pair still exists but its memory region does not; the connection then ends with that error.
 #[track_caller]
 fn assert_killed(error: &Error) {
     match error {
@@ -64,7 +63,7 @@ async fn hostile_peer(
 }
 
 #[test]
-fn an_idle_connection_detects_that_nothing_of_its_peer_arrives() {
+fn an_idle_connection_detects_an_unreachable_peer() {
     run(async {
         let brief = |builder: RdmaBuilder| builder.keep_alive(Duration::from_secs(4));
         let (hostile, server) = hostile_peer(brief, Hostile::connect).await;
@@ -87,7 +86,7 @@ fn an_idle_connection_detects_that_nothing_of_its_peer_arrives() {
 fn a_request_to_a_queue_pair_that_does_not_answer_fails() {
     run(async {
         let (hostile, server) = hostile_peer(|builder| builder, Hostile::connect).await;
-        // Its TCP connection stays open.
+        // The TCP connection of the peer remains open.
         hostile.queue_pair.fail().unwrap();
         let outcome = in_time("a message", server.send(&pattern(&server, 8, 1))).await;
         assert_status(&outcome.unwrap_err(), WorkStatus::RetryExceeded);
@@ -96,11 +95,11 @@ fn a_request_to_a_queue_pair_that_does_not_answer_fails() {
 }
 
 #[test]
-fn a_peer_without_receives_is_retried_as_often_as_was_set() {
+fn sends_to_a_peer_without_receives_are_retried_up_to_the_set_count() {
     run(async {
         let few = ConnectOptions::default().rnr_retries(2);
         let options = |builder: RdmaBuilder| builder.options(few);
-        let (hostile, server) = hostile_peer(options, Hostile::deaf).await;
+        let (hostile, server) = hostile_peer(options, Hostile::without_receives).await;
         let message = pattern(&server, 8, 1);
         let outcomes = in_time("a message", async {
             tokio::join!(
@@ -117,11 +116,11 @@ fn a_peer_without_receives_is_retried_as_often_as_was_set() {
     });
 }
 
-/// Process that a test uses as its peer, killed at the end of the test.
+/// Process that a test uses as its peer. Dropping the value kills the process.
 struct Peer(Child);
 
 impl Peer {
-    /// Starts this program again as the peer of the test with this name.
+    /// Starts this program again as the peer of the test `test`.
     fn start(test: &str, address: SocketAddr) -> Self {
         let program = env::current_exe().expect("this program's path");
         let child = Command::new(program)
@@ -172,7 +171,7 @@ fn with_peer(name: &str, test: impl AsyncFnOnce(Peer, Rdma)) {
     if let Ok(address) = env::var(PEER_OF) {
         return two_threads().block_on(async {
             let rdma = builder().connect(address).await.expect("the test listens");
-            // Serves the requests of the test until it ends.
+            // Serves the requests of the test until the test ends.
             let message = pattern(&rdma, 8, 7);
             rdma.send(&message).await.expect("the test receives");
             rdma.ended().await;
@@ -232,9 +231,9 @@ fn operations_in_flight_fail_when_the_peers_process_is_killed() {
 }
 
 #[test]
-fn a_request_to_a_process_that_is_stopped_fails() {
+fn a_request_to_a_stopped_process_fails() {
     with_peer(
-        "a_request_to_a_process_that_is_stopped_fails",
+        "a_request_to_a_stopped_process_fails",
         async |peer, rdma| {
             peer.stop().await;
             // A device in the kernel acknowledges the request in place of the process.

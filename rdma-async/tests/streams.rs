@@ -24,7 +24,7 @@ async fn streams_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (RdmaSt
     (client.into_stream(), server.into_stream())
 }
 
-/// Generator of small numbers that are the same in each run (xorshift).
+/// Generator of pseudo-random numbers, equal in each run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -85,7 +85,7 @@ async fn read_all_in_parts(mut reader: impl AsyncRead + Unpin, mut numbers: Numb
 }
 
 #[test]
-fn bytes_arrive_in_order_whatever_the_lengths_of_writes_and_reads() {
+fn bytes_arrive_in_order_for_all_lengths_of_writes_and_reads() {
     for runtime in [one_thread(), two_threads()] {
         run_on(runtime, async {
             let (mut client, mut server) = streams().await;
@@ -105,7 +105,7 @@ fn bytes_arrive_in_order_whatever_the_lengths_of_writes_and_reads() {
 }
 
 #[test]
-fn one_direction_ends_and_the_other_goes_on() {
+fn one_direction_ends_and_the_other_continues() {
     run(async {
         let (mut client, mut server) = streams().await;
         client.write_all(b"question").await.unwrap();
@@ -128,14 +128,14 @@ fn one_direction_ends_and_the_other_goes_on() {
 fn written_bytes_arrive_after_the_writer_was_dropped() {
     run(async {
         let (mut client, mut server) = streams().await;
-        // More bytes than the credits allow, and pieces that the peer reads itself.
+        // The bytes exceed the credits, and include long pieces, which the peer reads.
         let all = bytes(900_000, 3);
         for part in all[..600_000].chunks(1000) {
             client.write_all(part).await.unwrap();
         }
         client.write_all(&all[600_000..]).await.unwrap();
         drop(client);
-        // Longer than a connection without unread bytes is kept.
+        // A dropped connection without unread bytes is kept for a shorter time.
         sleep(Duration::from_millis(1500)).await;
         let mut found = Vec::new();
         server.read_to_end(&mut found).await.unwrap();
@@ -154,8 +154,8 @@ fn a_writer_waits_while_the_peer_does_not_read() {
             let mut written = 0;
             while let Ok(outcome) = timeout(Duration::from_millis(200), client.write(&part)).await {
                 written += outcome.unwrap();
-                // The buffer, the messages for which the peer has receives, and the last piece.
-                assert!(written <= BUFFER + 64 * 4096 + (256 << 10), "{written}");
+                // The limit is the sum of the buffer, the peer's receives, and the last piece.
+                assert!(written <= BUFFER + 64 * 4352 + (256 << 10), "{written}");
             }
             assert!(written >= BUFFER, "{written} bytes of writes of {len}");
             let mut found = 0;
@@ -166,7 +166,7 @@ fn a_writer_waits_while_the_peer_does_not_read() {
                 }
                 found += chunk.len();
             }
-            // The writer goes on.
+            // The writer continues.
             timeout(Duration::from_secs(60), client.write_all(&part))
                 .await
                 .expect("there is room again")
@@ -183,7 +183,7 @@ fn small_writes_of_one_turn_are_one_message() {
         for _ in 0..10 {
             client.write_all(b"0123456789").await.unwrap();
         }
-        // The first write leaves at once, the others with the turn.
+        // The first write is sent immediately, the others at the end of the turn.
         let mut found = Vec::new();
         let mut messages = 0;
         while found.len() < 100 {
@@ -196,7 +196,7 @@ fn small_writes_of_one_turn_are_one_message() {
 }
 
 #[test]
-fn flush_hands_over_what_was_written() {
+fn flush_posts_the_written_bytes() {
     run(async {
         let (mut client, mut server) = streams().await;
         for _ in 0..3 {
@@ -210,13 +210,13 @@ fn flush_hands_over_what_was_written() {
 }
 
 #[test]
-fn a_broken_connection_resets_reads_and_breaks_writes() {
+fn a_broken_connection_fails_reads_and_writes_like_tcp() {
     run(async {
         let (client, server) = pair().await;
         let mut client = client.into_stream();
         let message = pattern(&server, 10, 0);
         server.send(&message).await.unwrap();
-        // Ends without the end of the stream.
+        // Ends the connection without ending the stream.
         drop(server);
         client.rdma().ended().await;
         let mut found = [0; 10];
@@ -246,7 +246,7 @@ fn flushing_after_the_peer_has_closed_fails_only_if_written_bytes_were_lost() {
         client.flush().await.expect("nothing was lost");
         client.shutdown().await.expect("nothing was lost");
 
-        // More bytes than the peer has receives for.
+        // The bytes exceed the capacity of the peer's receives.
         let (mut client, server) = streams().await;
         let part = bytes(4000, 5);
         while let Ok(outcome) = timeout(Duration::from_millis(200), client.write(&part)).await {
@@ -352,7 +352,7 @@ fn halves_of_one_stream_are_reunited_and_others_are_returned() {
 }
 
 #[test]
-fn dropping_the_half_that_writes_ends_its_direction() {
+fn dropping_the_writing_half_ends_its_direction() {
     run(async {
         let (client, mut server) = streams().await;
         let (mut reads, mut writes) = client.into_split();
@@ -386,7 +386,7 @@ fn a_listener_is_a_stream_of_connections() {
         let mut found = String::new();
         accepted.read_to_string(&mut found).await.unwrap();
         assert_eq!(found, "hello");
-        // Nobody else connects.
+        // No other peer connects.
         let next = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_next_unpin(cx))).await;
         assert!(next.is_pending());
     });
@@ -424,10 +424,10 @@ fn a_request_that_the_device_refuses_ends_the_stream_with_an_error() {
                 break error;
             }
         };
-        // The peer, which is in this process, may be the one whose request fails.
+        // The peer is in this process, so the failed request may be the peer's.
         let expected = [ErrorKind::OutOfMemory, ErrorKind::BrokenPipe];
         assert!(expected.contains(&error.kind()), "{error}");
-        // If the peer failed, it ended its direction first.
+        // If the peer's request failed, the peer has ended its direction first.
         assert!(!matches!(reader.read_chunk().await, Ok(Some(_))));
         reading.await.unwrap();
     });

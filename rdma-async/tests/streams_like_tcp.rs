@@ -1,5 +1,5 @@
-//! Checks that a stream behaves like a TCP connection: random operations at both ends, in the same
-//! order on both, have the same results.
+//! Checks that a stream behaves like a TCP connection: a random sequence of operations at both ends
+//! has equal results on a stream and on a TCP connection.
 
 mod common;
 
@@ -16,21 +16,21 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Maximum number of unread bytes of a direction: either protocol buffers more.
+/// Maximum number of unread bytes of a direction, less than both protocols buffer.
 const UNREAD: usize = 200_000;
 /// Time limit of one operation.
-const PATIENT: Duration = Duration::from_secs(60);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An operation at one of the ends.
+/// An operation at one end of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Write(usize),
     WriteVectored(usize),
     Flush,
-    /// Reads this many bytes, or as many as there are.
+    /// Reads this number of bytes, or all bytes if there are fewer.
     Read(usize),
     Shutdown,
-    /// Drops the end, if all bytes that the peer has sent to it are read.
+    /// Drops the end if it has read all bytes that the peer has sent.
     Drop,
 }
 
@@ -56,7 +56,7 @@ fn operation() -> impl Strategy<Value = (usize, Operation)> {
     (0..2_usize, operation)
 }
 
-/// One end, with what is known of it.
+/// One end of a connection, with the numbers of its bytes.
 struct End<S> {
     stream: Option<S>,
     /// Number of bytes that this end has written and the peer has not read.
@@ -76,7 +76,8 @@ impl<S> End<S> {
         }
     }
 
-    /// Returns the next bytes to write: which bytes they are depends on the number of bytes before.
+    /// Returns the next `len` bytes to write. The bytes depend on the number of bytes written
+    /// before.
     fn next(&mut self, len: usize) -> Vec<u8> {
         let next = bytes(self.written + len, 1).split_off(self.written);
         self.written += len;
@@ -86,7 +87,7 @@ impl<S> End<S> {
 }
 
 /// Performs the operations, and returns their results. Skips operations whose results depend on
-/// time.
+/// timing.
 async fn perform<S: AsyncRead + AsyncWrite + Unpin>(
     ends: (S, S),
     operations: &[(usize, Operation)],
@@ -99,7 +100,7 @@ async fn perform<S: AsyncRead + AsyncWrite + Unpin>(
             0 => (first, second),
             _ => (second, first),
         };
-        let done = timeout(PATIENT, perform_one(end, peer, operation)).await;
+        let done = timeout(OPERATION_TIMEOUT, perform_one(end, peer, operation)).await;
         outcomes.extend(done.unwrap_or_else(|_| panic!("{operation:?} does not end")));
     }
     outcomes
@@ -137,7 +138,7 @@ async fn perform_one<S: AsyncRead + AsyncWrite + Unpin>(
             let slices = [IoSlice::new(front), IoSlice::new(back)];
             let written = stream.write_vectored(&slices).await;
             Some(match written {
-                // How many bytes were accepted may differ.
+                // The number of accepted bytes may differ.
                 Ok(count) => outcome(stream.write_all(&next[count..]).await),
                 Err(error) => Outcome::Failed(error.kind()),
             })
@@ -160,7 +161,7 @@ async fn perform_one<S: AsyncRead + AsyncWrite + Unpin>(
                 Err(error) => Outcome::Failed(error.kind()),
             })
         }
-        // Waits for bytes that never come.
+        // The read waits for bytes that never arrive.
         Operation::Read(_) => None,
         Operation::Shutdown if is_peer_gone => None,
         Operation::Shutdown => {
@@ -213,14 +214,13 @@ fn compare(cases: u32) {
 }
 
 #[test]
-fn random_operations_have_the_results_that_they_have_on_tcp() {
+fn random_operations_have_the_results_of_tcp() {
     compare(60);
 }
 
 #[test]
-fn random_operations_have_the_results_that_they_have_on_tcp_while_packets_are_lost() {
-    const NAME: &str =
-        "random_operations_have_the_results_that_they_have_on_tcp_while_packets_are_lost";
+fn random_operations_have_the_results_of_tcp_while_packets_are_lost() {
+    const NAME: &str = "random_operations_have_the_results_of_tcp_while_packets_are_lost";
     if std::env::var_os("SOFTROCE_LOSS").is_some() {
         return compare(20);
     }
@@ -236,7 +236,7 @@ fn random_operations_have_the_results_that_they_have_on_tcp_while_packets_are_lo
 }
 
 #[test]
-fn writes_to_a_peer_that_is_gone_fail_as_on_tcp() {
+fn writes_to_a_disconnected_peer_fail_as_on_tcp() {
     async fn error_of(mut near: impl AsyncWrite + Unpin, far: impl Sized) -> ErrorKind {
         drop(far);
         let failing = async {
@@ -247,7 +247,7 @@ fn writes_to_a_peer_that_is_gone_fail_as_on_tcp() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let kind = timeout(PATIENT, failing).await;
+        let kind = timeout(OPERATION_TIMEOUT, failing).await;
         kind.expect("a write fails at last")
     }
     run_within(common::LIMIT, two_threads(), async {

@@ -1,7 +1,7 @@
 //! Checks the span of a connection, and the events of operations.
 //!
-//! The only test of its program: a callsite that another thread reaches first, without a
-//! subscriber, would be off for all threads.
+//! This file contains only one test: if a thread without a subscriber reached a callsite first, the
+//! callsite would be disabled for all threads.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn operations_are_events_in_the_span_of_their_connection() {
         .with_writer(lines.clone())
         .finish();
     let _subscribed = tracing::subscriber::set_default(subscriber);
-    // One thread, to which the subscriber belongs.
+    // The subscriber belongs to this thread, so the runtime has no other threads.
     common::run_on(common::one_thread(), async {
         let device = RdmaDevice::new(&context()).unwrap();
         let mut listener = builder().on(&device).bind("127.0.0.1:0").await.unwrap();

@@ -1,7 +1,7 @@
-//! The introductory program of async-rdma, with only the name of the crate changed.
+//! The introductory program of async-rdma. Only the name of the crate differs.
 //!
-//! `server.rs` and `client.rs` are unchanged modules. The `main` of the client awaits the server,
-//! which is a blocking function because of `#[tokio::main]`. The function awaited here therefore
+//! `server.rs` and `client.rs` are the original modules. The client's `main` awaits the server,
+//! which is a blocking function because of `#[tokio::main]`. The wrapper in this file therefore
 //! runs the server on a thread of its own.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 #[allow(
     unused_imports,
     clippy::uninlined_format_args,
-    reason = "the program is kept as it is"
+    reason = "the original program is not changed"
 )]
 mod server {
     include!("server.rs");
@@ -25,7 +25,7 @@ mod server {
 #[allow(
     unused_imports,
     clippy::unused_io_amount,
-    reason = "the program is kept as it is"
+    reason = "the original program is not changed"
 )]
 mod client {
     async fn server(addr: SocketAddrV4) -> Result<(), String> {

@@ -1,28 +1,29 @@
-//! Buckets: the entries of a hash table that share a published value.
+//! Buckets: groups of entries of a hash table. Each bucket is one published value.
 //!
-//! An entry is the length of the key, the length of the value, two bytes each, the key and the
-//! value.
+//! An entry consists of the length of the key and the length of the value, two bytes each, followed
+//! by the key and the value.
 
-/// Number of buckets.
+/// Number of buckets of the hash table.
 pub(crate) const BUCKETS: usize = 256;
-/// Maximum number of bytes of the entries of a bucket.
+/// Maximum length of all entries of a bucket, in bytes. A client reads a whole bucket to find a
+/// value.
 pub(crate) const CAPACITY: usize = 1000;
 
-/// Returns the number of the bucket of a key.
+/// Returns the index of the bucket that contains a key.
 pub(crate) fn bucket_of(key: &[u8]) -> usize {
     crc32fast::hash(key) as usize % BUCKETS
 }
 
-/// Returns the value of a key in the bytes of a bucket.
+/// Returns the value of a key in the encoded `bucket`, if there is one.
 pub(crate) fn find<'b>(bucket: &'b [u8], key: &[u8]) -> Option<&'b [u8]> {
     entries(bucket)
         .find(|(found, _)| *found == key)
         .map(|(_, value)| value)
 }
 
-/// Returns the bytes of a bucket in which `key` has the value `value`, or `None` if they are too
-/// long.
-pub(crate) fn with(bucket: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+/// Returns a copy of the encoded `bucket` in which `key` has the value `value`, or `None` if the
+/// copy would exceed [`CAPACITY`].
+pub(crate) fn with_entry(bucket: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let mut changed = Vec::new();
     let others = entries(bucket).filter(|(other, _)| *other != key);
     for (key, value) in others.chain([(key, value)]) {
@@ -34,6 +35,7 @@ pub(crate) fn with(bucket: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     (changed.len() <= CAPACITY).then_some(changed)
 }
 
+/// Decodes a bucket into its keys and values.
 fn entries(mut bucket: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || {
         let (lengths, rest) = bucket.split_first_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! The clients: reads are one-sided, changes are messages.
+//! The client commands: `get` reads one-sided, `put` sends a message.
 
 use std::io::stdin;
 
@@ -16,7 +16,7 @@ async fn connect(server: &str) -> anyhow::Result<(Rdma, Vec<RemoteMemory>)> {
     let (tokens, rest) = tokens.as_slice().as_chunks();
     ensure!(
         tokens.len() == BUCKETS && rest.is_empty(),
-        "the server is no key-value store"
+        "the server is not a key-value store"
     );
     let tokens = tokens.iter().map(RemoteMemory::from_bytes).collect();
     Ok((rdma, tokens))
@@ -37,8 +37,8 @@ pub(crate) async fn put(server: &str, key: &str, value: &str) -> anyhow::Result<
 pub(crate) async fn get(server: &str, keys: &[String], wait: bool) -> anyhow::Result<()> {
     let (rdma, tokens) = connect(server).await?;
     if wait {
-        // With the first read, the device sets up the memory that it shares with the server's
-        // process, for which the server must run.
+        // Before the first read, the device sets up memory that it shares with the server's
+        // process, which must be running. Later reads do not need the process.
         for &token in &tokens {
             PublishedReader::new(&rdma, token)?.read().await?;
         }

@@ -6,9 +6,9 @@
 //! key_value get 127.0.0.1:7472 KEY...
 //! ```
 //!
-//! The server publishes one value for each bucket of its hash table, and sends the tokens of the
-//! buckets to each client that connects. A client reads the bucket of a key by RDMA and finds the
-//! value in it. Changes are messages, which the server executes one after the other.
+//! The server publishes one value for each bucket of its hash table, and sends the tokens of all
+//! buckets to each client that connects. To get a value, a client reads the bucket of the key by
+//! RDMA. To change a value, a client sends a message. The server executes changes one at a time.
 
 mod bucket;
 mod client;

@@ -8,9 +8,9 @@ use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Published, Rdma
 use tokio::io::AsyncReadExt;
 use tokio::sync::Mutex;
 
-use crate::bucket::{BUCKETS, CAPACITY, bucket_of, with};
+use crate::bucket::{BUCKETS, CAPACITY, bucket_of, with_entry};
 
-/// The buckets, with the bytes that were published last.
+/// The buckets, each with a copy of its published bytes.
 #[derive(Debug)]
 struct Store {
     buckets: Vec<(Published, Vec<u8>)>,
@@ -26,7 +26,7 @@ impl Store {
     /// Sets the value of a key. Returns `false` if its bucket is full.
     fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<bool> {
         let (published, bytes) = &mut self.buckets[bucket_of(key)];
-        let Some(changed) = with(bytes, key, value) else {
+        let Some(changed) = with_entry(bytes, key, value) else {
             return Ok(false);
         };
         published.update(&changed)?;
@@ -34,7 +34,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns the tokens of all buckets, one after the other.
+    /// Returns the concatenated tokens of all buckets.
     fn tokens(&self) -> Vec<u8> {
         let tokens = self.buckets.iter().map(|(bucket, _)| bucket.token());
         tokens.flat_map(|token| token.to_bytes()).collect()
@@ -72,7 +72,7 @@ pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
 async fn serve_client(rdma: &Rdma, store: &Mutex<Store>) -> anyhow::Result<()> {
     let tokens = store.lock().await.tokens();
     rdma.send(&message(rdma, &tokens)?).await?;
-    // Ends when the client has closed the connection.
+    // An error means that the client has closed the connection.
     while let Ok(request) = rdma.receive().await {
         let (lengths, rest) = request
             .as_slice()
@@ -87,7 +87,7 @@ async fn serve_client(rdma: &Rdma, store: &Mutex<Store>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns registered memory with these bytes.
+/// Allocates registered memory, and copies `bytes` into it.
 pub(crate) fn message(rdma: &Rdma, bytes: &[u8]) -> anyhow::Result<LocalMr> {
     let layout = Layout::from_size_align(bytes.len(), 1)?;
     let mut region = rdma.alloc_local_mr_stale(layout)?;

@@ -1,20 +1,21 @@
-//! The lock: a word in memory of the server, which names its holder.
+//! The lock: a word in the server's memory that identifies the holder.
 //!
-//! The word is 0 while nobody holds the lock. Else its upper half is the number of the holder, and
-//! its lower half changes each time the holder renews its lease. A worker that has seen the same
-//! word for the time of the lease takes the lock: the holder has died, or does no longer act as the
-//! holder. So the clocks of the hosts need not agree; they only have to run at about the same
-//! speed.
+//! The word is 0 while the lock is free. Otherwise, its upper half is the number of the holder, and
+//! its lower half changes each time the holder renews its lease. A worker that has read an
+//! unchanged word for the duration of the lease takes the lock: the holder has died, or no longer
+//! uses the lock. The clocks of the hosts need not be synchronized; they must only run at about the
+//! same speed.
 
 use std::time::{Duration, Instant};
 
 use rdma_async::{Rdma, RemoteMr};
 use tokio::time::sleep;
 
-/// Time between two attempts to take the lock.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Time between two attempts to take the lock. Short compared with a lease, so that a free lock is
+/// not idle for long.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Lock of one worker.
+/// The lock, as one worker uses it.
 #[derive(Debug)]
 pub(crate) struct Lock<'a> {
     pub(crate) rdma: &'a Rdma,
@@ -23,9 +24,9 @@ pub(crate) struct Lock<'a> {
     pub(crate) lease: Duration,
 }
 
-/// The lock, held by this worker.
+/// Guard of the lock while this worker holds it.
 #[derive(Debug)]
-#[must_use = "the lock is held until it is released, or its lease ends"]
+#[must_use = "the lock is held until it is released or its lease ends"]
 pub(crate) struct Held<'l, 'a> {
     lock: &'l mut Lock<'a>,
     word: u64,
@@ -38,11 +39,11 @@ impl<'a> Lock<'a> {
         let own = u64::from(self.id) << 32;
         let mut seen = (0, Instant::now());
         loop {
-            // The lease begins before the lock is taken, so that it ends here before it ends for
-            // others.
+            // The lease is measured from before the attempt, so that it ends at this worker before
+            // it ends at the others.
             let begun = Instant::now();
-            let is_over = seen.1.elapsed() >= self.lease;
-            let expected = if is_over { seen.0 } else { 0 };
+            let has_expired = seen.1.elapsed() >= self.lease;
+            let expected = if has_expired { seen.0 } else { 0 };
             let found = self
                 .rdma
                 .compare_and_swap(&mut self.word, expected, own)
@@ -57,14 +58,14 @@ impl<'a> Lock<'a> {
             if found != seen.0 {
                 seen = (found, Instant::now());
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
 impl Held<'_, '_> {
-    /// Returns an error if half of the lease has passed: another worker may soon take the lock. A
-    /// worker calls this before each access to what the lock protects.
+    /// Returns an error if half of the lease has passed, because another worker may soon take the
+    /// lock. A worker must call this function before each access to the protected data.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let held = self.renewed.elapsed();
         anyhow::ensure!(
@@ -74,10 +75,10 @@ impl Held<'_, '_> {
         Ok(())
     }
 
-    /// Renews the lease.
+    /// Renews the lease, which then begins again.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        // The lower half wraps without changing the upper one.
+        // The lower half of the word wraps without changing the upper half.
         let next = (self.word & !0xffff_ffff) | (self.word.wrapping_add(1) & 0xffff_ffff);
         self.replace(next).await?;
         self.renewed = begun;
@@ -89,6 +90,7 @@ impl Held<'_, '_> {
         self.replace(0).await
     }
 
+    /// Replaces the word of the lock by `next`.
     async fn replace(&mut self, next: u64) -> anyhow::Result<()> {
         let Lock { rdma, word, .. } = &mut *self.lock;
         let found = rdma.compare_and_swap(word, self.word, next).await?;

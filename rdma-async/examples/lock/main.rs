@@ -5,9 +5,9 @@
 //! lock work 127.0.0.1:7473 --id 1 --count 100
 //! ```
 //!
-//! The server only has the memory of the lock and of a counter. A worker takes the lock, reads the
-//! counter, and writes the next number. Without the lock, numbers would be lost. If a worker dies
-//! while it holds the lock, another one takes the lock after the time of the lease.
+//! The server only provides the memory of the lock and of a counter. A worker takes the lock, reads
+//! the counter, and writes the next number. Without the lock, increments would be lost. If a worker
+//! dies while it holds the lock, another worker takes the lock after the end of the lease.
 
 mod lease;
 mod server;
@@ -21,26 +21,26 @@ use clap::Parser;
 /// A lock for processes of several hosts.
 #[derive(Debug, Parser)]
 enum CommandLine {
-    /// Has the memory of the lock until standard input ends, and then prints the counter.
+    /// Provides the memory of the lock until standard input ends, and then prints the counter.
     Serve {
         /// Address to listen at.
         #[arg(long, default_value = "127.0.0.1:7473")]
         listen: String,
     },
-    /// Takes the lock again and again, and counts.
+    /// Increments the counter repeatedly, each time under the lock.
     Work {
         /// Address of the server.
         server: String,
-        /// Number of this worker, from 1, which no other worker has.
+        /// Number of this worker, at least 1. Each worker needs a different number.
         #[arg(long)]
         id: u32,
-        /// Number of times to count.
+        /// Number of increments.
         #[arg(long, default_value_t = 100)]
         count: u32,
-        /// Time of the lease, in milliseconds, which is the same for all workers.
+        /// Duration of the lease, in milliseconds. All workers need an equal duration.
         #[arg(long, default_value_t = 1000)]
         lease: u64,
-        /// Take the lock, print `holding`, and keep it without renewing it.
+        /// Take the lock, print `holding`, and keep the lock without renewing its lease.
         #[arg(long)]
         hang: bool,
     },

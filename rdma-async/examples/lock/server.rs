@@ -8,10 +8,10 @@ use tokio::io::AsyncReadExt;
 
 use crate::worker::CONNECT_TIMEOUT;
 
-/// Place of the counter behind the word of the lock, in bytes.
+/// Offset of the counter within the memory, in bytes: after the word of the lock.
 pub(crate) const COUNTER: usize = 8;
 
-/// Has the memory until standard input ends, and then prints the counter.
+/// Provides the memory until standard input ends, and then prints the counter.
 pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
     let device = RdmaDevice::open_default()?;
     let builder = device.builder().connect_timeout(CONNECT_TIMEOUT);
@@ -37,7 +37,7 @@ pub(crate) async fn serve(address: &str) -> anyhow::Result<()> {
                     let mut message = worker.alloc_local_mr(layout)?;
                     message.as_mut_slice().copy_from_slice(&token);
                     worker.post(&message).await?;
-                    // The server does no more: workers use its memory, not its processor.
+                    // The workers need only the server's memory, not its processor.
                     workers.push(worker);
                 }
                 Err(error) => eprintln!("accepting: {error}"),

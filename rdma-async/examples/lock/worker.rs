@@ -1,4 +1,4 @@
-//! A worker: counts while it holds the lock.
+//! A worker, which increments the counter under the lock.
 
 use std::alloc::Layout;
 use std::future::pending;
@@ -10,10 +10,10 @@ use rdma_core::RemoteMemory;
 use crate::lease::Lock;
 use crate::server::COUNTER;
 
-/// Time limit of connecting, ample for many workers on a busy machine.
+/// Time limit of connecting, long enough for many workers on a busy machine.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Counts `count` times. With `hang`, takes the lock instead and keeps it.
+/// Increments the counter `count` times. With `hang`, takes the lock and keeps it instead.
 pub(crate) async fn work(
     server: &str,
     id: u32,
@@ -21,7 +21,7 @@ pub(crate) async fn work(
     lease: Duration,
     hang: bool,
 ) -> anyhow::Result<()> {
-    anyhow::ensure!(id > 0, "workers have numbers from 1");
+    anyhow::ensure!(id > 0, "the number of a worker must be at least 1");
     let builder = RdmaBuilder::default().connect_timeout(CONNECT_TIMEOUT);
     let rdma = builder.connect(server).await?;
     let message = rdma.receive().await?;
@@ -44,7 +44,7 @@ pub(crate) async fn work(
         rdma.read(&mut number, &counter).await?;
         let next = u64::from_ne_bytes(number.as_slice().try_into()?) + 1;
         number.as_mut_slice().copy_from_slice(&next.to_ne_bytes());
-        // Work that takes longer renews the lease meanwhile.
+        // A longer task would renew the lease repeatedly.
         held.renew().await?;
         held.check()?;
         rdma.write(&number, &mut counter).await?;

@@ -1,4 +1,4 @@
-//! The messages about a file, and checksums of files.
+//! The messages of the protocol that copies a file, and checksums of files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,9 +8,10 @@ use anyhow::{Context as _, ensure};
 
 use crate::link::Link;
 
+/// First field of an offer, which identifies the protocol: `RDCP` in ASCII.
 const MAGIC: u32 = 0x5244_4350;
-/// Maximum length of a name in bytes, that of Linux.
-const MAX_NAME: usize = 255;
+/// Maximum length of a file name, in bytes: the limit of Linux.
+const MAX_NAME_LEN: usize = 255;
 
 /// The sender's first message: the name and the size of the file.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Offer {
     pub(crate) size: u64,
 }
 
-/// The receiver's answer: the bytes that it has already, and their checksum.
+/// The receiver's answer: the number of bytes that it already has, and their checksum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Present {
     pub(crate) len: u64,
@@ -38,16 +39,16 @@ impl Offer {
 
     pub(crate) async fn receive(link: &mut Link) -> anyhow::Result<Self> {
         ensure!(
-            number(link).await? == MAGIC,
-            "the peer is no sender of files"
+            receive_u32(link).await? == MAGIC,
+            "the peer is not a sender of files"
         );
-        let len = number(link).await? as usize;
-        ensure!((1..=MAX_NAME).contains(&len), "a name of {len} bytes");
-        let size = long(link).await?;
+        let len = receive_u32(link).await? as usize;
+        ensure!((1..=MAX_NAME_LEN).contains(&len), "a name of {len} bytes");
+        let size = receive_u64(link).await?;
         let mut name = vec![0; len];
         link.receive(&mut name).await?;
         let name = String::from_utf8(name).context("a name that is not UTF-8")?;
-        // The file must stay in the directory.
+        // The name must not lead out of the receiver's directory.
         ensure!(
             !name.contains('/') && name != "." && name != "..",
             "the name {name:?} is a path"
@@ -66,36 +67,36 @@ impl Present {
 
     pub(crate) async fn receive(link: &mut Link) -> anyhow::Result<Self> {
         Ok(Self {
-            len: long(link).await?,
-            checksum: number(link).await?,
+            len: receive_u64(link).await?,
+            checksum: receive_u32(link).await?,
         })
     }
 }
 
-/// Receives a number of four bytes.
-pub(crate) async fn number(link: &mut Link) -> anyhow::Result<u32> {
+/// Receives a number of four bytes, in network byte order.
+pub(crate) async fn receive_u32(link: &mut Link) -> anyhow::Result<u32> {
     let mut bytes = [0; 4];
     link.receive(&mut bytes).await?;
     Ok(u32::from_be_bytes(bytes))
 }
 
-/// Receives a number of eight bytes.
-pub(crate) async fn long(link: &mut Link) -> anyhow::Result<u64> {
+/// Receives a number of eight bytes, in network byte order.
+pub(crate) async fn receive_u64(link: &mut Link) -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
     link.receive(&mut bytes).await?;
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// Returns the CRC-32 of the first `len` bytes of a file, as a hasher that further bytes can be
-/// added to.
+/// Returns the CRC-32 of the first `len` bytes of a file, as a hasher to which further bytes can be
+/// added.
 pub(crate) fn checksum(path: &Path, len: u64) -> io::Result<crc32fast::Hasher> {
     let mut hasher = crc32fast::Hasher::new();
     let mut rest = File::open(path)?.take(len);
-    let mut room = vec![0; 1 << 20];
+    let mut buffer = vec![0; 1 << 20];
     loop {
-        match rest.read(&mut room)? {
+        match rest.read(&mut buffer)? {
             0 => return Ok(hasher),
-            count => hasher.update(&room[..count]),
+            count => hasher.update(&buffer[..count]),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A connection of either protocol.
+//! [`Link`]: a connection over RDMA or TCP.
 
 use std::io;
 
@@ -7,32 +7,32 @@ use rdma_async::{RdmaBuilder, StreamChunk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Number of bytes that are read from the file, and sent, at once.
+/// Maximum length of a piece of the file, in bytes. Long enough that the cost per piece is small.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// A connection.
+/// A connection over RDMA or TCP.
 #[derive(Debug)]
 pub(crate) enum Link {
     Rdma(RdmaStream),
     Tcp(TcpStream),
 }
 
-/// A source of connections.
+/// A listener for connections over RDMA or TCP.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Rdma(RdmaListener),
     Tcp(TcpListener),
 }
 
-/// Memory that is filled from the file and then sent. For RDMA the memory is registered, so that
-/// sending does not copy.
+/// A piece of the file to be sent. For RDMA its memory is registered, so that sending does not
+/// copy the bytes.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Registered(LocalMr),
     Plain(Vec<u8>),
 }
 
-/// Bytes that have arrived. Those of RDMA stay in the memory in which they arrived.
+/// Received bytes. For RDMA they remain in the memory in which they arrived.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Chunk(StreamChunk),
@@ -95,7 +95,7 @@ impl Link {
         })
     }
 
-    /// Returns memory for `len` bytes of the file.
+    /// Allocates a piece of `len` bytes.
     pub(crate) fn piece(&self, len: usize) -> anyhow::Result<Piece> {
         Ok(match self {
             Self::Rdma(stream) => {
@@ -123,25 +123,25 @@ impl Link {
         }
     }
 
-    pub(crate) async fn receive(&mut self, room: &mut [u8]) -> io::Result<()> {
+    pub(crate) async fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         match self {
-            Self::Rdma(stream) => stream.read_exact(room).await,
-            Self::Tcp(stream) => stream.read_exact(room).await,
+            Self::Rdma(stream) => stream.read_exact(buffer).await,
+            Self::Tcp(stream) => stream.read_exact(buffer).await,
         }
         .map(drop)
     }
 
-    /// Waits for the next bytes, at most `most`. Fails at the end of the connection.
-    pub(crate) async fn receive_some(&mut self, most: usize) -> io::Result<Arrived> {
+    /// Waits for the next bytes of the file, at most `max`. Fails at the end of the connection.
+    pub(crate) async fn receive_some(&mut self, max: usize) -> io::Result<Arrived> {
         match self {
-            // A chunk has no bytes behind the file: the sender waits for the checksum before it
-            // sends more.
+            // A chunk contains only bytes of the file, because the sender waits for the checksum
+            // before it sends more.
             Self::Rdma(stream) => match stream.read_chunk().await? {
                 Some(chunk) => Ok(Arrived::Chunk(chunk)),
                 None => Err(io::ErrorKind::UnexpectedEof.into()),
             },
             Self::Tcp(stream) => {
-                let mut bytes = vec![0; most.min(PIECE)];
+                let mut bytes = vec![0; max.min(PIECE)];
                 let len = stream.read(&mut bytes).await?;
                 bytes.truncate(len);
                 match len {

@@ -1,13 +1,13 @@
 //! Copies a file to another host over RDMA, or over TCP for comparison.
 //!
 //! ```text
-//! rdma_cp receive DIRECTORY --listen 0.0.0.0:7471        # on the one host
-//! rdma_cp send FILE HOST:7471                            # on the other
+//! rdma_cp receive DIRECTORY --listen 0.0.0.0:7471        # on one host
+//! rdma_cp send FILE HOST:7471                            # on the other host
 //! ```
 //!
-//! The receiver keeps what has arrived in `NAME.part`. If a copy is interrupted, the next one goes
-//! on behind the bytes that are there, after comparing their checksums. When all bytes have arrived
-//! and their checksum is right, the file gets its name.
+//! The receiver writes the received bytes to `NAME.part`. If a copy is interrupted, the next copy
+//! of the file continues after these bytes, if their checksums are equal at both ends. When all
+//! bytes have arrived and their checksum is correct, the receiver renames the file to `NAME`.
 
 mod file;
 mod link;
@@ -37,19 +37,19 @@ struct CommandLine {
 enum Role {
     /// Sends a file.
     Send {
-        /// The file.
+        /// File to send.
         file: PathBuf,
         /// Address of the receiver, as HOST:PORT.
         receiver: String,
     },
     /// Receives files.
     Receive {
-        /// Directory of the received files.
+        /// Directory for the received files.
         directory: PathBuf,
         /// Address to listen at.
         #[arg(long, default_value = "127.0.0.1:7471")]
         listen: String,
-        /// End after one file.
+        /// Exit after one file.
         #[arg(long)]
         once: bool,
     },
@@ -58,14 +58,16 @@ enum Role {
 #[tokio::main]
 async fn main() -> ExitCode {
     let line = CommandLine::parse();
-    let shown = !line.quiet;
+    let shows_progress = !line.quiet;
     let done = match line.role {
-        Role::Send { file, receiver } => send::send(&file, &receiver, line.tcp, shown).await,
+        Role::Send { file, receiver } => {
+            send::send(&file, &receiver, line.tcp, shows_progress).await
+        }
         Role::Receive {
             directory,
             listen,
             once,
-        } => receive::serve(&directory, &listen, line.tcp, once, shown).await,
+        } => receive::serve(&directory, &listen, line.tcp, once, shows_progress).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,17 +1,18 @@
-//! The progress of a copy, on a terminal.
+//! [`Progress`]: a progress bar on a terminal.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-/// Time between two updates.
+/// Minimum time between two updates of the bar: ten updates per second look smooth.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Length of the full bar, in characters.
 const WIDTH: usize = 30;
 
-/// A bar that shows the share of the bytes that were copied.
+/// A bar that shows the copied part of a file.
 #[derive(Debug)]
 pub(crate) struct Progress {
     name: String,
-    /// Number of bytes at the beginning, which were not copied.
+    /// Number of bytes that an earlier copy has left at the receiver.
     first: u64,
     copied: u64,
     size: u64,
@@ -33,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Adds copied bytes, and updates the bar if it is due.
+    /// Adds copied bytes, and updates the bar if the last update was long enough ago.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.copied += bytes as u64;
         let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= INTERVAL);
@@ -60,7 +61,7 @@ impl Progress {
             " ".repeat(WIDTH - filled.min(WIDTH))
         );
         let percent = share * 100.0;
-        // A terminal that is gone does not stop the copy.
+        // A closed terminal must not stop the copy.
         let _ = write!(
             stderr(),
             "{} [{bar}] {percent:5.1} % {rate:8.0} MB/s{end}",

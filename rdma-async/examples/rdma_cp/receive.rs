@@ -1,4 +1,4 @@
-//! The receiver of files.
+//! The command `receive`: receives files.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -8,24 +8,25 @@ use anyhow::{Context as _, bail, ensure};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::file::{Offer, Present, checksum, long, number};
+use crate::file::{Offer, Present, checksum, receive_u32, receive_u64};
 use crate::link::{Arrived, Link, Listener};
 use crate::progress::Progress;
 
-/// Number of pieces that have arrived and wait to be written.
-const BEHIND: usize = 4;
+/// Maximum number of received pieces that wait to be written. Short delays of the disk do not stop
+/// the transfer.
+const MAX_UNWRITTEN: usize = 4;
 
-/// Receives files until the program is ended, or one file.
+/// Receives files until the program is ended, or only one file with `once`.
 pub(crate) async fn serve(
     directory: &Path,
     address: &str,
     tcp: bool,
     once: bool,
-    shown: bool,
+    shows_progress: bool,
 ) -> anyhow::Result<()> {
     ensure!(
         directory.is_dir(),
-        "{} is no directory",
+        "{} is not a directory",
         directory.display()
     );
     let listening = Listener::bind(address, tcp).await;
@@ -33,7 +34,7 @@ pub(crate) async fn serve(
     println!("listening at {}", listener.address()?);
     loop {
         let link = listener.accept().await.context("accepting")?;
-        let received = receive(link, directory, shown).await;
+        let received = receive(link, directory, shows_progress).await;
         if once {
             return received;
         }
@@ -43,7 +44,7 @@ pub(crate) async fn serve(
     }
 }
 
-async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Result<()> {
+async fn receive(mut link: Link, directory: &Path, shows_progress: bool) -> anyhow::Result<()> {
     let offer = Offer::receive(&mut link).await?;
     let part = directory.join(format!("{}.part", offer.name));
     let (len, before) = present(&part).await?;
@@ -52,7 +53,7 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
         checksum: before.clone().finalize(),
     };
     present.send(&mut link).await?;
-    let begin = long(&mut link).await?;
+    let begin = receive_u64(&mut link).await?;
     ensure!(begin == 0 || begin == len, "the sender begins at {begin}");
     let mut file = OpenOptions::new()
         .create(true)
@@ -62,8 +63,8 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
         .with_context(|| format!("creating {}", part.display()))?;
     file.set_len(begin)?;
     file.seek(SeekFrom::Start(begin))?;
-    let (arrived, mut pieces) = mpsc::channel::<Arrived>(BEHIND);
-    // Writing to the file blocks, so a thread does that while the next bytes arrive.
+    let (arrived, mut pieces) = mpsc::channel::<Arrived>(MAX_UNWRITTEN);
+    // Writing to the file blocks, so a thread writes while the next bytes arrive.
     let writing = spawn_blocking(move || -> anyhow::Result<u32> {
         let mut hasher = if begin == 0 {
             crc32fast::Hasher::new()
@@ -77,12 +78,12 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
         file.sync_data().context("writing")?;
         Ok(hasher.finalize())
     });
-    let mut progress = Progress::new(&offer.name, begin, offer.size, shown);
+    let mut progress = Progress::new(&offer.name, begin, offer.size, shows_progress);
     let mut rest = offer.size - begin;
     let mut outcome = Ok(());
     while rest > 0 {
-        let most = usize::try_from(rest).unwrap_or(usize::MAX);
-        let piece = match link.receive_some(most).await {
+        let max = usize::try_from(rest).unwrap_or(usize::MAX);
+        let piece = match link.receive_some(max).await {
             Ok(piece) => piece,
             Err(error) => {
                 outcome = Err(error).context("receiving");
@@ -93,7 +94,7 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
         ensure!(len as u64 <= rest, "more bytes than the file has");
         rest -= len as u64;
         progress.add(len);
-        // If the thread has failed, its result has the reason.
+        // If the thread has failed, its result contains the reason.
         if arrived.send(piece).await.is_err() {
             break;
         }
@@ -102,9 +103,9 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
     let found = writing.await??;
     outcome?;
     link.send(&found.to_be_bytes()).await?;
-    if number(&mut link).await? != 1 {
+    if receive_u32(&mut link).await? != 1 {
         fs::remove_file(&part)?;
-        bail!("{} has arrived with another checksum", offer.name);
+        bail!("{} has arrived with a wrong checksum", offer.name);
     }
     fs::rename(&part, directory.join(&offer.name))?;
     link.send(&1_u32.to_be_bytes()).await?;
@@ -112,7 +113,7 @@ async fn receive(mut link: Link, directory: &Path, shown: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// Returns the length of the bytes that an earlier copy has left, and their checksum.
+/// Returns the number of bytes that an earlier copy has left, and their checksum.
 async fn present(part: &Path) -> anyhow::Result<(u64, crc32fast::Hasher)> {
     let Ok(found) = fs::metadata(part) else {
         return Ok((0, crc32fast::Hasher::new()));

@@ -1,4 +1,4 @@
-//! The sender of a file.
+//! The command `send`: sends a file.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,21 +8,23 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use tokio::task::spawn_blocking;
 
-use crate::file::{Offer, Present, checksum, number};
+use crate::file::{Offer, Present, checksum, receive_u32};
 use crate::link::{Link, PIECE, Piece};
 use crate::progress::Progress;
 
-/// Number of pieces that are read from the file ahead of those that are sent.
-const AHEAD: usize = 4;
+/// Maximum number of pieces that are read ahead from the file. Short delays of the disk do not stop
+/// the transfer.
+const MAX_READ_AHEAD: usize = 4;
 
-/// Sends a file to the receiver at this address, and waits until the receiver has checked the file.
+/// Sends a file to the receiver at an address, and waits until the receiver has verified and
+/// renamed the file.
 pub(crate) async fn send(
     path: &Path,
     receiver: &str,
     tcp: bool,
-    shown: bool,
+    shows_progress: bool,
 ) -> anyhow::Result<()> {
-    let name = path.file_name().context("no file")?;
+    let name = path.file_name().context("the path has no file name")?;
     let name = name.to_str().context("a name that is not UTF-8")?;
     let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let size = file.metadata()?.len();
@@ -38,10 +40,10 @@ pub(crate) async fn send(
     link.send(&begin.to_be_bytes()).await?;
     file.seek(SeekFrom::Start(begin))?;
     let begun = Instant::now();
-    let mut progress = Progress::new(name, begin, size, shown);
-    let (filled, mut pieces) = tokio::sync::mpsc::channel(AHEAD);
-    let (empty, mut spare) = tokio::sync::mpsc::channel::<Piece>(AHEAD);
-    // Reading from the file blocks, so a thread does that while the pieces before are sent.
+    let mut progress = Progress::new(name, begin, size, shows_progress);
+    let (filled, mut pieces) = tokio::sync::mpsc::channel(MAX_READ_AHEAD);
+    let (empty, mut spare) = tokio::sync::mpsc::channel::<Piece>(MAX_READ_AHEAD);
+    // Reading from the file blocks, so a thread reads while earlier pieces are sent.
     let reading = spawn_blocking(move || -> anyhow::Result<u32> {
         while let Some(mut piece) = spare.blocking_recv() {
             file.read_exact(piece.bytes_mut()).context("reading")?;
@@ -52,15 +54,15 @@ pub(crate) async fn send(
         }
         Ok(hasher.finalize())
     });
-    let mut asked = begin;
+    let mut requested = begin;
     let mut sent = begin;
     while sent < size {
-        while asked < size && empty.capacity() > 0 {
-            let len = (size - asked).min(PIECE as u64) as usize;
+        while requested < size && empty.capacity() > 0 {
+            let len = (size - requested).min(PIECE as u64) as usize;
             empty.send(link.piece(len)?).await?;
-            asked += len as u64;
+            requested += len as u64;
         }
-        // If the thread has failed, its result has the reason.
+        // If the thread has failed, its result contains the reason.
         let Some(piece) = pieces.recv().await else {
             break;
         };
@@ -72,14 +74,14 @@ pub(crate) async fn send(
     drop(empty);
     drop(pieces);
     let sent = reading.await??;
-    let arrived = number(&mut link).await;
-    let is_right = arrived.context("waiting for the receiver's checksum")? == sent;
-    link.send(&u32::from(is_right).to_be_bytes()).await?;
-    ensure!(is_right, "the file has arrived with another checksum");
-    let named = number(&mut link).await;
+    let arrived = receive_u32(&mut link).await;
+    let is_correct = arrived.context("waiting for the receiver's checksum")? == sent;
+    link.send(&u32::from(is_correct).to_be_bytes()).await?;
+    ensure!(is_correct, "the file has arrived with a wrong checksum");
+    let renamed = receive_u32(&mut link).await;
     ensure!(
-        named.context("waiting for the receiver")? == 1,
-        "the receiver keeps no file"
+        renamed.context("waiting for the receiver")? == 1,
+        "the receiver could not keep the file"
     );
     progress.finish();
     let (copied, seconds) = (size - begin, begun.elapsed().as_secs_f64());
@@ -88,8 +90,8 @@ pub(crate) async fn send(
     Ok(())
 }
 
-/// Returns the offset of the first byte to send, and the checksum of the bytes before: those that
-/// the receiver has if they are right, or else none.
+/// Returns the offset of the first byte to send, and the checksum of all bytes before it. The
+/// offset is the length of the bytes that the receiver has, or 0 if their checksum is wrong.
 async fn first_to_send(
     path: &Path,
     size: u64,

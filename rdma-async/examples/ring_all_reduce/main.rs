@@ -1,14 +1,16 @@
-//! Adds the vectors of several processes (all-reduce), which pass parts of the sum around a ring.
+//! Adds the vectors of several processes (all-reduce). The processes form a ring, in which each
+//! passes partial sums to the next.
 //!
 //! ```text
 //! ring_all_reduce --rank 0 --ranks 4
 //! ```
 //!
 //! Each process prints the address at which it listens, and reads the address of the next rank from
-//! standard input. The vector of N ranks has N chunks. In N - 1 steps, each rank passes one chunk
-//! on and adds the chunk that it gets; after that each rank has one complete chunk. In N - 1 more
-//! steps, the complete chunks go around. A piece of a chunk is a message, which the receiver reads
-//! from the sender's memory.
+//! standard input. With N ranks, each vector is divided into N chunks. In each of N - 1 steps, each
+//! rank sends one chunk to the next rank and adds the chunk that it receives to its own. Each rank
+//! then has one complete chunk. In N - 1 more steps, the ranks pass the complete chunks around the
+//! ring. Chunks are sent in pieces; each piece is a message, which the receiver reads from the
+//! sender's memory.
 
 mod ring;
 mod vector;
@@ -27,7 +29,7 @@ use crate::vector::Vector;
 /// Adds the vectors of several processes.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Number of this process, from 0.
+    /// Rank of this process, from 0.
     #[arg(long)]
     rank: usize,
     /// Number of processes.
@@ -36,7 +38,7 @@ struct Options {
     /// Number of elements of the vector.
     #[arg(long, default_value_t = 1 << 20)]
     elements: usize,
-    /// Address to listen at for the rank before this one.
+    /// Address to listen at for the previous rank.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
 }
@@ -54,9 +56,9 @@ async fn main() -> ExitCode {
 
 async fn reduce(options: &Options) -> anyhow::Result<()> {
     let (rank, ranks) = (options.rank, options.ranks);
-    anyhow::ensure!(rank < ranks, "rank {rank} of {ranks}");
+    anyhow::ensure!(rank < ranks, "rank {rank} is not below {ranks}");
     let device = RdmaDevice::open_default()?;
-    // Ample for many processes on a busy machine.
+    // Long enough for many processes on a busy machine.
     let builder = device.builder().connect_timeout(Duration::from_secs(60));
     let mut listener = builder.clone().bind(&options.listen).await?;
     println!("listening at {}", listener.local_address()?);

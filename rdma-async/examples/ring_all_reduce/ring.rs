@@ -1,18 +1,19 @@
-//! The ring: the connections of a rank to its neighbours, and the steps of the reduction.
+//! [`Ring`]: the connections of a rank to the next and the previous rank, and the steps of the
+//! reduction.
 
 use futures_util::future::try_join_all;
 use rdma_async::{LocalMr, LocalMrReadAccess, Rdma};
 
 use crate::vector::{Vector, add};
 
-/// Connections of one rank.
+/// Connections of one rank in the ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
-    /// Connection to the rank that gets the chunks of this one.
+    /// Connection to the next rank, to which this rank sends.
     pub(crate) next: Rdma,
-    /// Connection to the rank whose chunks this one gets.
+    /// Connection to the previous rank, from which this rank receives.
     pub(crate) previous: Rdma,
 }
 
@@ -28,11 +29,11 @@ impl Ring {
             })
             .await?;
         }
-        // The chunk behind that of this rank is complete.
+        // The chunk with the number of the next rank is now complete.
         for step in 0..self.ranks - 1 {
             let (sent, received) = vector.two_chunks(chunk(step + self.ranks - 1), chunk(step));
             self.pass(sent, received, |own, other| {
-                // The message is in memory of its own, which becomes a part of the vector.
+                // The memory of the message becomes a part of the vector, without copying.
                 *own = other;
                 Ok(())
             })
@@ -41,15 +42,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends the pieces of a chunk to the next rank, and hands each piece from the previous rank to
-    /// `take`, with the piece of the vector at its place.
+    /// Sends the pieces of the chunk `sent` to the next rank. For each piece from the previous
+    /// rank, calls `take` with the corresponding piece of the chunk `received`.
     async fn pass(
         &self,
         sent: &[LocalMr],
         received: &mut [LocalMr],
         take: impl Fn(&mut LocalMr, LocalMr) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        // All at once, in their order, so that the receiver can read ahead.
+        // All pieces are sent without waiting, in order, so that the receiver can read ahead.
         let sending = async {
             try_join_all(sent.iter().map(|piece| self.next.send(piece))).await?;
             anyhow::Ok(())
@@ -59,7 +60,7 @@ impl Ring {
                 let other = self.previous.receive().await?;
                 anyhow::ensure!(
                     other.length() == piece.length(),
-                    "a piece of another length"
+                    "a piece has a wrong length"
                 );
                 take(piece, other)?;
             }

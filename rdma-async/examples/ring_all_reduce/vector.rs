@@ -1,22 +1,23 @@
-//! The vector of a rank, in registered memory.
+//! [`Vector`]: the vector of a rank, in registered memory.
 
 use std::alloc::Layout;
 
 use rdma_async::{LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RdmaDevice};
 
-/// Number of elements of a piece.
+/// Maximum number of elements of a piece: 256 KiB, so that several pieces of a chunk can be in
+/// transit.
 const PIECE: usize = 1 << 16;
-/// Number of bytes of an element, an `f32`.
+/// Size of an element, in bytes.
 const ELEMENT: usize = size_of::<f32>();
 
-/// Vector of `f32`, in chunks of equal length, which consist of pieces.
+/// Vector of `f32` numbers. The chunks have equal lengths and consist of pieces.
 #[derive(Debug)]
 pub(crate) struct Vector {
     chunks: Vec<Vec<LocalMr>>,
 }
 
 impl Vector {
-    /// Returns the vector of a rank, with one chunk for each rank.
+    /// Creates the vector of a rank, with one chunk for each of `ranks` ranks.
     pub(crate) fn of_rank(
         device: &RdmaDevice,
         rank: usize,
@@ -26,7 +27,7 @@ impl Vector {
         let share = elements / ranks;
         anyhow::ensure!(
             share > 0 && share * ranks == elements,
-            "{elements} elements cannot be shared equally by {ranks} ranks"
+            "{elements} elements cannot be divided into {ranks} equal chunks"
         );
         let chunk = |chunk: usize| {
             let starts = (chunk * share..(chunk + 1) * share).step_by(PIECE);
@@ -45,7 +46,8 @@ impl Vector {
         Ok(Self { chunks })
     }
 
-    /// Returns the pieces of two different chunks: one to be read, and one to be written.
+    /// Returns the pieces of the chunk `read`, and the pieces of the chunk `written` for
+    /// modification. The two chunks must differ.
     pub(crate) fn two_chunks(
         &mut self,
         read: usize,
@@ -56,7 +58,7 @@ impl Vector {
         (read, written)
     }
 
-    /// Checks that the vector is the sum of those of all ranks.
+    /// Checks that the vector is the sum of the initial vectors of all ranks.
     pub(crate) fn check(&self, ranks: usize) -> anyhow::Result<()> {
         let pieces = self.chunks.iter().flatten();
         let elements = pieces.flat_map(|piece| piece.as_slice().chunks_exact(ELEMENT));
@@ -69,7 +71,8 @@ impl Vector {
     }
 }
 
-/// Element of the vector of a rank. Sums of these are exact.
+/// Returns an element of the initial vector of a rank. The elements are small integers, so that
+/// their sums are exact.
 fn value(rank: usize, at: usize) -> f32 {
     ((at * 31 + rank * 7) % 1009) as f32
 }

@@ -6,7 +6,7 @@
 //! web_server put http://127.0.0.1:7474/notes/today TEXT
 //! ```
 //!
-//! Only the listener and the connector differ from a program over TCP.
+//! Only the listener and the connector differ from a program that uses TCP.
 
 use std::collections::HashMap;
 use std::env;

@@ -1,17 +1,18 @@
-//! Endless data that is the same in each run, for large transfers.
+//! Test data for large transfers: an endless sequence of pseudo-random bytes, equal in each run.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 
-/// Length of the data after which it repeats: a prime, so that a lost or repeated piece is noticed.
+/// Length of the data, in bytes, after which they repeat. A prime, so that the checks detect lost
+/// and repeated pieces of any usual length.
 const PERIOD: usize = 1_048_573;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut table = Vec::with_capacity(2 * PERIOD);
     while table.len() < PERIOD {
-        // Xorshift.
+        // A xorshift generator.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -21,13 +22,13 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     table
 });
 
-/// Returns the bytes of the data from `start` on.
+/// Returns `len` bytes of the data, from the offset `start`.
 ///
 /// # Panics
 ///
-/// If `len` exceeds a MiB.
+/// If `len` exceeds the period of the data, almost a MiB.
 pub fn at(start: usize, len: usize) -> &'static [u8] {
-    assert!(len <= PERIOD, "{len} bytes at once");
+    assert!(len <= PERIOD, "{len} bytes exceed the period of the data");
     &TABLE[start % PERIOD..][..len]
 }
 
@@ -42,7 +43,7 @@ pub fn bytes(len: usize) -> Bytes {
     chunks(len, PERIOD).collect::<Vec<_>>().concat().into()
 }
 
-/// Checks that received bytes are the data, from its begin on.
+/// Comparison of received bytes with the data, from the beginning of the data.
 #[derive(Debug, Default)]
 pub struct Check {
     len: usize,
@@ -53,7 +54,7 @@ impl Check {
     ///
     /// # Panics
     ///
-    /// If they are not the data.
+    /// If the bytes differ from the data.
     pub fn take(&mut self, received: &[u8]) {
         for part in received.chunks(PERIOD) {
             let expected = at(self.len, part.len());

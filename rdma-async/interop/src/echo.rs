@@ -1,4 +1,4 @@
-//! The gRPC service `interop.Echo`, with a method of each kind.
+//! The gRPC service `interop.Echo`, with one unary method and one of each kind of streaming.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,10 +10,10 @@ use tonic::{Request, Response, Status, Streaming};
 /// Argument and result of all methods.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Item {
-    /// A number.
+    /// Any number.
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// A text.
+    /// Any text.
     #[prost(string, tag = "2")]
     pub text: String,
     /// Any bytes.
@@ -28,7 +28,7 @@ mod generated {
 pub use self::generated::echo_client::EchoClient;
 pub use self::generated::echo_server::EchoServer;
 
-/// Number for which [`Echo::say`](generated::echo_server::Echo::say) fails.
+/// Argument for which [`Echo::say`](generated::echo_server::Echo::say) returns an error.
 pub const REFUSED: u64 = u64::MAX;
 
 /// Implementation of the service.
@@ -39,7 +39,7 @@ type Items = Pin<Box<dyn Stream<Item = Result<Item, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl generated::echo_server::Echo for Service {
-    /// Returns the argument, with the address of the client as the text if the text is `who`.
+    /// Returns the argument. The text `who` is replaced by the address of the client.
     async fn say(&self, request: Request<Item>) -> Result<Response<Item>, Status> {
         let peer = request.remote_addr();
         let mut item = request.into_inner();
@@ -52,7 +52,7 @@ impl generated::echo_server::Echo for Service {
         Ok(Response::new(item))
     }
 
-    /// Returns the sum of the numbers, and the payloads one behind the other.
+    /// Returns the sum of the numbers, and the concatenated payloads.
     async fn sum(&self, request: Request<Streaming<Item>>) -> Result<Response<Item>, Status> {
         let mut items = request.into_inner();
         let mut sum = Item::default();
@@ -67,7 +67,7 @@ impl generated::echo_server::Echo for Service {
 
     type CountStream = Items;
 
-    /// Returns the numbers below the number of the argument, each with its payload.
+    /// Returns an item for each number below the number of the argument, with its payload.
     async fn count(&self, request: Request<Item>) -> Result<Response<Items>, Status> {
         let Item {
             number, payload, ..
@@ -84,7 +84,7 @@ impl generated::echo_server::Echo for Service {
 
     type ChatStream = Items;
 
-    /// Returns each item as soon as it has arrived.
+    /// Returns each item as soon as the item has arrived.
     async fn chat(&self, request: Request<Streaming<Item>>) -> Result<Response<Items>, Status> {
         Ok(Response::new(request.into_inner().boxed()))
     }

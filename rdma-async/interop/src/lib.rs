@@ -1,8 +1,8 @@
-//! Helpers of the tests that run programs written for TCP over the streams of rdma-async: the
-//! transports, time limits of tests, data, and a gRPC service.
+//! Common parts of the tests that run programs written for TCP over the streams of rdma-async:
+//! transports, time limits, test data, and a gRPC service.
 //!
-//! Each test is one function, generic over the [`Transport`]. It runs over RDMA, and also over TCP,
-//! which proves the test itself.
+//! Each test is one function, generic over the [`Transport`]. Each test runs over RDMA, and also
+//! over TCP, to prove that the test itself is correct.
 
 pub mod data;
 pub mod echo;

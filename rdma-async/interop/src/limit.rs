@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-/// Time limit of a test, which suffices on a machine under load.
+/// Time limit of a test, long enough on a machine under load.
 pub const LIMIT: Duration = Duration::from_secs(180);
 
-/// Time limit of a single wait.
+/// Time limit of a single wait, shorter than [`LIMIT`] so that the failed wait is reported.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Runs a test on a runtime with two threads; ends the process if the test exceeds [`LIMIT`].
+/// Runs a test on a runtime with two threads. Ends the process if the test exceeds [`LIMIT`].
 pub fn run(test: impl Future<Output = ()>) {
     run_within(LIMIT, test);
 }
@@ -30,8 +30,8 @@ pub fn run_within(limit: Duration, test: impl Future<Output = ()>) {
     let name = thread::current().name().unwrap_or("a test").to_owned();
     let watchdog = thread::spawn(move || {
         if watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            // Written directly: the harness captures the output of `eprintln!`.
-            let message = format!("{name} hangs: not done within {limit:?}\n");
+            // The test harness would capture the output of `eprintln!`.
+            let message = format!("{name} hangs: not completed within {limit:?}\n");
             drop(std::io::stderr().write_all(message.as_bytes()));
             std::process::exit(101);
         }
@@ -45,14 +45,14 @@ pub fn run_within(limit: Duration, test: impl Future<Output = ()>) {
     watchdog.join().expect("the watchdog does not panic");
 }
 
-/// Waits for a future. Panics with the name of what is awaited if that takes too long.
+/// Waits for a future for at most a minute. `what` names the operation for the panic message.
 ///
 /// # Panics
 ///
-/// After a minute.
+/// If the future does not complete within a minute.
 pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     match timeout(WAIT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: not done within {WAIT:?}"),
+        Err(_) => panic!("{what}: not completed within {WAIT:?}"),
     }
 }

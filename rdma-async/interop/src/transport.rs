@@ -1,4 +1,4 @@
-//! [`Transport`]: RDMA or TCP, with what servers and clients of HTTP and gRPC need.
+//! [`Transport`]: RDMA or TCP, with the types that servers and clients of HTTP and gRPC need.
 
 use std::future::Future;
 use std::io;
@@ -19,12 +19,12 @@ use tower::Service;
 
 use crate::in_time;
 
-/// Address of the servers.
+/// Address at which the servers listen, with a free port.
 const LOOPBACK: &str = "127.0.0.1:0";
 
-/// Kind of connection that a test runs over.
+/// Transport over which a test runs.
 pub trait Transport: Send + Sync + 'static {
-    /// Connection.
+    /// Type of a connection.
     type Stream: AsyncRead
         + AsyncWrite
         + Connected<ConnectInfo = TcpConnectInfo>
@@ -33,13 +33,13 @@ pub trait Transport: Send + Sync + 'static {
         + Send
         + 'static;
 
-    /// Listener, as axum needs it.
+    /// Type of a listener, as axum needs it.
     type Listener: Listener<Io = Self::Stream, Addr = SocketAddr>;
 
-    /// Stream of connections, as tonic needs it.
+    /// Type of a stream of connections, as tonic needs it.
     type Incoming: Stream<Item = io::Result<Self::Stream>> + Send + Unpin + 'static;
 
-    /// Connector, as the clients of hyper and tonic need it.
+    /// Type of a connector, as the clients of hyper and tonic need it.
     type Connector: Service<
             Uri,
             Response = TokioIo<Self::Stream>,
@@ -59,7 +59,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Returns the connections of a listener as a stream.
     fn incoming(listener: Self::Listener) -> Self::Incoming;
 
-    /// Returns the connector.
+    /// Creates a connector.
     fn connector() -> Self::Connector;
 
     /// Connects to a server.
@@ -72,15 +72,16 @@ pub trait Transport: Send + Sync + 'static {
     }
 }
 
-/// Streams of rdma-async, on the device that `RDMA_DEVICE` names, or else softroce.
+/// RDMA: streams of rdma-async, on the device that the environment variable `RDMA_DEVICE` names, or
+/// else on softroce.
 #[derive(Debug)]
 pub struct Rdma;
 
 /// Returns the builder of the RDMA connections: the default settings with long timeouts.
 pub fn builder() -> RdmaBuilder {
-    let ample = Duration::from_secs(60);
+    let limit = Duration::from_secs(60);
     let builder = RdmaBuilder::default();
-    let builder = builder.connect_timeout(ample).response_timeout(ample);
+    let builder = builder.connect_timeout(limit).response_timeout(limit);
     match std::env::var_os("RDMA_DEVICE") {
         Some(_) => builder,
         None => builder.device("softroce0"),
@@ -113,7 +114,7 @@ impl Transport for Rdma {
     }
 }
 
-/// TCP connections of tokio.
+/// TCP: connections of tokio.
 #[derive(Debug)]
 pub struct Tcp;
 
@@ -142,7 +143,7 @@ impl Transport for Tcp {
     }
 }
 
-/// Returns the two ends of a connection: the connecting end, then the accepting end.
+/// Creates a connection, and returns the connecting end and the accepting end.
 pub async fn pair<T: Transport>() -> (T::Stream, T::Stream) {
     let mut listener = T::listen().await;
     let address = listener.local_addr().expect("its address");

@@ -49,7 +49,7 @@ struct Sum {
     sum: u64,
 }
 
-/// Notifications between a test and the handler of `/slow`.
+/// Notifications between a test and the handler of the path `/slow`.
 #[derive(Clone, Default)]
 struct Slow {
     has_begun: Arc<Notify>,
@@ -129,7 +129,7 @@ impl Server {
         request.body(body).expect("a request")
     }
 
-    /// Shuts the server down, and waits until it has ended.
+    /// Shuts the server down, and waits for its end.
     async fn stop(self) {
         self.shutdown.send(()).expect("the server runs");
         let served = in_time("the server's end", self.served).await;
@@ -204,7 +204,7 @@ async fn a_large_download_is_streamed_from_the_handler<T: Transport>() {
 }
 
 #[test]
-fn a_handler_sees_the_address_of_the_peer() {
+fn a_handler_gets_the_address_of_the_peer() {
     run(async {
         let who = get(async |ConnectInfo(Peer(address))| address.to_string());
         let service = Router::new().route("/", who);

@@ -1,4 +1,5 @@
-//! Checks requests of which many are cancelled: the other answers are right, and nothing is leaked.
+//! Checks many requests, some of which are cancelled: the other answers are correct, and no
+//! resource is leaked.
 
 #[path = "../../tests/common/held.rs"]
 mod held;
@@ -30,8 +31,8 @@ use tonic::transport::{Endpoint, Server};
 
 const CONNECTIONS: usize = 100;
 const REQUESTS: usize = 100;
-/// Requests of one connection at the same time, where the protocol allows several.
-const AT_ONCE: usize = 10;
+/// Number of concurrent requests of one connection, if the protocol permits several.
+const CONCURRENT: usize = 10;
 
 const LIMIT: Duration = Duration::from_secs(540);
 
@@ -52,7 +53,7 @@ fn device() -> RdmaDevice {
     device.expect("a device")
 }
 
-/// Generator of numbers that are the same in each run (xorshift).
+/// Generator of pseudo-random numbers, equal in each run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -67,8 +68,8 @@ impl Numbers {
         self.0 % limit
     }
 
-    /// Returns after which time a request is cancelled: for one of `share` requests.
-    fn patience(&mut self, share: u64) -> Option<Duration> {
+    /// Returns a random time limit for one of `share` requests on average, or else `None`.
+    fn time_limit(&mut self, share: u64) -> Option<Duration> {
         let is_cancelled = self.below(share) == 0;
         let limit = [100, 1000, 20_000][self.below(3) as usize];
         is_cancelled.then(|| Duration::from_micros(self.below(limit)))
@@ -80,7 +81,7 @@ impl Numbers {
     }
 }
 
-/// Numbers of requests by their end.
+/// Numbers of answered and of cancelled requests.
 #[derive(Default)]
 struct Ends {
     answered: AtomicUsize,
@@ -88,10 +89,10 @@ struct Ends {
 }
 
 impl Ends {
-    /// Awaits a request for at most `patience`, and notes its end.
-    async fn note(&self, patience: Option<Duration>, request: impl Future<Output = ()>) {
-        let is_answered = match patience {
-            Some(patience) => timeout(patience, request).await.is_ok(),
+    /// Awaits a request for at most `time_limit`, and counts it as answered or cancelled.
+    async fn record(&self, time_limit: Option<Duration>, request: impl Future<Output = ()>) {
+        let is_answered = match time_limit {
+            Some(time_limit) => timeout(time_limit, request).await.is_ok(),
             None => {
                 in_time("an answer", request).await;
                 true
@@ -115,8 +116,8 @@ impl Ends {
     }
 }
 
-/// Runs `requests` for a number of connections at the same time, with a connector, the URI of the
-/// server, and a seed for each.
+/// Runs `requests` concurrently for a number of connections, each with a connector, the URI of the
+/// server, and a seed.
 async fn connections<F: Future<Output = ()> + Send + 'static>(
     count: usize,
     address: SocketAddr,
@@ -140,12 +141,12 @@ async fn grpc_requests(connector: RdmaConnector, uri: String, seed: u64, ends: A
     let endpoint = Endpoint::from_shared(uri).unwrap();
     let connecting = endpoint.connect_with_connector(connector);
     let client = EchoClient::new(in_time("a channel", connecting).await.unwrap());
-    let tasks = (0..AT_ONCE as u64).map(|task| {
+    let tasks = (0..CONCURRENT as u64).map(|task| {
         let mut client = client.clone();
         let ends = &ends;
         let mut numbers = Numbers::new(seed * 100 + task);
         async move {
-            for number in 0..(REQUESTS / AT_ONCE) as u64 {
+            for number in 0..(REQUESTS / CONCURRENT) as u64 {
                 let item = Item {
                     number,
                     text: format!("{seed} {task}"),
@@ -155,7 +156,7 @@ async fn grpc_requests(connector: RdmaConnector, uri: String, seed: u64, ends: A
                     let said = client.say(item.clone()).await.unwrap();
                     assert!(said.into_inner() == item, "item {number} of {}", item.text);
                 };
-                ends.note(numbers.patience(3), request).await;
+                ends.record(numbers.time_limit(3), request).await;
             }
         }
     });
@@ -195,8 +196,8 @@ async fn http1_requests(connector: RdmaConnector, uri: String, seed: u64, ends: 
             let found = response.into_body().collect().await.unwrap().to_bytes();
             assert!(found == body, "{path}");
         };
-        // The client ends the connection of a cancelled request, and connects anew.
-        ends.note(numbers.patience(10), request).await;
+        // The client closes the connection of a cancelled request, and connects again.
+        ends.record(numbers.time_limit(10), request).await;
     }
 }
 
@@ -218,7 +219,7 @@ async fn http1_round(count: usize) {
         while let Some(stream) = incoming.next().await {
             let stream = TokioIo::new(stream.unwrap());
             let connection = http1::Builder::new().serve_connection(stream, service_fn(echo));
-            // Ends with an error if the client leaves in the middle of a request.
+            // Returns an error if the client disconnects during a request.
             served.spawn(connection);
         }
         served.join_all().await;
@@ -233,10 +234,10 @@ async fn http1_round(count: usize) {
     in_time("the server's end", serving).await.unwrap();
 }
 
-/// Checks that a round leaves nothing, compared with a small round before it, which creates what is
-/// created once.
+/// Checks that a round leaks no resource. An earlier small round creates the resources that are
+/// created only once in a process.
 async fn leaks_nothing(round: impl AsyncFn(usize)) {
-    // One test at a time: both count the objects of the whole process.
+    // The tests run one at a time, because they count the objects of the whole process.
     static TURN: Mutex<()> = Mutex::const_new(());
     let _turn = TURN.lock().await;
     round(2).await;
@@ -247,11 +248,11 @@ async fn leaks_nothing(round: impl AsyncFn(usize)) {
 }
 
 #[test]
-fn ten_thousand_grpc_calls_with_cancellations_are_right_and_leak_nothing() {
+fn ten_thousand_grpc_calls_with_cancellations_are_correct_and_leak_nothing() {
     run_within(LIMIT, leaks_nothing(grpc_round));
 }
 
 #[test]
-fn ten_thousand_http1_requests_with_cancellations_are_right_and_leak_nothing() {
+fn ten_thousand_http1_requests_with_cancellations_are_correct_and_leak_nothing() {
     run_within(LIMIT, leaks_nothing(http1_round));
 }

@@ -7,10 +7,10 @@ use rdma_async_interop::{Transport, in_time, over_each_transport, pair};
 use tokio_util::codec::{Framed, LengthDelimitedCodec, LinesCodec, LinesCodecError};
 
 over_each_transport!(
-    frames_of_any_length_come_back_whole,
+    frames_of_any_length_are_echoed_complete,
     frames_of_one_flush_arrive_in_order,
-    lines_come_back_one_by_one,
-    a_line_that_is_too_long_is_refused,
+    lines_are_echoed_one_at_a_time,
+    a_line_above_the_limit_is_refused,
 );
 
 fn lengths() -> impl Iterator<Item = usize> + Send {
@@ -20,7 +20,7 @@ fn lengths() -> impl Iterator<Item = usize> + Send {
     (0..8).flat_map(move |round| edges.map(|edge| edge + round * 31 % 17))
 }
 
-async fn frames_of_any_length_come_back_whole<T: Transport>() {
+async fn frames_of_any_length_are_echoed_complete<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let echo = tokio::spawn(async move {
         let (sink, frames) = Framed::new(server, LengthDelimitedCodec::new()).split();
@@ -64,7 +64,7 @@ async fn frames_of_one_flush_arrive_in_order<T: Transport>() {
     assert!(in_time("the end", receiver.next()).await.is_none());
 }
 
-async fn lines_come_back_one_by_one<T: Transport>() {
+async fn lines_are_echoed_one_at_a_time<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let echo = tokio::spawn(async move {
         let (sink, lines) = Framed::new(server, LinesCodec::new()).split();
@@ -82,7 +82,7 @@ async fn lines_come_back_one_by_one<T: Transport>() {
     in_time("the echo", echo).await.unwrap();
 }
 
-async fn a_line_that_is_too_long_is_refused<T: Transport>() {
+async fn a_line_above_the_limit_is_refused<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let mut client = Framed::new(client, LinesCodec::new());
     let mut server = Framed::new(server, LinesCodec::new_with_max_length(100));
@@ -93,8 +93,7 @@ async fn a_line_that_is_too_long_is_refused<T: Transport>() {
         refused,
         Err(LinesCodecError::MaxLineLengthExceeded)
     ));
-    // `None` ends the use of a framed stream after an error; the codec then goes on behind the
-    // line.
+    // After an error, a framed stream returns `None`. The codec then continues after the line.
     let mut next = in_time("a line", server.next()).await;
     while next.is_none() {
         next = in_time("a line", server.next()).await;

@@ -1,4 +1,4 @@
-//! Checks the examples, with the server and the client in processes of their own.
+//! Checks the examples. Server and client are separate processes.
 
 #[path = "../../tests/example/mod.rs"]
 mod example;
@@ -8,7 +8,7 @@ use std::process::ChildStdout;
 
 use example::{Example, line};
 
-/// Starts a server, and returns it with its output and its address.
+/// Starts the server of an example, and returns the process, its output and its address.
 fn serve(name: &str) -> (Example, BufReader<ChildStdout>, String) {
     let mut server = Example::start(name, &["serve", "127.0.0.1:0"]);
     let mut output = server.output();
@@ -20,7 +20,7 @@ fn serve(name: &str) -> (Example, BufReader<ChildStdout>, String) {
     (server, output, address)
 }
 
-/// Runs a client to its end, and returns what it printed.
+/// Runs the client of an example to its end, and returns its standard output.
 fn output_of(name: &str, words: &[&str]) -> Result<String, String> {
     let mut client = Example::start(name, words);
     let mut output = client.output();
@@ -31,7 +31,7 @@ fn output_of(name: &str, words: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn the_greeter_greets() {
+fn the_greeter_returns_a_greeting() {
     let (_server, _output, address) = serve("greeter");
     for name in ["Tonic", "world"] {
         let printed = output_of("greeter", &["greet", &address, name]);
@@ -40,7 +40,7 @@ fn the_greeter_greets() {
 }
 
 #[test]
-fn the_web_server_keeps_notes() {
+fn the_web_server_stores_and_returns_notes() {
     let (_server, _output, address) = serve("web_server");
     let url = format!("http://{address}/notes/today");
     let missing = output_of("web_server", &["get", &url]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Checks Arrow Flight between two processes: record batches that are got and put.
+//! Checks Arrow Flight between two processes, by record batches in both directions.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -23,12 +23,12 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 over_each_transport!(
-    record_batches_are_got_from_another_process,
-    record_batches_are_put_to_another_process,
-    several_streams_of_one_client_are_got_and_put_at_once,
+    record_batches_are_received_from_another_process,
+    record_batches_are_sent_to_another_process,
+    several_streams_of_one_client_are_received_and_sent_concurrently,
 );
 
-/// Environment variable that makes a test the server: the name of the transport.
+/// Environment variable with the name of the transport, which is set in the process of the server.
 const SERVER: &str = "INTEROP_FLIGHT_SERVER";
 
 /// Start of the line in which the server prints its address.
@@ -56,8 +56,8 @@ fn encoded(count: usize) -> impl futures_util::Stream<Item = Result<FlightData, 
     FlightDataEncoderBuilder::new().build(stream::iter((0..count).map(batch).map(Ok)))
 }
 
-/// Checks that a stream has `count` batches, and returns the number of their rows. The encoder
-/// splits long batches.
+/// Checks that a stream contains `count` batches, some of which the encoder has split, and returns
+/// the number of their rows.
 async fn check(mut batches: FlightRecordBatchStream, count: usize) -> Result<usize, FlightError> {
     let mut rows = 0;
     while let Some(found) = in_time("a batch", batches.try_next()).await? {
@@ -91,7 +91,7 @@ impl FlightService for Flights {
     type ListActionsStream = Items<ActionType>;
     type DoExchangeStream = Items<FlightData>;
 
-    /// Returns as many batches as the ticket says.
+    /// Returns the number of batches that the ticket requests.
     async fn do_get(
         &self,
         request: Request<Ticket>,
@@ -102,7 +102,7 @@ impl FlightService for Flights {
         Ok(Response::new(items.boxed()))
     }
 
-    /// Checks the batches, and returns the number of their rows.
+    /// Checks the received batches, and returns the number of their rows.
     async fn do_put(
         &self,
         request: Request<Streaming<FlightData>>,
@@ -170,7 +170,7 @@ impl FlightService for Flights {
     }
 }
 
-/// Process of the server, killed at the end of the test.
+/// Process of the server. Dropping the value kills the process.
 struct Process(Child);
 
 impl Drop for Process {
@@ -184,7 +184,7 @@ impl Drop for Process {
 async fn serve<T: Transport>() {
     let listener = T::listen().await;
     let address = listener.local_addr().expect("its address");
-    // Not by `println!`: the harness prints the test's name without a new line.
+    // Begins with a new line, because the harness prints the test's name without one.
     let line = format!("\n{ADDRESS}{address}\n");
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     std::io::stdout().flush().unwrap();
@@ -198,7 +198,7 @@ async fn serve<T: Transport>() {
     }
 }
 
-/// Starts this program again as a server, which runs the test `name`.
+/// Starts this program again as a server, in the test `name`.
 fn start<T: Transport>(name: &str) -> (Process, SocketAddr) {
     let program = env::current_exe().expect("this program's path");
     let test = format!("{}::{name}", T::NAME);
@@ -215,7 +215,8 @@ fn start<T: Transport>(name: &str) -> (Process, SocketAddr) {
     (process, address.expect("the server prints its address"))
 }
 
-/// Runs `test` with a client of another process. That process runs the test `name` of this program.
+/// Runs `test` with a client of a server in another process, which runs the test `name` of this
+/// program.
 async fn with_client<T: Transport>(name: &str, test: impl AsyncFnOnce(FlightClient<Channel>)) {
     if env::var_os(SERVER).is_some() {
         return serve::<T>().await;
@@ -242,8 +243,8 @@ async fn put(client: &mut FlightClient<Channel>) {
     assert_eq!(results[0].app_metadata, rows);
 }
 
-async fn record_batches_are_got_from_another_process<T: Transport>() {
-    let name = "record_batches_are_got_from_another_process";
+async fn record_batches_are_received_from_another_process<T: Transport>() {
+    let name = "record_batches_are_received_from_another_process";
     with_client::<T>(name, async |mut client| {
         get(&mut client).await;
         get(&mut client).await;
@@ -253,8 +254,8 @@ async fn record_batches_are_got_from_another_process<T: Transport>() {
     .await;
 }
 
-async fn record_batches_are_put_to_another_process<T: Transport>() {
-    let name = "record_batches_are_put_to_another_process";
+async fn record_batches_are_sent_to_another_process<T: Transport>() {
+    let name = "record_batches_are_sent_to_another_process";
     with_client::<T>(name, async |mut client| {
         put(&mut client).await;
         put(&mut client).await;
@@ -262,8 +263,8 @@ async fn record_batches_are_put_to_another_process<T: Transport>() {
     .await;
 }
 
-async fn several_streams_of_one_client_are_got_and_put_at_once<T: Transport>() {
-    let name = "several_streams_of_one_client_are_got_and_put_at_once";
+async fn several_streams_of_one_client_are_received_and_sent_concurrently<T: Transport>() {
+    let name = "several_streams_of_one_client_are_received_and_sent_concurrently";
     with_client::<T>(name, async |client| {
         let clone = || FlightClient::new_from_inner(client.inner().clone());
         let mut clients = [clone(), clone(), clone(), clone()];

@@ -1,4 +1,4 @@
-//! Checks the traits of the crate futures, by its `copy`, `split` and buffers.
+//! Checks the traits of the crate `futures` by its functions `copy` and `split` and its buffers.
 
 use futures_util::StreamExt;
 use futures_util::io::{
@@ -8,8 +8,7 @@ use rdma_async_interop::data::{self, Check};
 use rdma_async_interop::{Rdma, Tcp, in_time, pair, run};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-/// Runs a test over RDMA, whose streams implement the traits themselves, and over TCP by an
-/// adapter.
+/// Defines each test over RDMA, whose streams implement the traits, and over TCP with an adapter.
 macro_rules! over_each {
     ($($test:ident),+ $(,)?) => {
         mod rdma {
@@ -41,7 +40,7 @@ macro_rules! over_each {
 }
 
 over_each!(
-    what_is_copied_comes_back,
+    copied_bytes_are_echoed,
     a_buffered_reader_reads_lines,
     closing_ends_one_direction,
 );
@@ -50,7 +49,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-async fn what_is_copied_comes_back(client: impl Stream, server: impl Stream) {
+async fn copied_bytes_are_echoed(client: impl Stream, server: impl Stream) {
     const LEN: usize = 16 << 20;
     let echo = tokio::spawn(async move {
         let (reader, mut writer) = server.split();

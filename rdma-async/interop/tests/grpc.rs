@@ -26,10 +26,10 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 over_each_transport!(
     each_kind_of_call_is_answered,
-    many_calls_are_answered_at_once,
-    large_messages_pass_in_both_directions,
-    a_slow_client_receives_a_long_stream_whole,
-    a_deadline_ends_a_call_and_not_the_connection,
+    many_concurrent_calls_are_answered,
+    large_messages_arrive_in_both_directions,
+    a_slow_client_receives_a_complete_long_stream,
+    a_deadline_ends_only_its_call,
     the_remote_address_of_a_request_is_the_peer,
     health_is_reported_and_watched,
     reflection_lists_the_services,
@@ -132,7 +132,7 @@ async fn each_kind_of_call_is_answered<T: Transport>() {
     assert!(counted.iter().map(|item| item.number).eq(0..500));
     assert!(counted.iter().all(|item| item.payload == data::bytes(2000)));
 
-    // Each item is sent when the answer to the one before has arrived.
+    // Each item is sent after the answer to the previous item has arrived.
     let (sender, items) = mpsc::channel(1);
     sender.send(item(0, 10)).await.unwrap();
     let chat = in_time("both streaming", client.chat(ReceiverStream::new(items))).await;
@@ -150,7 +150,7 @@ async fn each_kind_of_call_is_answered<T: Transport>() {
     server.stop().await;
 }
 
-async fn many_calls_are_answered_at_once<T: Transport>() {
+async fn many_concurrent_calls_are_answered<T: Transport>() {
     let server = start::<T>().await;
     let client = server.client::<T>().await;
     let calls = (0..500).map(|number| {
@@ -166,7 +166,7 @@ async fn many_calls_are_answered_at_once<T: Transport>() {
     server.stop().await;
 }
 
-async fn large_messages_pass_in_both_directions<T: Transport>() {
+async fn large_messages_arrive_in_both_directions<T: Transport>() {
     let server = start::<T>().await;
     let client = server.client::<T>().await;
     let calls = (0..4).map(|number| {
@@ -181,7 +181,7 @@ async fn large_messages_pass_in_both_directions<T: Transport>() {
     server.stop().await;
 }
 
-async fn a_slow_client_receives_a_long_stream_whole<T: Transport>() {
+async fn a_slow_client_receives_a_complete_long_stream<T: Transport>() {
     let server = start::<T>().await;
     let mut client = server.client::<T>().await;
     let counted = in_time("a call", client.count(item(300, 50_000))).await;
@@ -199,7 +199,7 @@ async fn a_slow_client_receives_a_long_stream_whole<T: Transport>() {
     server.stop().await;
 }
 
-async fn a_deadline_ends_a_call_and_not_the_connection<T: Transport>() {
+async fn a_deadline_ends_only_its_call<T: Transport>() {
     let server = start::<T>().await;
     let mut client = server.client::<T>().await;
     let mut request = Request::new(stream::pending::<Item>());

@@ -1,4 +1,4 @@
-//! Checks HTTP/1 and HTTP/2 of hyper: servers and clients of single connections.
+//! Checks HTTP/1 and HTTP/2 of hyper, by servers and clients of single connections.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use tokio::sync::Barrier;
 use tokio::task::JoinHandle;
 
 over_each_transport!(
-    http1_requests_follow_each_other_on_one_connection,
-    http1_bodies_of_many_mib_pass_in_both_directions,
+    http1_requests_reuse_one_connection,
+    http1_bodies_of_many_mib_arrive_in_both_directions,
     http1_pipelined_requests_are_answered_in_order,
     an_upgraded_http1_connection_is_a_stream_of_bytes,
-    http2_answers_many_requests_at_once,
-    http2_bodies_of_many_mib_pass_in_both_directions,
+    http2_answers_many_concurrent_requests,
+    http2_bodies_of_many_mib_arrive_in_both_directions,
 );
 
 const LARGE: usize = 24 << 20;
 
 type AnyBody = BoxBody<Bytes, hyper::Error>;
 
-/// Returns the body of the request, while it arrives.
+/// Returns the body of the request while the body is arriving.
 async fn echo(request: Request<Incoming>) -> Result<Response<AnyBody>, Infallible> {
     let path = request.uri().path().to_owned();
     let mut response = Response::new(request.into_body().boxed());
@@ -44,7 +44,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<AnyBody>, Infallibl
 }
 
 fn serve_http1(stream: impl Transported) -> JoinHandle<hyper::Result<()>> {
-    // Answers the requests of a client that has ended its direction of the stream.
+    // The server must also answer a client that has ended its direction of the stream.
     let mut connection = server_http1::Builder::new();
     connection.half_close(true);
     let connection = connection.serve_connection(TokioIo::new(stream), service_fn(echo));
@@ -68,7 +68,7 @@ fn post<B>(path: &str, body: B) -> Request<B> {
         .expect("a request")
 }
 
-/// A body of unknown length, which is sent in chunks.
+/// Returns a body of unknown length, which is sent in chunks.
 fn large_body() -> impl Body<Data = Bytes, Error = Infallible> + Send + Unpin {
     let chunks = data::chunks(LARGE, 50_000);
     StreamBody::new(stream::iter(chunks.map(|chunk| Ok(Frame::data(chunk)))))
@@ -84,7 +84,7 @@ async fn check_large(response: Response<Incoming>) {
     assert_eq!(check.len(), LARGE);
 }
 
-async fn http1_requests_follow_each_other_on_one_connection<T: Transport>() {
+async fn http1_requests_reuse_one_connection<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let served = serve_http1(server);
     let (mut sender, connection) = http1::handshake(TokioIo::new(client)).await.unwrap();
@@ -108,7 +108,7 @@ async fn http1_requests_follow_each_other_on_one_connection<T: Transport>() {
     in_time("the server's end", served).await.unwrap().unwrap();
 }
 
-async fn http1_bodies_of_many_mib_pass_in_both_directions<T: Transport>() {
+async fn http1_bodies_of_many_mib_arrive_in_both_directions<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let served = serve_http1(server);
     let (mut sender, connection) = http1::handshake(TokioIo::new(client)).await.unwrap();
@@ -188,10 +188,10 @@ async fn an_upgraded_http1_connection_is_a_stream_of_bytes<T: Transport>() {
     assert!(found == data::bytes(4 << 20));
 }
 
-async fn http2_answers_many_requests_at_once<T: Transport>() {
+async fn http2_answers_many_concurrent_requests<T: Transport>() {
     const AT_ONCE: usize = 150;
     let (client, server) = pair::<T>().await;
-    // No request is answered before all are with the server.
+    // The server answers no request before all requests have arrived.
     let (barrier, arrived) = (
         Arc::new(Barrier::new(AT_ONCE)),
         Arc::new(AtomicUsize::new(0)),
@@ -226,7 +226,7 @@ async fn http2_answers_many_requests_at_once<T: Transport>() {
     assert_eq!(count.load(Ordering::Relaxed), AT_ONCE);
 }
 
-async fn http2_bodies_of_many_mib_pass_in_both_directions<T: Transport>() {
+async fn http2_bodies_of_many_mib_arrive_in_both_directions<T: Transport>() {
     let (client, server) = pair::<T>().await;
     let served = serve_http2(server);
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(client));

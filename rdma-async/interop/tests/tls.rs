@@ -12,9 +12,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedP
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 over_each_transport!(
-    both_directions_carry_large_transfers_at_once,
-    small_records_are_answered_one_by_one,
-    a_close_notify_ends_the_stream_and_a_truncation_is_seen,
+    both_directions_transfer_large_data_concurrently,
+    small_records_are_answered_one_at_a_time,
+    a_close_notify_ends_the_stream_and_a_truncation_is_detected,
     a_client_refuses_an_unknown_certificate,
 );
 
@@ -68,7 +68,7 @@ async fn read_all(mut reader: impl AsyncRead + Unpin, len: usize) {
     assert_eq!(check.len(), len);
 }
 
-async fn both_directions_carry_large_transfers_at_once<T: Transport>() {
+async fn both_directions_transfer_large_data_concurrently<T: Transport>() {
     for version in [&TLS12, &TLS13] {
         let (client, server) = tls_pair::<T>(version).await;
         let (client_reads, client_writes) = split(client);
@@ -84,7 +84,7 @@ async fn both_directions_carry_large_transfers_at_once<T: Transport>() {
     }
 }
 
-async fn small_records_are_answered_one_by_one<T: Transport>() {
+async fn small_records_are_answered_one_at_a_time<T: Transport>() {
     let (mut client, mut server) = tls_pair::<T>(&TLS13).await;
     let served = tokio::spawn(async move {
         let mut byte = [0];
@@ -103,13 +103,13 @@ async fn small_records_are_answered_one_by_one<T: Transport>() {
     in_time("the server's end", served).await.unwrap();
 }
 
-async fn a_close_notify_ends_the_stream_and_a_truncation_is_seen<T: Transport>() {
+async fn a_close_notify_ends_the_stream_and_a_truncation_is_detected<T: Transport>() {
     for is_truncated in [false, true] {
         let (mut client, mut server) = tls_pair::<T>(&TLS13).await;
         client.write_all(b"last words").await.unwrap();
         client.flush().await.unwrap();
         if is_truncated {
-            // Ends the stream below TLS.
+            // Ends the stream below TLS, without a `close_notify` alert.
             let (mut stream, _session) = client.into_inner();
             stream.shutdown().await.unwrap();
         } else {
@@ -138,7 +138,7 @@ async fn a_client_refuses_an_unknown_certificate<T: Transport>() {
     let (client, server) = in_time("the handshake", both).await;
     let refused = client.err().expect("an error");
     assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
-    // The alert of the client arrives.
+    // The server receives the alert of the client.
     let alert = server.err().expect("an error");
     assert_eq!(alert.kind(), ErrorKind::InvalidData, "{alert}");
 }

@@ -16,7 +16,7 @@ use std::mem;
 use std::net::{IpAddr, SocketAddr};
 
 use super::private::Private;
-use crate::authentication::{Authenticator, End, MAX_TOKEN, NONCE_LEN, Transcript, nonce};
+use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::handshake::refused;
@@ -104,7 +104,7 @@ impl Exchange<'_> {
         let token = self.authenticator.token(&proof);
         self.send(&[&own[..], &token].concat()).await?;
         let proof = self.transcript(End::Accepting, &theirs, &own);
-        let token = self.receive(MAX_TOKEN).await?;
+        let token = self.receive(MAX_TOKEN_LEN).await?;
         self.check(&proof, &token)?;
         self.rdma.connection().release_memory();
         self.send(&[]).await
@@ -113,7 +113,7 @@ impl Exchange<'_> {
     async fn accept(&self) -> Result<()> {
         let own = nonce()?;
         self.send(&own).await?;
-        let answer = self.receive(NONCE_LEN + MAX_TOKEN).await?;
+        let answer = self.receive(NONCE_LEN + MAX_TOKEN_LEN).await?;
         let Some((theirs, token)) = answer.split_at_checked(NONCE_LEN) else {
             return Err(Error::disconnected("the peer sent no proof"));
         };

@@ -68,7 +68,7 @@ impl RdmaBuilder {
         id.bind(address)?;
         id.listen(BACKLOG)?;
         Ok(CmListener {
-            half_open: HalfOpen::new(self.half_open()),
+            half_open: HalfOpen::new(self.max_half_open()),
             waiting: None,
             devices: Devices::new(self),
             events,
@@ -95,7 +95,7 @@ impl Devices {
     /// Returns the settings of connections, with the device of a connection identifier.
     fn place(&self, id: &ConnectionId) -> Result<Template> {
         let name = id.device_name().unwrap_or_default();
-        self.builder.place_on(&name, &mut self.open.lock())
+        self.builder.template_on(&name, &mut self.open.lock())
     }
 }
 
@@ -253,7 +253,7 @@ impl CmListener {
                 return Poll::Ready(outcome);
             }
             if self.waiting.is_some() {
-                ready!(self.half_open.poll_room(cx));
+                ready!(self.half_open.poll_capacity(cx));
             }
             if let Some(request) = self.waiting.take() {
                 self.begin_handshake(request);

@@ -143,7 +143,7 @@ impl Connection {
             self.failed()
                 .or_else(|| self.data_credits.try_take(0).then_some(Ok(())))
         };
-        observe::waits_for_credit(&self.device);
+        observe::count_credit_wait(&self.device);
         let _waiting = self.shard.waiting();
         self.data_credits.waiters().wait_for(attempt).await?;
         Ok(Credit::data(self))

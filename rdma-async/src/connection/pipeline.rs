@@ -16,7 +16,7 @@ use crate::memory::{
     claim_write,
 };
 use crate::observe::observed;
-use crate::rdma::fits;
+use crate::rdma::check_remote;
 
 /// Mode of the requests of a pipeline: no future waits for a request while there is room for more.
 const HOW: (AwaitedBy, PostTime) = (AwaitedBy::Nothing, PostTime::AtTurnEnd);
@@ -102,7 +102,7 @@ impl<'c> Pipeline<'c> {
         let connection = self.connection;
         observed!(connection, Write, local.length(), {
             let push = Push::Write {
-                remote: fits(local.length(), remote)?,
+                remote: check_remote(remote, local.length())?,
                 immediate: None,
             };
             self.wait_for_room().await?;
@@ -130,7 +130,7 @@ impl<'c> Pipeline<'c> {
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
         observed!(self.connection, Read, local.length(), {
-            let remote = fits(local.length(), remote)?;
+            let remote = check_remote(remote, local.length())?;
             self.wait_for_room().await?;
             let claim = claim_write(local)?.into();
             self.submit_held(Work::Read { remote }, claim).await

@@ -47,7 +47,7 @@ impl DatagramAddress {
         bytes
     }
 
-    /// Returns the address of bytes that [`Self::to_bytes`] returned.
+    /// Creates the address from the bytes that [`Self::to_bytes`] returned.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
         let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
         Self {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_round_trip_and_nonsense_is_refused() {
+    fn addresses_round_trip_and_invalid_text_is_refused() {
         let address = DatagramAddress {
             gid: Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]),
             lid: 17,

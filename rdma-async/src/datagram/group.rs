@@ -7,15 +7,17 @@ use rdma_core::address::{Destination, GroupMembership, multicast_gid};
 use super::{DatagramAddress, DatagramPeer, DatagramSocket};
 use crate::error::{Error, Result};
 
-/// The membership of a [`DatagramSocket`] in a multicast group. Dropping it leaves the group.
+/// The membership of a [`DatagramSocket`] in a multicast group. Dropping the membership leaves the
+/// group.
 #[doc(alias = "ibv_detach_mcast")]
 #[derive(Debug)]
 #[must_use = "dropping a membership leaves the group"]
 pub struct GroupMember {
     group: IpAddr,
-    /// Left first.
+    /// Membership of the queue pair, which must end before that of the host.
     _membership: GroupMembership,
-    /// Socket by which the host asks the network for the packets of the group.
+    /// UDP socket that makes the host a member of the group, so that the network sends the packets
+    /// of the group to the host.
     _host: UdpSocket,
 }
 
@@ -27,10 +29,10 @@ impl GroupMember {
 }
 
 impl DatagramSocket {
-    /// Joins a multicast group: the socket gets a copy of each datagram to the group. All members
-    /// and senders need the same [queue key](crate::RdmaBuilder::queue_key).
+    /// Joins a multicast group of RoCE v2: the socket receives each datagram to the group. All
+    /// members and senders need the same [Q_Key](crate::RdmaBuilder::queue_key).
     ///
-    /// For RoCE v2. The host joins the group too, on the interface of this socket's GID.
+    /// The host also joins the group, on the network interface of this socket's GID.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -54,8 +56,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the address is of no group or the device cannot join it, [`Error::Tcp`]
-    /// if the host cannot join it.
+    /// [`Error::Verbs`] if `group` is not a multicast address or the device cannot join the group,
+    /// [`Error::Tcp`] if the host cannot join the group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn join(&self, group: IpAddr) -> Result<GroupMember> {
         let membership = self.queue_pair.attach_to_group(multicast_gid(group)?, 0)?;
@@ -69,11 +71,11 @@ impl DatagramSocket {
         })
     }
 
-    /// Prepares the path to a multicast group, for members and others.
+    /// Prepares the path to a multicast group. The socket need not be a member of the group.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if the address is of no group, or no path leads to it.
+    /// [`Error::Verbs`] if `group` is not a multicast address or has no path.
     pub fn group(&self, group: IpAddr) -> Result<DatagramPeer> {
         self.peer(&DatagramAddress {
             gid: multicast_gid(group)?,
@@ -83,6 +85,7 @@ impl DatagramSocket {
         })
     }
 
+    /// Makes the host a member of the group, for the lifetime of the returned socket.
     fn join_at_host(&self, group: IpAddr) -> std::io::Result<UdpSocket> {
         match group {
             IpAddr::V4(group) => {
@@ -100,7 +103,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns the index of the interface of this socket's GID, or 0 for any.
+    /// Returns the index of the network interface of this socket's GID, or 0 (any interface) if it
+    /// is unknown.
     fn interface(&self) -> u32 {
         let local = self.queue_pair.address();
         let context = self.device.context();

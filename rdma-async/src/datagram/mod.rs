@@ -1,4 +1,4 @@
-//! [`DatagramSocket`]: datagrams to any number of peers and groups, from one queue pair.
+//! [`DatagramSocket`]: one queue pair for datagrams to and from any number of peers and groups.
 
 mod address;
 mod group;
@@ -19,14 +19,14 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, PieceLender, claim_read};
 
 /// A socket for datagrams (unreliable datagram transport): one queue pair sends to any number of
-/// peers and multicast groups, and receives from all.
+/// peers and multicast groups, and receives from all of them.
 ///
 /// A datagram has at most [`Self::max_len`] bytes and arrives completely or not at all. The network
-/// may lose datagrams, and the receiver's device drops those for which there is no room:
-/// [`RdmaBuilder::receive_depth`] datagrams wait for [`Self::receive_from`].
+/// may lose datagrams. At most [`RdmaBuilder::receive_depth`] datagrams wait for
+/// [`Self::receive_from`]; the receiver's device drops further datagrams.
 ///
-/// Every operation takes `&self`, so that any number of tasks can use the socket concurrently. It
-/// is driven by these tasks alone; there is no task in the background.
+/// Every operation takes `&self`, so that any number of tasks can use the socket concurrently. The
+/// socket has no background task: the tasks that wait for its operations poll its queues.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -37,14 +37,14 @@ use crate::memory::{LocalMr, LocalMrReadAccess, PieceLender, claim_read};
 /// # async fn main() -> Result<(), rdma_async::Error> {
 /// let device = RdmaDevice::open_default()?;
 /// let (left, right) = (device.builder().datagrams()?, device.builder().datagrams()?);
-/// // The address reaches the peer by any means.
+/// // The program passes the address to the peer, for example through TCP.
 /// let to_right = left.peer(&right.address())?;
 /// let mut message = device.alloc_local_mr(Layout::new::<[u8; 5]>())?;
 /// message.as_mut_slice().copy_from_slice(b"hello");
 /// left.send_to(&message, &to_right).await?;
 /// let datagram = right.receive_from().await?;
 /// assert_eq!(datagram.region.as_slice(), b"hello");
-/// // The answer.
+/// // The receiver answers.
 /// right.send_to(&datagram.region, &right.peer(&datagram.source)?).await?;
 /// left.receive_from().await?;
 /// # Ok(())
@@ -70,12 +70,12 @@ impl fmt::Debug for DatagramSocket {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram {
-    /// The bytes.
+    /// Bytes of the datagram.
     pub region: LocalMr,
-    /// Address of the sender, with the Q_Key of this socket: a datagram does not contain that of
-    /// its sender.
+    /// Address of the sender, but with the Q_Key of this socket: a datagram does not contain the
+    /// Q_Key of its sender.
     pub source: DatagramAddress,
-    /// Number that was sent along, if any.
+    /// Immediate data, if the sender has sent any.
     pub immediate: Option<u32>,
 }
 
@@ -88,19 +88,19 @@ pub struct DatagramPeer {
 }
 
 impl RdmaBuilder {
-    /// Creates a socket for datagrams. Of the settings, it uses the device, [`Self::port`],
+    /// Creates a socket for datagrams. Uses only these settings: the device, [`Self::port`],
     /// [`Self::gid_index`], [`Self::toward`], [`Self::send_depth`], [`Self::receive_depth`] and
     /// [`Self::queue_key`].
     ///
-    /// Must be called on a runtime, on which the socket is then used.
+    /// Must be called on the runtime on which the socket will be used.
     ///
     /// # Errors
     ///
     /// [`Error::Verbs`] if the device cannot be used.
     pub fn datagrams(self) -> Result<DatagramSocket> {
-        let place = self.place()?;
-        let settings = &place.settings;
-        let domain = place.device.protection_domain();
+        let template = self.template()?;
+        let settings = &template.settings;
+        let domain = template.device.protection_domain();
         let (sends, receives) = (settings.send_depth, u32::from(settings.receive_depth));
         let (completions, channel) = queues::completions(domain, sends + receives)?;
         let prepared = domain
@@ -114,7 +114,7 @@ impl RdmaBuilder {
             .build()?;
         let len = DatagramHeader::LEN + prepared.address().mtu.bytes();
         let lender = Arc::new(PieceLender::new(domain.clone(), len));
-        let receive_queue = queues::filled(prepared.receive_queue(), &lender, receives)?;
+        let receive_queue = queues::with_receives(prepared.receive_queue(), &lender, receives)?;
         let queue_pair = prepared.activate(&DatagramOptions::new(settings.queue_key))?;
         Ok(DatagramSocket {
             queues: Queues::new(
@@ -126,13 +126,13 @@ impl RdmaBuilder {
             ),
             queue_pair,
             queue_key: settings.queue_key,
-            device: place.device,
+            device: template.device,
         })
     }
 }
 
 impl DatagramSocket {
-    /// Returns the address at which peers reach this socket.
+    /// Returns the address to which peers send datagrams for this socket.
     pub fn address(&self) -> DatagramAddress {
         let local = self.queue_pair.address();
         DatagramAddress {
@@ -153,17 +153,16 @@ impl DatagramSocket {
         &self.queue_pair
     }
 
-    /// Returns the maximum number of bytes of a datagram, the MTU of the port.
+    /// Returns the maximum length of a datagram, in bytes: the MTU of the port.
     pub fn max_len(&self) -> usize {
         self.queue_pair.address().mtu.bytes()
     }
 
-    /// Prepares the path to a peer. A program keeps the result for as long as it sends to that
-    /// peer.
+    /// Prepares the path to a peer. The returned value can be used for any number of datagrams.
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if no route leads to the address.
+    /// [`Error::Verbs`] if there is no route to the address.
     #[doc(alias = "ibv_create_ah")]
     pub fn peer(&self, address: &DatagramAddress) -> Result<DatagramPeer> {
         let vector = AddressVector::new(self.queue_pair.address(), address.gid, address.lid);
@@ -177,14 +176,14 @@ impl DatagramSocket {
         })
     }
 
-    /// Sends a datagram, and waits until the device has sent it. That the peer gets it is not
-    /// certain.
+    /// Sends a datagram, and waits until the device has sent it. The datagram may be lost on its
+    /// way to the peer.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for more bytes than [`Self::max_len`], [`Error::Verbs`] if an
-    /// operation is writing to the message, [`Error::Work`] if the device cannot send it, which
-    /// ends the socket.
+    /// operation is writing to the message, [`Error::Work`] if the device cannot send the datagram.
+    /// After [`Error::Work`], all operations of the socket fail.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send_to(
         &self,
@@ -194,7 +193,7 @@ impl DatagramSocket {
         self.send(message, peer, None).await
     }
 
-    /// Sends a datagram like [`Self::send_to`], with a number that the peer gets as
+    /// Sends a datagram like [`Self::send_to`], with immediate data, which the peer receives as
     /// [`Datagram::immediate`].
     ///
     /// # Errors
@@ -216,9 +215,9 @@ impl DatagramSocket {
         peer: &DatagramPeer,
         immediate: Option<u32>,
     ) -> Result<()> {
-        let (len, most) = (message.length(), self.max_len());
-        if len > most {
-            let reason = format!("{len} bytes are above the MTU of {most}");
+        let (len, max) = (message.length(), self.max_len());
+        if len > max {
+            let reason = format!("{len} bytes exceed the MTU of {max}");
             return Err(Error::invalid("datagram", reason));
         }
         let claim = claim_read(message)?;
@@ -230,8 +229,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`Error::Verbs`] if no memory can be registered for a further receive, [`Error::Work`] if
-    /// the device has ended the socket.
+    /// [`Error::Verbs`] if no memory can be registered for the next receive, [`Error::Work`] if
+    /// an earlier operation of the device has failed.
     pub async fn receive_from(&self) -> Result<Datagram> {
         let Arrived {
             region,

@@ -1,4 +1,4 @@
-//! The queues of a datagram socket, which the waiting tasks poll.
+//! [`Queues`]: the queues of a datagram socket, polled by the tasks that wait.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -18,15 +18,15 @@ use super::DatagramAddress;
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, PieceLender};
 
-/// Number of completions that are taken from the queue at once.
-const BATCH: usize = 32;
+/// Maximum number of completions of one poll: a large burst, in a small array on the stack.
+const POLL_BATCH: usize = 32;
 
-/// Queues of one socket.
+/// Send queue, receive queue and completion queue of one socket.
 #[derive(Debug)]
 pub(super) struct Queues {
     inner: Mutex<Inner>,
     channel: AsyncFd<CompletionChannel>,
-    /// Notified after completions were handled, for the tasks that did not handle them.
+    /// Notified after one task has handled completions, to wake the other waiting tasks.
     progress: Notify,
 }
 
@@ -36,15 +36,15 @@ struct Inner {
     sends: SendQueue<ReadClaim>,
     receives: ReceiveQueue<WriteClaim>,
     lender: Arc<PieceLender>,
-    /// Numbers of datagrams that were handed to the device, and that it has sent. They are sent in
-    /// order.
+    /// Number of datagrams that were posted to the device.
     posted: u64,
+    /// Number of datagrams that the device has sent, in the order in which they were posted.
     sent: u64,
     arrived: VecDeque<Arrived>,
     failure: Option<Error>,
 }
 
-/// A datagram that has arrived.
+/// A received datagram before its delivery to the program.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) region: LocalMr,
@@ -53,8 +53,8 @@ pub(super) struct Arrived {
     pub(super) immediate: Option<u32>,
 }
 
-/// Creates a completion queue with `entries`, and its channel, which is registered with the current
-/// runtime.
+/// Creates a completion queue with `entries` entries, and its completion channel, registered at the
+/// current runtime.
 pub(super) fn completions(
     domain: &ProtectionDomain,
     entries: u32,
@@ -65,20 +65,20 @@ pub(super) fn completions(
         .completion_queue(entries)
         .channel(&channel)
         .build()?;
-    // The replacement of `new` is unsafe because a type may return a different descriptor each
-    // time, or one that it does not own. A channel always returns its own descriptor, open while it
-    // lives.
+    // The replacement of `new` is unsafe because a type may return a different descriptor in each
+    // call, or a descriptor that it does not own. A channel always returns its own descriptor,
+    // which is open until the channel is dropped.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for types unlike this one"
     )]
     let channel =
-        AsyncFd::new(channel).map_err(|source| Error::tcp("watching", "completions", source))?;
+        AsyncFd::new(channel).map_err(|source| Error::tcp("waiting for", "completions", source))?;
     Ok((completions, channel))
 }
 
-/// Returns a receive queue with `count` receives posted.
-pub(super) fn filled(
+/// Posts `count` receives to a new receive queue, and returns the queue.
+pub(super) fn with_receives(
     mut queue: ReceiveQueue<WriteClaim>,
     lender: &PieceLender,
     count: u32,
@@ -120,7 +120,8 @@ impl Queues {
         }
     }
 
-    /// Hands a datagram to the device once there is room, and waits until it was sent.
+    /// Posts a datagram, after waiting for room in the send queue, and waits until the device has
+    /// sent the datagram.
     pub(super) async fn send(
         &self,
         message: ReadClaim,
@@ -134,14 +135,14 @@ impl Queues {
             .await
     }
 
-    /// Waits for the next datagram, and posts a receive in its place.
+    /// Waits for the next datagram, posts another receive, and returns the datagram.
     pub(super) async fn receive(&self) -> Result<Arrived> {
         self.wait_for(|inner| {
             let arrived = inner.arrived.pop_front()?;
             match post_receive(&mut inner.receives, &inner.lender) {
                 Ok(()) => Some(Ok(arrived)),
                 Err(error) => {
-                    // The datagram is not lost: the next call tries again.
+                    // The datagram must not be lost: the next call returns it.
                     inner.arrived.push_front(arrived);
                     Some(Err(error))
                 }
@@ -150,14 +151,14 @@ impl Queues {
         .await
     }
 
-    /// Waits until `attempt` returns a value, and handles completions meanwhile.
+    /// Waits until `attempt` returns a value. Handles completions during the wait.
     async fn wait_for<T>(
         &self,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<T>>,
     ) -> Result<T> {
         loop {
             let mut progress = pin!(self.progress.notified());
-            // Registers now: another task may handle a completion after this one has polled.
+            // Must register before the poll: another task may handle a completion right after it.
             progress.as_mut().enable();
             if let Some(outcome) = self.attempt(&mut attempt) {
                 return outcome;
@@ -167,8 +168,8 @@ impl Queues {
                     let mut ready = ready.map_err(|source| {
                         Error::tcp("waiting for", "completions", source)
                     })?;
-                    // No await until the next poll: a task that is dropped here would keep a
-                    // completion from the others.
+                    // There must be no await before the next poll: if this future were dropped
+                    // after it took the event, no other task would handle the completion.
                     while self.channel.get_ref().next_event()?.is_some() {}
                     ready.clear_ready();
                 }
@@ -177,8 +178,8 @@ impl Queues {
         }
     }
 
-    /// Polls, and returns the result of `attempt`, or `None` if the task must wait: the next
-    /// completion is then announced.
+    /// Handles completions, and returns the result of `attempt`. Returns `None` if the task must
+    /// wait; the completion channel is then armed for the next completion.
     fn attempt<T>(
         &self,
         attempt: &mut impl FnMut(&mut Inner) -> Option<Result<T>>,
@@ -211,16 +212,16 @@ impl Queues {
 impl Inner {
     /// Handles all completions, and returns their number.
     fn poll(&mut self) -> Result<usize> {
-        let mut room = [WorkCompletion::default(); BATCH];
+        let mut buffer = [WorkCompletion::default(); POLL_BATCH];
         let mut handled = 0;
         loop {
-            let completions = self.completions.poll(&mut room)?;
+            let completions = self.completions.poll(&mut buffer)?;
             let found = completions.len();
             for completion in completions {
                 self.handle(completion);
             }
             handled += found;
-            if found < BATCH {
+            if found < POLL_BATCH {
                 return Ok(handled);
             }
         }
@@ -248,7 +249,7 @@ impl Inner {
             false => Gid::default(),
         };
         let Ok(memory) = memory.into_shared() else {
-            unreachable!("a posted receive's claim is its memory's only holder");
+            unreachable!("the claim of a posted receive is the only reference to its memory");
         };
         let range = DatagramHeader::LEN..completion.len().max(DatagramHeader::LEN);
         self.arrived.push_back(Arrived {
@@ -263,7 +264,8 @@ impl Inner {
         });
     }
 
-    /// Hands a datagram to the device, and returns its number, or `None` if the send queue is full.
+    /// Posts a datagram to the device. Returns the number of datagrams posted so far, or `None` if
+    /// the send queue is full.
     fn post(
         &mut self,
         message: &mut Option<ReadClaim>,

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use super::hello::HELLO_LEN;
 use super::{denial, hello, interrupted, read_magic, read_rest, refused};
-use crate::authentication::{Authenticator, End, MAX_TOKEN, NONCE_LEN, Transcript, nonce};
+use crate::authentication::{Authenticator, End, MAX_TOKEN_LEN, NONCE_LEN, Transcript, nonce};
 use crate::error::Result;
 
 /// First bytes of a challenge.
@@ -130,7 +130,7 @@ async fn prove(
 
 /// Returns the length of a token and the token. A token above the limit is cut, and thus wrong.
 fn encode(token: &[u8]) -> Vec<u8> {
-    let token = &token[..token.len().min(MAX_TOKEN)];
+    let token = &token[..token.len().min(MAX_TOKEN_LEN)];
     let len = u16::try_from(token.len()).expect("the limit has 16 bits");
     [&len.to_be_bytes()[..], token].concat()
 }
@@ -138,8 +138,8 @@ fn encode(token: &[u8]) -> Vec<u8> {
 async fn read_token(stream: &mut TcpStream, peer: SocketAddr) -> Result<Vec<u8>> {
     let failed = |source| interrupted(peer, &source);
     let len = usize::from(stream.read_u16().await.map_err(failed)?);
-    if len > MAX_TOKEN {
-        let reason = format!("its token of {len} bytes is above the limit of {MAX_TOKEN}");
+    if len > MAX_TOKEN_LEN {
+        let reason = format!("its token of {len} bytes is above the limit of {MAX_TOKEN_LEN}");
         return Err(refused(peer, reason));
     }
     let mut token = vec![0; len];

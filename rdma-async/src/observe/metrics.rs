@@ -1,4 +1,4 @@
-//! The metrics of a device, through the facade of the crate `metrics`.
+//! Metrics of a device, recorded through the crate [`metrics`](::metrics).
 
 use std::fmt;
 use std::time::Duration;
@@ -7,9 +7,10 @@ use metrics::{Counter, Gauge, Histogram, SharedString, Unit, counter, gauge, his
 
 use super::operation::{Kind, Outcome};
 
-/// Handles of the metrics of one device, made once.
+/// Handles of the metrics of one device, created when the device is opened.
 pub(crate) struct Metrics {
-    operations: Vec<OfKind>,
+    /// Handles by the [`Kind`] of the operation.
+    operations: Vec<OperationMetrics>,
     connections: Gauge,
     connections_made: Counter,
     leases: Gauge,
@@ -24,7 +25,7 @@ impl fmt::Debug for Metrics {
 }
 
 /// Handles of the metrics of one kind of operation.
-struct OfKind {
+struct OperationMetrics {
     succeeded: Counter,
     failed: Counter,
     dropped: Counter,
@@ -34,7 +35,7 @@ struct OfKind {
 }
 
 impl Metrics {
-    /// Makes the handles of the recorder that is installed now.
+    /// Creates the handles for the device, at the recorder that is installed now.
     pub(crate) fn of(device: &str) -> Self {
         describe();
         let device = SharedString::from(device.to_owned());
@@ -43,7 +44,7 @@ impl Metrics {
                 counter!("rdma_async_operations_total",
                     "device" => device.clone(), "operation" => kind.name(), "outcome" => outcome)
             };
-            OfKind {
+            OperationMetrics {
                 succeeded: ended("succeeded"),
                 failed: ended("failed"),
                 dropped: ended("dropped"),
@@ -108,12 +109,12 @@ impl Metrics {
         self.leased_bytes.decrement(bytes as f64);
     }
 
-    pub(super) fn waits_for_credit(&self) {
+    pub(super) fn count_credit_wait(&self) {
         self.credit_waits.increment(1);
     }
 }
 
-/// Handle of the metric of a device's local memory.
+/// Handle of the metric that counts the bytes of a device's local memory regions.
 pub(super) struct PoolGauge(Gauge);
 
 impl fmt::Debug for PoolGauge {
@@ -136,7 +137,7 @@ impl PoolGauge {
     }
 }
 
-/// Describes the metrics to the recorder.
+/// Registers the descriptions and units of the metrics at the recorder.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("rdma_async_operations_total", "Operations that have ended");
@@ -148,14 +149,14 @@ fn describe() {
     describe_histogram!(
         "rdma_async_operation_seconds",
         Unit::Seconds,
-        "Time of operations that succeeded"
+        "Duration of operations that succeeded"
     );
     describe_gauge!(
         "rdma_async_operations_in_flight",
         "Operations that have not ended"
     );
     describe_gauge!("rdma_async_connections", "Open connections");
-    describe_counter!("rdma_async_connections_total", "Connections that were made");
+    describe_counter!("rdma_async_connections_total", "Connections opened so far");
     describe_gauge!("rdma_async_leases", "Memory regions that are lent to peers");
     describe_gauge!(
         "rdma_async_leased_bytes",
@@ -165,10 +166,10 @@ fn describe() {
     describe_gauge!(
         "rdma_async_pool_bytes",
         Unit::Bytes,
-        "Local memory regions that exist"
+        "Size of all local memory regions"
     );
     describe_counter!(
         "rdma_async_credit_waits_total",
-        "Messages that had to wait until the peer had room"
+        "Messages that had to wait for a credit of the peer"
     );
 }

@@ -1,6 +1,5 @@
-//! Observation of connections and operations: a span for each connection and, as features of the
-//! crate, trace events and metrics of operations. Without these features an operation has no cost
-//! for it.
+//! Observation of connections and operations by trace events (feature `trace`) and metrics (feature
+//! `metrics`). Without these features, the observation of an operation costs nothing.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -12,9 +11,9 @@ pub(crate) use self::metrics::Metrics;
 #[cfg(any(feature = "metrics", feature = "trace"))]
 pub(crate) use self::operation::{Kind, Observed};
 
-/// Performs an operation of a connection, and observes it:
-/// `observed!(connection, Kind, bytes, { operation })`. The operation is a block of an `async`
-/// function, with a result.
+/// Performs and observes an operation of a connection:
+/// `observed!(connection, Kind, bytes, { operation })`. The operation is an asynchronous block that
+/// returns a `Result`; `bytes` is the number of bytes that it transfers.
 #[cfg(any(feature = "metrics", feature = "trace"))]
 macro_rules! observed {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {{
@@ -25,8 +24,8 @@ macro_rules! observed {
     }};
 }
 
-/// Performs an operation like [`observed`], whose number of bytes the function `bytes` finds in its
-/// value.
+/// Performs and observes an operation like [`observed`]. The function `bytes` returns the number of
+/// transferred bytes from the value of the operation.
 #[cfg(any(feature = "metrics", feature = "trace"))]
 macro_rules! observed_arrival {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {{
@@ -37,7 +36,7 @@ macro_rules! observed_arrival {
     }};
 }
 
-/// Performs an operation of a connection, without observing it.
+/// Performs an operation of a connection without observation.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 macro_rules! observed {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {
@@ -45,7 +44,7 @@ macro_rules! observed {
     };
 }
 
-/// Performs an operation of a connection, without observing it.
+/// Performs an operation of a connection without observation.
 #[cfg(not(any(feature = "metrics", feature = "trace")))]
 macro_rules! observed_arrival {
     ($connection:expr, $kind:ident, $bytes:expr, $operation:block) => {
@@ -55,7 +54,7 @@ macro_rules! observed_arrival {
 
 pub(crate) use {observed, observed_arrival};
 
-/// Observation of an open connection, from its creation to its end.
+/// Guard that counts an open connection in the metrics until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
     #[cfg(feature = "metrics")]
@@ -82,7 +81,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Observation of memory that is lent to a peer, from the beginning to the end of its lease.
+/// Guard that counts the bytes of a lease in the metrics until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LentBytes {
     #[cfg(feature = "metrics")]
@@ -113,7 +112,7 @@ impl Drop for LentBytes {
     }
 }
 
-/// Observation of the memory of a device's local regions.
+/// Metric of the bytes of a device's local memory regions.
 #[derive(Debug)]
 pub(crate) struct PoolBytes {
     #[cfg(feature = "metrics")]
@@ -147,11 +146,11 @@ impl PoolBytes {
     }
 }
 
-/// Counts a message that waits for a credit.
+/// Counts a message that must wait for a credit.
 #[inline]
-pub(crate) fn waits_for_credit(device: &crate::RdmaDevice) {
+pub(crate) fn count_credit_wait(device: &crate::RdmaDevice) {
     #[cfg(feature = "metrics")]
-    device.metrics().waits_for_credit();
+    device.metrics().count_credit_wait();
     #[cfg(not(feature = "metrics"))]
     let _ = device;
 }

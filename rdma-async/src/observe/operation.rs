@@ -1,11 +1,11 @@
-//! The observation of one operation.
+//! [`Observed`]: the observation of one operation.
 
 use std::time::Instant;
 
 use crate::connection::Connection;
 use crate::error::Result;
 
-/// Kind of an operation of a connection.
+/// Kind of an operation, the label of its metrics and trace events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -45,24 +45,24 @@ impl Kind {
     }
 }
 
-/// Outcome of an operation for its observers.
+/// Outcome of an observed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Succeeded,
     Failed,
-    /// The future was dropped before the operation had completed.
+    /// The future was dropped before the operation completed.
     Dropped,
 }
 
-/// An operation that has begun. Dropping the value means that the future of the operation was
-/// dropped.
+/// Guard of an observed operation in progress. Dropping the guard before [`Self::end`] records that
+/// the future of the operation was dropped.
 #[derive(Debug)]
 pub(crate) struct Observed<'c> {
     connection: &'c Connection,
     kind: Kind,
     bytes: usize,
     begun: Instant,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl<'c> Observed<'c> {
@@ -74,13 +74,13 @@ impl<'c> Observed<'c> {
             kind,
             bytes,
             begun: Instant::now(),
-            is_over: false,
+            has_ended: false,
         }
     }
 
     /// Ends the observation with the result of the operation, and returns the result.
     pub(crate) fn end<T>(mut self, result: Result<T>) -> Result<T> {
-        self.is_over = true;
+        self.has_ended = true;
         #[cfg(feature = "trace")]
         if let Err(error) = &result {
             let (span, operation) = (self.connection.span(), self.kind.name());
@@ -93,8 +93,8 @@ impl<'c> Observed<'c> {
         result
     }
 
-    /// Ends the observation like [`Self::end`], of an operation whose value has as many bytes as
-    /// `bytes` says.
+    /// Ends the observation like [`Self::end`]. `bytes` returns the number of transferred bytes
+    /// from the value of the operation.
     pub(crate) fn end_with<T>(
         mut self,
         result: Result<T>,
@@ -104,6 +104,7 @@ impl<'c> Observed<'c> {
         self.end(result)
     }
 
+    /// Records the outcome in the metrics, and as a trace event.
     fn record(&self, outcome: Outcome) {
         let took = self.begun.elapsed();
         #[cfg(feature = "metrics")]
@@ -128,7 +129,7 @@ impl<'c> Observed<'c> {
 
 impl Drop for Observed<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.has_ended {
             self.record(Outcome::Dropped);
         }
     }

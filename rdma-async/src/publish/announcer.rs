@@ -1,4 +1,4 @@
-//! [`Announcer`]: tells readers that a published value has changed.
+//! [`Announcer`]: notifications of the readers of a published value about its changes.
 
 use std::alloc::Layout;
 use std::pin::pin;
@@ -11,10 +11,11 @@ use crate::error::Result;
 use crate::memory::RemoteMr;
 use crate::rdma::Rdma;
 
-/// Tells a reader of each change of a [`Published`] value, by a write with immediate data. Created
-/// by [`Published::announcer`].
+/// Notifier of readers about changes of a [`Published`] value, by writes with immediate data.
+/// Created by [`Published::announcer`].
 ///
-/// The reader waits by [`PublishedReader::announced`] instead of reading again and again.
+/// A reader waits for notifications by [`PublishedReader::announced`], instead of reading
+/// repeatedly.
 ///
 /// ```
 /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -31,7 +32,7 @@ use crate::rdma::Rdma;
 /// let announcing = tokio::spawn(async move { announcer.announce(&server, 0).await });
 /// board.update(b"news")?;
 /// assert_eq!(reader.announced().await?, b"news");
-/// // The end of the value ends the announcements.
+/// // Dropping the value ends the announcements.
 /// drop(board);
 /// announcing.await.expect("the task does not panic")?;
 /// # Ok(())
@@ -43,8 +44,8 @@ pub struct Announcer {
 }
 
 impl Published {
-    /// Returns a value that tells readers of the changes from now on. The owner runs
-    /// [`Announcer::announce`] for each subscribed reader, for example in a task.
+    /// Creates an announcer of the changes from now on. The owner runs [`Announcer::announce`] for
+    /// each subscribed reader, for example in a task.
     pub fn announcer(&self) -> Announcer {
         Announcer {
             versions: self.versions.subscribe(),
@@ -53,13 +54,12 @@ impl Published {
 }
 
 impl Announcer {
-    /// Tells the peer of a connection of each change, until the value ends. `immediate` is the
-    /// number that the peer gets, for example to tell several values apart.
+    /// Notifies the peer of a connection about each change, until the value is dropped. `immediate`
+    /// is the immediate data of the notification, for example to distinguish several values.
     ///
-    /// An announcement needs a credit, as a message does. Changes while a slow reader has no room
-    /// are announced together: the number of announcements that wait is bounded, and the last
-    /// change is always announced. A first announcement is sent at once, for a change before the
-    /// subscription.
+    /// A notification needs a credit, as a message does. Changes during the wait for a credit share
+    /// one notification: at most one notification waits, and the last change is always announced.
+    /// The first notification is sent immediately, for a change before the subscription.
     ///
     /// # Errors
     ///
@@ -67,9 +67,9 @@ impl Announcer {
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub async fn announce(mut self, rdma: &Rdma, immediate: u32) -> Result<()> {
         let memory = rdma.alloc_local_mr(Layout::new::<u8>())?;
-        let nothing = memory.get(0..0).expect("the beginning of a region");
+        let local = memory.get(0..0).expect("an empty range of a region");
         // A write of 0 bytes accesses no memory, so it needs no key (IBTA volume 1, C9-88).
-        let mut nowhere = RemoteMr::from_token(RemoteMemory {
+        let mut remote = RemoteMr::from_token(RemoteMemory {
             address: 0,
             len: 0,
             rkey: 0,
@@ -79,10 +79,10 @@ impl Announcer {
         let mut end_of_value = pin!(end_of_value);
         loop {
             self.versions.mark_unchanged();
-            // A reader without room does not keep the announcements of a value that has ended.
+            // After the end of the value, a notification waits no longer for a credit.
             tokio::select! {
                 biased;
-                written = rdma.write_with_immediate(&nothing, &mut nowhere, immediate) => written?,
+                written = rdma.write_with_immediate(&local, &mut remote, immediate) => written?,
                 () = &mut end_of_value => return Ok(()),
             }
             tokio::select! {
@@ -97,9 +97,11 @@ impl Announcer {
 
 impl PublishedReader<'_> {
     /// Waits until the owner [announces](Announcer::announce) a change on this connection, and
-    /// reads the value. The writes with immediate data of the connection belong to the
-    /// announcements; a program that has others takes them itself
-    /// ([`Rdma::receive_write_immediate`]), and reads after each.
+    /// reads the value.
+    ///
+    /// Consumes all writes with immediate data on the connection. A program that uses these writes
+    /// for other purposes must receive them itself ([`Rdma::receive_write_immediate`]) and call
+    /// [`Self::read`] after each notification.
     ///
     /// # Errors
     ///
@@ -109,7 +111,7 @@ impl PublishedReader<'_> {
         loop {
             self.rdma.receive_write_immediate().await?;
             self.read().await?;
-            // A change that an earlier read has found may be announced later.
+            // The notification may be about a change that an earlier read has found.
             if self.version() != before {
                 return Ok(self.last_value());
             }

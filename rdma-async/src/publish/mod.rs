@@ -1,19 +1,20 @@
 //! Published values: memory that one end updates and any number of peers read one-sided.
 //!
 //! The memory has four slots, which the owner fills in turn, so that readers find a complete value
-//! while the next ones are written. Each slot has a header with the version, the length and a
-//! checksum of the value. The owner writes the header after the value. A reader takes the header
-//! with the highest version and checks the value; if the value is not that of the header, because
-//! the owner has filled the slot again meanwhile, the reader reads again. The values of older
-//! headers are not used, even if they are complete: a newer one was complete when the read began.
-//! Readers take no lock, and the owner does not know of them.
+//! while later values are written. Each slot has a header with the version, the length and a
+//! checksum of the value. The owner writes the header after the value.
+//!
+//! A reader selects the header with the highest version, and checks the value. If the value does
+//! not match the header, because the owner has filled the slot again meanwhile, the reader reads
+//! again. A reader never uses the value of an older header, because a newer value was complete when
+//! the read began. Readers take no lock, and the owner keeps no list of readers.
 //!
 //! ```text
 //! byte 0..32           32..64         ...  128..               128 + capacity..        ...
 //!      header of       header of           value in            value in
 //!      slot 0          slot 1              slot 0              slot 1
 //!
-//! header: version, length, checksum, 0; eight bytes each, in network byte order
+//! header: version, length, checksum, zero; 8 bytes each, in network byte order
 //! ```
 
 mod announcer;
@@ -38,22 +39,24 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, RemoteMr};
 use crate::rdma::Rdma;
 
+/// Number of slots: more than two, so that a slow reader finds its slot unchanged during the next
+/// updates.
 const SLOTS: usize = 4;
-/// Number of bytes of a header.
-const HEADER: usize = 32;
-/// Number of bytes of all headers.
-const HEADERS: usize = SLOTS * HEADER;
-/// Maximum number of bytes of all slots that a reader reads at once. Of larger values, a reader
-/// reads the headers first, and then one slot.
-const SMALL: usize = 2048;
-/// Maximum time in which a reader finds a complete value while the owner writes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Length of a header, in bytes.
+const HEADER_LEN: usize = 32;
+/// Length of all headers, in bytes.
+const HEADERS_LEN: usize = SLOTS * HEADER_LEN;
+/// Maximum length of the memory, in bytes, that a reader reads by one request. Of longer memory, a
+/// reader reads the headers first, and then one slot.
+const MAX_SINGLE_READ_LEN: usize = 2048;
+/// Time limit of a reader that finds no complete value because the owner writes continually.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A value that peers read one-sided, as often as they like, without this program.
+/// A value in memory of this end that peers read one-sided, without involving this program.
 ///
-/// The owner updates the value; a [`PublishedReader`] on any connection of the device reads the
-/// value and never sees a part of an update. Dropping this value ends the access of all readers at
-/// the device.
+/// The owner updates the value. A [`PublishedReader`] on any connection of the device reads the
+/// value, and never returns a partial update. Dropping `Published` ends the access of all readers
+/// at the device.
 ///
 /// ```
 /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -66,7 +69,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
 /// let mut board = server.device().publish(1024)?;
 /// board.update(b"closed")?;
-/// // The token reaches the reader by any means, such as a message or a configuration.
+/// // The program passes the token to the reader, for example by a message or a configuration file.
 /// let mut reader = PublishedReader::new(&client, board.token())?;
 /// assert_eq!(reader.read().await?, b"closed");
 /// board.update(b"open")?;
@@ -75,12 +78,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 pub struct Published {
-    /// Dropped before the memory, to which the rights belong.
+    /// Rights of single readers, which must be dropped before the memory.
     rights: Arc<Rights>,
     memory: ExposedMemory,
     capacity: usize,
     version: u64,
-    /// Version for the announcers.
+    /// Channel through which announcers receive each new version.
     versions: watch::Sender<u64>,
 }
 
@@ -94,8 +97,8 @@ impl fmt::Debug for Published {
 }
 
 impl RdmaDevice {
-    /// Allocates memory for a published value of at most `capacity` bytes. The first value is empty
-    /// and has the version 0.
+    /// Allocates memory for a published value of at most `capacity` bytes. The initial value is
+    /// empty and has the version 0.
     ///
     /// # Errors
     ///
@@ -120,7 +123,8 @@ impl RdmaDevice {
 }
 
 impl Published {
-    /// Returns the address, length and key with which peers make a [`PublishedReader`].
+    /// Returns the token of the memory (address, length and key), from which peers create a
+    /// [`PublishedReader`].
     pub fn token(&self) -> RemoteMemory {
         self.memory.remote()
     }
@@ -130,8 +134,8 @@ impl Published {
         self.version
     }
 
-    /// Replaces the value, and returns its version. Reads that begin afterwards get this value or a
-    /// later one.
+    /// Replaces the value, and returns the new version. Reads that begin afterwards return this
+    /// value or a later value.
     ///
     /// # Errors
     ///
@@ -139,7 +143,7 @@ impl Published {
     pub fn update(&mut self, value: &[u8]) -> Result<u64> {
         if value.len() > self.capacity {
             let reason = format!(
-                "{} bytes are above the capacity of {}",
+                "{} bytes exceed the capacity of {}",
                 value.len(),
                 self.capacity
             );
@@ -153,15 +157,16 @@ impl Published {
         Ok(self.version)
     }
 
+    /// Writes a value and its header to the slot of `version`.
     fn write(&mut self, version: u64, value: &[u8]) -> Result<()> {
         let slot = slot_of(version);
-        // A reader that meets the value while it is written finds a wrong checksum.
+        // A reader that reads a partly written value finds a wrong checksum.
         self.memory
-            .write_at(place_of(slot, self.capacity).start, value)?;
+            .write_at(value_range(slot, self.capacity).start, value)?;
         let words = [version, value.len() as u64, checksum(version, value)];
         for (index, word) in words.into_iter().enumerate() {
             self.memory
-                .store_u64(slot * HEADER + 8 * index, word.to_be())?;
+                .store_u64(slot * HEADER_LEN + 8 * index, word.to_be())?;
         }
         Ok(())
     }
@@ -182,19 +187,19 @@ impl Published {
     }
 }
 
-/// Reads a value that a peer has [published](Published).
+/// Reader of a value that a peer has [published](Published).
 #[derive(Debug)]
 pub struct PublishedReader<'c> {
     rdma: &'c Rdma,
     remote: RemoteMr,
     local: LocalMr,
     capacity: usize,
-    /// Range of the value that was read last, within `local`.
+    /// Range of the last read value within `local`.
     value: Range<usize>,
     version: u64,
 }
 
-/// Header of a slot.
+/// Header that a reader has read from a slot.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     slot: usize,
@@ -204,16 +209,17 @@ struct Header {
 }
 
 impl<'c> PublishedReader<'c> {
-    /// Creates a reader of the value with this token, on a connection to its owner's device.
+    /// Creates a reader of the published value with the token `token`, on a connection to the
+    /// owner's device.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the token is not one of a published value, [`Error::Verbs`] if
-    /// memory cannot be registered.
+    /// [`Error::InvalidArgument`] if `token` does not belong to a published value,
+    /// [`Error::Verbs`] if memory cannot be registered.
     pub fn new(rdma: &'c Rdma, token: RemoteMemory) -> Result<Self> {
-        let wrong = || Error::invalid("token of a published value", "it has another length");
+        let wrong = || Error::invalid("token of a published value", "its length is invalid");
         let len = usize::try_from(token.len).map_err(|_| wrong())?;
-        let slots = len.checked_sub(HEADERS).ok_or_else(wrong)?;
+        let slots = len.checked_sub(HEADERS_LEN).ok_or_else(wrong)?;
         if slots % SLOTS != 0 {
             return Err(wrong());
         }
@@ -228,7 +234,7 @@ impl<'c> PublishedReader<'c> {
         })
     }
 
-    /// Returns the version of the value that was read last.
+    /// Returns the version of the last read value.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -237,23 +243,23 @@ impl<'c> PublishedReader<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if the owner writes without pause for 10 s and no complete value was
-    /// found, [`Error::Work`] if the owner has ended the access, and the error that ended the
+    /// [`Error::Timeout`] if no complete value was found for 10 s because the owner writes
+    /// continually, [`Error::Work`] if the owner has ended the access, and the error that ended the
     /// connection.
     pub async fn read(&mut self) -> Result<&[u8]> {
         if !self.try_read().await? {
-            self.read_again().await?;
+            self.retry_read().await?;
         }
         Ok(self.last_value())
     }
 
-    /// Returns the value that was read last.
+    /// Returns the last read value.
     fn last_value(&self) -> &[u8] {
         &self.local.as_slice()[self.value.clone()]
     }
 
-    /// Waits until the value has another version than the one that was read last, and reads the
-    /// value. Looks for a change every `interval`.
+    /// Waits until the version differs from the last read version, and returns the new value. Reads
+    /// the value every `interval`.
     ///
     /// # Errors
     ///
@@ -269,39 +275,40 @@ impl<'c> PublishedReader<'c> {
         }
     }
 
-    async fn read_again(&mut self) -> Result<()> {
+    /// Reads until a complete value was found, for at most [`READ_TIMEOUT`].
+    async fn retry_read(&mut self) -> Result<()> {
         let begun = Instant::now();
         let again = async {
             while !self.try_read().await? {
-                // The tasks of this thread go on, even if every read completes at once.
+                // Other tasks must be able to run even if every read completes without waiting.
                 tokio::task::yield_now().await;
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > READ_TIMEOUT {
                     break;
                 }
             }
             Ok(())
         };
-        timeout(PATIENCE, again)
+        timeout(READ_TIMEOUT, again)
             .await
             .unwrap_or(Err(Error::Timeout {
                 what: "finding a complete published value",
-                limit: PATIENCE,
+                limit: READ_TIMEOUT,
             }))
     }
 
-    /// Reads the value once. Returns `false` if the owner was writing meanwhile.
+    /// Reads the value once. Returns `false` if the owner has overwritten the value meanwhile.
     async fn try_read(&mut self) -> Result<bool> {
-        if self.local.length() <= SMALL {
+        if self.local.length() <= MAX_SINGLE_READ_LEN {
             self.rdma.read(&mut self.local, &self.remote).await?;
             let newest = self.newest_header();
             return Ok(self.accept(newest));
         }
-        self.read_part(0..HEADERS).await?;
+        self.read_part(0..HEADERS_LEN).await?;
         let newest = self.newest_header();
         if newest.len > self.capacity {
             return Ok(false);
         }
-        let start = place_of(newest.slot, self.capacity).start;
+        let start = value_range(newest.slot, self.capacity).start;
         self.read_part(start..start + newest.len).await?;
         Ok(self.accept(newest))
     }
@@ -313,41 +320,43 @@ impl<'c> PublishedReader<'c> {
         let (mut local, remote) = (self.local.get_mut(range.clone()), self.remote.get(range));
         match (&mut local, &remote) {
             (Some(local), Some(remote)) => self.rdma.read(local, remote).await,
-            _ => unreachable!("both have the length of the token"),
+            _ => unreachable!("local and remote memory have the length of the token"),
         }
     }
 
-    /// Makes the value of a header the current one. Returns `false` if the slot has another value.
+    /// Makes the value of a slot the last read value. Returns `false` if the value does not match
+    /// its header.
     fn accept(&mut self, header: Header) -> bool {
-        let start = place_of(header.slot, self.capacity).start;
-        let is_whole = header.len <= self.capacity
+        let start = value_range(header.slot, self.capacity).start;
+        let is_complete = header.len <= self.capacity
             && slot_of(header.version) == header.slot
             && checksum(
                 header.version,
                 &self.local.as_slice()[start..start + header.len],
             ) == header.checksum;
-        if is_whole {
+        if is_complete {
             self.value = start..start + header.len;
             self.version = header.version;
         }
-        is_whole
+        is_complete
     }
 
-    /// Returns the header with the highest version among those that were read.
+    /// Returns the header with the highest version.
     fn newest_header(&self) -> Header {
         let bytes = self.local.as_slice();
         let word =
             |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let header = |slot: usize| Header {
             slot,
-            version: word(slot * HEADER),
-            len: usize::try_from(word(slot * HEADER + 8)).unwrap_or(usize::MAX),
-            checksum: word(slot * HEADER + 16),
+            version: word(slot * HEADER_LEN),
+            len: usize::try_from(word(slot * HEADER_LEN + 8)).unwrap_or(usize::MAX),
+            checksum: word(slot * HEADER_LEN + 16),
         };
-        // Slot 0 has the first value, whose version is that of slots that were never filled.
+        // `max_by_key` returns the last maximum. This must be slot 0 while all versions are 0: the
+        // initial value is in slot 0, and unfilled slots also have the version 0.
         let slots = (0..SLOTS).rev();
         let newest = slots.map(header).max_by_key(|header| header.version);
-        newest.expect("there are several slots")
+        newest.expect("SLOTS is not 0")
     }
 }
 
@@ -355,21 +364,23 @@ fn slot_of(version: u64) -> usize {
     (version % SLOTS as u64) as usize
 }
 
-/// Returns the range of the value of a slot.
-fn place_of(slot: usize, capacity: usize) -> Range<usize> {
-    let start = HEADERS + slot * capacity;
+/// Returns the range of a slot's value within the memory.
+fn value_range(slot: usize, capacity: usize) -> Range<usize> {
+    let start = HEADERS_LEN + slot * capacity;
     start..start + capacity
 }
 
-/// Returns the checksum of a value, which is not 0 for an empty one.
+/// Returns the checksum of a version and its value. The checksum of an empty value is not 0, so an
+/// unfilled header is never valid.
 fn checksum(version: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, version)
 }
 
+/// Returns the length of the memory for values of at most `capacity` bytes.
 fn region_len(capacity: usize) -> Result<usize> {
     capacity
         .checked_mul(SLOTS)
-        .and_then(|slots| slots.checked_add(HEADERS))
+        .and_then(|slots| slots.checked_add(HEADERS_LEN))
         .filter(|&len| isize::try_from(len).is_ok())
-        .ok_or_else(|| Error::invalid("capacity of a published value", "it is impossible"))
+        .ok_or_else(|| Error::invalid("capacity of a published value", "it is too large"))
 }

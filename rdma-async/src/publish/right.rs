@@ -1,4 +1,4 @@
-//! [`ReaderRight`]: the right of one reader to a published value.
+//! [`ReaderRight`]: the access right of one reader to a published value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,15 +11,15 @@ use rdma_core::{AccessFlags, RemoteMemory};
 use super::Published;
 use crate::error::Result;
 
-/// The grants of all readers with a right of their own, by numbers.
+/// The last used number of a [`ReaderRight`], and the grants of all rights by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     grants: Mutex<(u64, HashMap<u64, ExposedGrant>)>,
 }
 
-/// The right of one reader to a [`Published`] value, with a key of its own. Dropping the right ends
-/// the reader's access at the device, and not that of other readers. The right also ends with the
-/// value.
+/// The access right of one reader to a [`Published`] value, with a memory key of its own. Dropping
+/// the right ends this reader's access at the device, without affecting other readers. The right
+/// also ends with the value.
 pub struct ReaderRight {
     number: u64,
     token: RemoteMemory,
@@ -35,8 +35,8 @@ impl fmt::Debug for ReaderRight {
 }
 
 impl Published {
-    /// Grants one reader the right to read the value, by a registration of its own. An owner that
-    /// gives [`Self::token`] to nobody decides for each reader when its access ends.
+    /// Registers the memory once more, for one reader, and returns the access right of that reader.
+    /// An owner that keeps [`Self::token`] secret can end the access of each reader separately.
     ///
     /// ```
     /// use rdma_async::{PublishedReader, RdmaBuilder};
@@ -78,7 +78,7 @@ impl Published {
 }
 
 impl ReaderRight {
-    /// Returns the address, length and key with which this reader makes a
+    /// Returns the token of the memory (address, length and key), from which the reader creates a
     /// [`PublishedReader`](crate::PublishedReader).
     pub fn token(&self) -> RemoteMemory {
         self.token
@@ -97,7 +97,7 @@ impl ReaderRight {
         }
     }
 
-    /// Takes the grant, or returns `None` if the value has ended.
+    /// Removes and returns the grant, or returns `None` if the value was dropped.
     fn take(&self) -> Option<ExposedGrant> {
         let rights = self.rights.upgrade()?;
         let mut grants = rights.grants.lock();

@@ -1,4 +1,4 @@
-//! [`Backoff`]: the pauses between attempts to connect.
+//! [`Backoff`]: exponentially growing pauses between attempts to connect.
 
 use std::time::Duration;
 
@@ -6,9 +6,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, Result};
 
-/// The pauses between attempts to connect: each is up to twice as long as the one before, and
-/// between half of its length and its length, at random, so that many clients of a server do not
-/// connect at once.
+/// Pauses between attempts to connect: an exponential backoff with random variation.
+///
+/// The length of the pauses doubles from [`Self::first`] up to [`Self::longest`]. Each pause lasts
+/// a random time between half of its length and its length, so that many clients of a server do not
+/// connect at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Backoff {
@@ -41,7 +43,7 @@ impl Backoff {
     }
 
     /// Sets the time after which no further attempt begins, or `None` for no limit. The default is
-    /// 60 s. An attempt that has begun ends after
+    /// 60 s. The duration of an attempt is limited by
     /// [`RdmaBuilder::connect_timeout`](crate::RdmaBuilder::connect_timeout).
     pub fn limit(mut self, limit: Option<Duration>) -> Self {
         self.limit = limit;
@@ -59,8 +61,8 @@ impl Backoff {
         }
     }
 
-    /// Begins a sequence of pauses without a limit.
-    pub(super) fn endless(&self) -> Pauses {
+    /// Begins a sequence of pauses without the time limit.
+    pub(super) fn begin_unlimited(&self) -> Pauses {
         Pauses {
             end: None,
             ..self.begin()
@@ -68,23 +70,26 @@ impl Backoff {
     }
 }
 
-/// A sequence of pauses.
+/// Sequence of pauses between the attempts of one task.
 #[derive(Debug)]
 pub(super) struct Pauses {
     backoff: Backoff,
+    /// Length of the next pause, before it is limited to [`Backoff::longest`].
     next: Duration,
+    /// Time after which no attempt begins.
     end: Option<Instant>,
 }
 
 impl Pauses {
-    /// Begins the sequence anew, with its first pause.
+    /// Restarts the sequence with its first pause.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.first;
     }
 
-    /// Waits for the next pause. Returns `failure` if the limit would be exceeded.
+    /// Waits for the next pause. If the pause would exceed the time limit, immediately returns
+    /// `failure`, or [`Error::Timeout`] if `failure` is `None`.
     pub(super) async fn wait(&mut self, failure: Option<Error>) -> Result<()> {
-        let pause = self.pause();
+        let pause = self.next_pause();
         if self.end.is_some_and(|end| Instant::now() + pause > end) {
             let limit = self.backoff.limit.unwrap_or_default();
             let what = "connecting again";
@@ -94,11 +99,11 @@ impl Pauses {
         Ok(())
     }
 
-    /// Returns the length of the next pause.
-    fn pause(&mut self) -> Duration {
+    /// Returns the duration of the next pause, and doubles the length of the pause after it.
+    fn next_pause(&mut self) -> Duration {
         let length = self.next.min(self.backoff.longest);
         self.next = length.saturating_mul(2);
-        // Without random numbers, the pause has its full length.
+        // If the system has no random numbers, the pause has its full length.
         let random = getrandom::u32().unwrap_or(u32::MAX);
         length / 2 + (length / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
     }
@@ -113,24 +118,21 @@ mod tests {
         let ms = Duration::from_millis;
         let backoff = Backoff::default().first(ms(10)).longest(ms(65));
         let mut pauses = backoff.begin();
-        for most in [10, 20, 40, 65, 65] {
-            let pause = pauses.pause();
-            assert!(
-                ms(most) / 2 <= pause && pause <= ms(most),
-                "{pause:?}, {most}"
-            );
+        for max in [10, 20, 40, 65, 65] {
+            let pause = pauses.next_pause();
+            assert!(ms(max) / 2 <= pause && pause <= ms(max), "{pause:?}, {max}");
         }
         pauses.reset();
-        assert!(pauses.pause() <= ms(10));
+        assert!(pauses.next_pause() <= ms(10));
     }
 
     #[tokio::test]
-    async fn the_limit_ends_with_the_failure() {
+    async fn a_pause_beyond_the_limit_returns_the_failure() {
         let backoff = Backoff::default().limit(Some(Duration::ZERO));
         let failure = Error::disconnected("a failure");
         let end = backoff.begin().wait(Some(failure)).await.unwrap_err();
         assert!(end.to_string().contains("a failure"), "{end}");
-        let endless = backoff.first(Duration::ZERO).endless().wait(None).await;
-        assert!(endless.is_ok());
+        let mut unlimited = backoff.first(Duration::ZERO).begin_unlimited();
+        assert!(unlimited.wait(None).await.is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! [`Reconnect`]: connections to a peer that are made again when they have ended.
+//! [`Reconnect`]: connections to a peer that are replaced when they have ended.
 
 mod backoff;
 mod path;
@@ -16,12 +16,11 @@ use crate::connector::Connector;
 use crate::error::{Error, Execution, Result};
 use crate::rdma::Rdma;
 
-/// Connections to one peer that are made again when they have ended: one, or several over different
-/// ports or networks, which are used in turn.
+/// Connections to one peer that are replaced when they have ended: one connection, or several over
+/// different ports or networks, which are used in turn.
 ///
-/// A new connection shares nothing with the one before: remote memory, credits and messages that
-/// were on their way are gone with their connection. Between several connections there is no order
-/// of operations.
+/// A new connection inherits nothing from its predecessor: remote memory, credits and messages in
+/// transit are lost with the old connection. Operations on different connections have no order.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -38,7 +37,7 @@ use crate::rdma::Rdma;
 /// let send = || peer.perform(|rdma| async move { rdma.send(message).await });
 /// let (server, sent) = tokio::join!(listener.accept(), send());
 /// sent?;
-/// // The server closes the connection. The next message travels on another.
+/// // The server closes the connection. The next message is sent on a new connection.
 /// drop(server?);
 /// peer.connection().await?.ended().await;
 /// let (server, sent) = tokio::join!(listener.accept(), send());
@@ -49,10 +48,11 @@ use crate::rdma::Rdma;
 /// ```
 pub struct Reconnect<C> {
     paths: Vec<Path<C>>,
-    /// Path from which the next search for an open connection begins.
+    /// Index of the path at which the next search for an open connection begins, modulo the number
+    /// of paths.
     next: AtomicUsize,
     backoff: Backoff,
-    /// Held by the task that connects while no connection is open.
+    /// Lock of the task that connects while no connection is open.
     connecting: Mutex<()>,
 }
 
@@ -66,27 +66,24 @@ impl<C> fmt::Debug for Reconnect<C> {
 }
 
 impl<C: Connector> Reconnect<C> {
-    /// Creates a value with one connection at a time, which the first use makes.
+    /// Creates a `Reconnect` with one path. The first operation connects.
     pub fn new(connector: C, backoff: Backoff) -> Self {
         Self::over([connector], backoff)
     }
 
-    /// Creates a value with one connection over each of several paths to the same peer: different
-    /// devices, ports or addresses. Uses the open connections in turn; an end of some does not
-    /// disturb the others.
+    /// Creates a `Reconnect` with several paths to one peer: different devices, ports or addresses.
+    /// Each path has one connection. Open connections are used in turn, and the end of a connection
+    /// does not affect the others.
     ///
-    /// A path without a connection is used again only while [`Self::maintain`] runs, or once no
-    /// other path has a connection.
+    /// A path whose connection has ended connects again only while [`Self::maintain`] runs, or when
+    /// no path has an open connection.
     ///
     /// # Panics
     ///
-    /// If there is no connector.
+    /// If `connectors` is empty.
     pub fn over(connectors: impl IntoIterator<Item = C>, backoff: Backoff) -> Self {
         let paths: Vec<_> = connectors.into_iter().map(Path::new).collect();
-        assert!(
-            !paths.is_empty(),
-            "a peer is reached over at least one path"
-        );
+        assert!(!paths.is_empty(), "at least one connector is needed");
         Self {
             paths,
             next: AtomicUsize::new(0),
@@ -100,18 +97,19 @@ impl<C: Connector> Reconnect<C> {
         self.paths.iter().filter_map(Path::open).count()
     }
 
-    /// Returns the number of connections that were made until now.
+    /// Returns the number of connections that were established so far, including those that have
+    /// ended.
     pub fn connections_made(&self) -> u64 {
         self.paths.iter().map(Path::made).sum()
     }
 
-    /// Returns an open connection, the next in turn. If none is open, connects, over each path
-    /// until one succeeds, with the pauses of the [`Backoff`].
+    /// Returns the next open connection in turn. If no connection is open, tries the paths in order
+    /// until an attempt succeeds, with the pauses of the [`Backoff`] between rounds.
     ///
     /// # Errors
     ///
-    /// The error of the last attempt, if none has succeeded within [`Backoff::limit`], and
-    /// [`Error::InvalidArgument`] at once.
+    /// The error of the last attempt if no attempt has succeeded within [`Backoff::limit`].
+    /// [`Error::InvalidArgument`] of an attempt is returned without further attempts.
     pub async fn connection(&self) -> Result<Arc<Rdma>> {
         if let Some(open) = self.next_open() {
             return Ok(open);
@@ -136,17 +134,17 @@ impl<C: Connector> Reconnect<C> {
     }
 
     /// Performs **one** operation on a connection. If the connection ends and the peer has
-    /// [executed nothing](Execution::NotExecuted) of the operation, performs it again on another
+    /// [not executed](Execution::NotExecuted) the operation, repeats the operation on another
     /// connection.
     ///
-    /// `operation` must perform only one operation of the connection: of several, the peer may have
-    /// executed the first when a later one was not executed. Use [`Self::connection`] for several.
+    /// `operation` must perform only one operation of the connection. Otherwise, the peer may have
+    /// executed the first operation when a later operation was not executed, and both would be
+    /// repeated. Use [`Self::connection`] for several operations.
     ///
     /// # Errors
     ///
-    /// The error of the operation. If the connection has ended, [`Error::execution`] of this error
-    /// is
-    /// [`Execution::Unknown`]: the peer may have executed the operation. The errors of [`Self::connection`].
+    /// The errors of [`Self::connection`], and the error of the operation. [`Error::execution`]
+    /// returns whether the peer may have executed the operation.
     pub async fn perform<T, F>(&self, operation: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -157,12 +155,12 @@ impl<C: Connector> Reconnect<C> {
         .await
     }
 
-    /// Performs any number of operations that can be performed more than once, such as a read. If
-    /// the connection ends, performs all of them again on another connection.
+    /// Performs any number of idempotent operations, such as reads. If the connection ends, repeats
+    /// all operations on another connection.
     ///
     /// # Errors
     ///
-    /// The error of the operations, on a connection that has not ended, and the errors of
+    /// The error of an operation on a connection that has not ended, and the errors of
     /// [`Self::connection`].
     pub async fn perform_idempotent<T, F>(&self, operations: impl Fn(Arc<Rdma>) -> F) -> Result<T>
     where
@@ -186,9 +184,9 @@ impl<C: Connector> Reconnect<C> {
                 Err(error) if rdma.failure().is_some() && may_repeat(&error) => error,
                 outcome => return outcome,
             };
-            tracing::debug!(%error, "an operation is performed again on another connection");
-            // The first repetition begins at once, and pauses are for connections that end again
-            // and again.
+            tracing::debug!(%error, "an operation is repeated on another connection");
+            // The first repetition has no pause. The pauses are for connections that end
+            // repeatedly.
             match &mut pauses {
                 None => pauses = Some(self.backoff.begin()),
                 Some(pauses) => pauses.wait(Some(error)).await?,
@@ -196,25 +194,25 @@ impl<C: Connector> Reconnect<C> {
         }
     }
 
-    /// Keeps a connection open over every path: connects again as soon as one has ended, with the
-    /// pauses of the [`Backoff`], whose limit has no effect. Never returns. A program runs it
-    /// beside its operations, for example in a task.
+    /// Keeps a connection open over every path: connects again when a connection has ended, with
+    /// the pauses of the [`Backoff`], but without its time limit. Never returns. A program runs
+    /// this function concurrently with its operations, for example in a task.
     pub async fn maintain(&self) {
         join_all(self.paths.iter().map(|path| self.maintain_path(path))).await;
     }
 
     async fn maintain_path(&self, path: &Path<C>) {
-        let mut pauses = self.backoff.endless();
+        let mut pauses = self.backoff.begin_unlimited();
         loop {
             match path.connect().await {
                 Ok(connection) => {
                     let end = connection.ended().await;
-                    tracing::debug!(peer = %connection.peer_address(), error = %end, "a path has lost its connection");
+                    tracing::debug!(peer = %connection.peer_address(), error = %end, "the connection of a path has ended");
                     pauses.reset();
                 }
-                Err(error) => tracing::debug!(%error, "a path has no connection"),
+                Err(error) => tracing::debug!(%error, "connecting over a path failed"),
             }
-            // Without a limit, a pause has no error.
+            // A pause without a limit returns no error.
             drop(pauses.wait(None).await);
         }
     }

@@ -1,4 +1,4 @@
-//! A path to a peer: a connector, and its present connection.
+//! [`Path`]: a connector and its current connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use crate::connector::Connector;
 use crate::error::Result;
 use crate::rdma::Rdma;
 
-/// A connector and the connection that it has made last.
+/// A path to the peer: a connector, and the last connection that it has established.
 pub(super) struct Path<C> {
     connector: C,
     current: parking_lot::Mutex<Option<Arc<Rdma>>>,
-    /// Number of connections that were made.
+    /// Number of connections that were established.
     made: AtomicU64,
-    /// Held by the task that connects.
+    /// Lock of the task that connects.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -37,12 +37,12 @@ impl<C> Path<C> {
         }
     }
 
-    /// Returns the number of connections that were made.
+    /// Returns the number of connections that were established.
     pub(super) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the connection if it has not ended.
+    /// Returns the current connection if it has not ended.
     pub(super) fn open(&self) -> Option<Arc<Rdma>> {
         let current = self.current.lock();
         let open = current.as_ref().filter(|rdma| rdma.failure().is_none());
@@ -51,7 +51,7 @@ impl<C> Path<C> {
 }
 
 impl<C: Connector> Path<C> {
-    /// Returns the open connection, or connects.
+    /// Returns the open connection of the path. Connects if there is none.
     pub(super) async fn connect(&self) -> Result<Arc<Rdma>> {
         let _connecting = self.connecting.lock().await;
         if let Some(open) = self.open() {
@@ -60,7 +60,7 @@ impl<C: Connector> Path<C> {
         let rdma = Arc::new(self.connector.connect().await?);
         self.made.fetch_add(1, Ordering::Relaxed);
         let ended = self.current.lock().replace(Arc::clone(&rdma));
-        // Dropped without the lock.
+        // The old connection is dropped after the lock is released.
         drop(ended);
         Ok(rdma)
     }

@@ -1,4 +1,5 @@
-//! Streams as connections of other crates: axum, tonic, hyper and futures, each behind a feature.
+//! Traits of axum, tonic, hyper and futures for [`RdmaStream`](crate::RdmaStream) and its
+//! listener, each behind a feature.
 
 #[cfg(feature = "axum")]
 mod axum_listener {
@@ -11,21 +12,22 @@ mod axum_listener {
     use crate::listener::RdmaListener;
     use crate::stream::RdmaStream;
 
-    /// Time before the next attempt after an error of accepting, such as too many open files.
-    const PAUSE: Duration = Duration::from_millis(100);
+    /// Pause after an error of accepting, such as too many open files. Long enough that a lasting
+    /// error does not occupy a processor.
+    const RETRY_DELAY: Duration = Duration::from_millis(100);
 
     impl axum::serve::Listener for RdmaListener {
         type Io = RdmaStream;
         type Addr = SocketAddr;
 
-        /// Waits for the next peer. Errors are logged, and accepting goes on.
+        /// Waits for the next peer. Logs errors, and continues to accept.
         async fn accept(&mut self) -> (RdmaStream, SocketAddr) {
             loop {
                 match self.accept_stream().await {
                     Ok(accepted) => return accepted,
                     Err(error) => {
                         tracing::error!(%error, "no connection could be accepted");
-                        sleep(PAUSE).await;
+                        sleep(RETRY_DELAY).await;
                     }
                 }
             }
@@ -44,8 +46,8 @@ mod tonic_connection {
     use crate::stream::RdmaStream;
 
     impl Connected for RdmaStream {
-        /// The addresses of the TCP connection that belongs to the stream, so that
-        /// [`tonic::Request::remote_addr`] returns the peer's address.
+        /// The addresses of the stream's TCP connection, which [`tonic::Request::remote_addr`] and
+        /// [`tonic::Request::local_addr`] return.
         type ConnectInfo = TcpConnectInfo;
 
         fn connect_info(&self) -> TcpConnectInfo {
@@ -77,7 +79,7 @@ mod connector {
     use crate::stream::RdmaStream;
 
     /// Connector for HTTP and gRPC clients: hyper's `Client` and tonic's `Endpoint`. Connects to
-    /// the TCP address that the host and port of the URI name; the default port is 80.
+    /// the host and TCP port of the URI. The default port is 80.
     ///
     /// ```
     /// use hyper_util::client::legacy::Client;
@@ -94,8 +96,8 @@ mod connector {
     }
 
     impl RdmaConnector {
-        /// Creates a connector whose connections have the settings of `builder`. On one
-        /// [device](RdmaBuilder::on), the connections share its memory and queues.
+        /// Creates a connector whose connections have the settings of `builder`. With
+        /// [`RdmaBuilder::on`], the connections share the memory and queues of one device.
         pub fn new(builder: RdmaBuilder) -> Self {
             Self { builder }
         }
@@ -134,7 +136,7 @@ mod connector {
             let builder = self.builder.clone();
             Connecting(Box::pin(async move {
                 let host = uri.host().ok_or_else(|| {
-                    Error::invalid("URI to connect to", format!("{uri} names no host"))
+                    Error::invalid("URI to connect to", format!("{uri} has no host"))
                 })?;
                 // An IPv6 address is written in brackets.
                 let host = host.trim_start_matches('[').trim_end_matches(']');

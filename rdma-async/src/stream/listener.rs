@@ -1,4 +1,4 @@
-//! Listeners as streams (`futures::Stream`) of connections.
+//! Listeners as asynchronous iterators ([`futures_util::Stream`]) of connections.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,11 +15,11 @@ use crate::rdma::Rdma;
 
 impl RdmaListener {
     /// Waits for the next peer, and returns its connection as a stream of bytes, with its TCP
-    /// address. A peer whose handshake fails is logged and ignored. Cancel-safe.
+    /// address. A failed handshake is logged and ignored. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::accept`] but those of handshakes.
+    /// The errors of [`Self::accept`], except [`Error::Handshake`].
     pub async fn accept_stream(&mut self) -> io::Result<(RdmaStream, SocketAddr)> {
         let stream = poll_fn(|cx| self.poll_accept_stream(cx)).await?;
         let peer = stream.peer_address();
@@ -38,7 +38,7 @@ impl RdmaListener {
         }
     }
 
-    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for servers such as
+    /// Converts the listener to a [`futures_util::Stream`] of byte streams, for functions such as
     /// tonic's `serve_with_incoming`.
     pub fn incoming(self) -> Incoming {
         Incoming(self)
@@ -53,8 +53,8 @@ impl Stream for RdmaListener {
     }
 }
 
-/// Listener that yields connections as [`RdmaStream`]s, created by [`RdmaListener::incoming`].
-/// Never ends. A peer whose handshake fails is logged and ignored.
+/// Endless [`futures_util::Stream`] of accepted connections as [`RdmaStream`]s, created by
+/// [`RdmaListener::incoming`]. A failed handshake is logged and ignored.
 #[derive(Debug)]
 pub struct Incoming(RdmaListener);
 

@@ -26,25 +26,26 @@ use crate::error::Result;
 use crate::memory::LocalMr;
 use crate::rdma::Rdma;
 
-/// A connection as a stream of bytes, with the behavior of a TCP connection.
+/// A connection as a stream of bytes, which behaves like a TCP connection.
 ///
 /// The stream implements tokio's [`AsyncRead`] and [`AsyncWrite`], so that programs written for
 /// [`TcpStream`](tokio::net::TcpStream) run on RDMA. Its halves for reading also implement
 /// [`AsyncBufRead`](tokio::io::AsyncBufRead).
 ///
-/// - **Writing** copies the bytes once, into registered memory. The first bytes leave immediately.
-///   Small writes of one turn of the scheduler are collected into one message, which leaves at the
-///   end of the turn or when the stream is flushed. [`Self::send_registered`] does not copy.
+/// - **Writing** copies the bytes once, into registered memory. The first bytes are sent
+///   immediately. Further small writes in one turn of the scheduler are collected into one message,
+///   which is sent at the end of the turn or when the stream is flushed.
+///   [`Self::send_registered`] does not copy.
 /// - **Reading** copies the bytes once, out of the memory in which the device has stored them.
 ///   `AsyncBufRead` and [`Self::read_chunk`] do not copy.
 /// - **Backpressure**: while the reader does not read, the writer waits once
-///   [`RdmaBuilder::stream_buffer`] bytes are on their way. The writer's memory is limited by this
+///   [`RdmaBuilder::stream_buffer`] bytes are in transit. The writer's memory is limited by this
 ///   number, the reader's memory by [`RdmaBuilder::receive_depth`] messages of
 ///   [`RdmaBuilder::message_length`] bytes and by 4 MiB of long pieces.
-/// - **Ending**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer
-///   reads the end of the stream behind the last byte. Dropping the stream ends it too: the runtime
-///   delivers the written bytes in the background, as long as the peer takes some within
-///   [`RdmaBuilder::response_timeout`]. If the connection breaks, reads fail with
+/// - **End**: [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends one direction, and the peer
+///   reads the end of the stream after the last byte. Dropping the stream also ends this direction.
+///   The runtime delivers the written bytes in the background, as long as the peer accepts some
+///   bytes within [`RdmaBuilder::response_timeout`]. If the connection fails, reads fail with
 ///   [`io::ErrorKind::ConnectionReset`] and writes with [`io::ErrorKind::BrokenPipe`].
 ///
 /// ```
@@ -81,7 +82,7 @@ pub struct RdmaStream {
 }
 
 impl Rdma {
-    /// Makes the connection a stream of bytes. The peer must do the same.
+    /// Converts the connection to a stream of bytes. The peer must also convert its connection.
     pub fn into_stream(self) -> RdmaStream {
         self.connection().begin_stream();
         let rdma = Arc::new(self);
@@ -93,8 +94,8 @@ impl Rdma {
 }
 
 impl RdmaStream {
-    /// Connects to the peer that listens at a TCP address, with default settings. To set others,
-    /// use [`RdmaBuilder::connect`] and [`Rdma::into_stream`].
+    /// Connects to the peer that listens at a TCP address, with default settings. For other
+    /// settings, use [`RdmaBuilder::connect`] and [`Rdma::into_stream`].
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ impl RdmaStream {
         self.rdma().peer_address()
     }
 
-    /// Returns the connection, for example to allocate memory for [`Self::send_registered`]. Its
-    /// messages are those of the stream, so programs must neither send nor receive any.
+    /// Returns the connection, for example to allocate memory for [`Self::send_registered`]. The
+    /// messages of the connection belong to the stream: programs must not send or receive messages.
     pub fn rdma(&self) -> &Rdma {
         self.reader.rdma()
     }
@@ -130,9 +131,9 @@ impl RdmaStream {
         self.reader.read_chunk().await
     }
 
-    /// Writes a region of registered memory without copying. Resolves when the stream has accepted
-    /// the region; the memory returns to the pool of the device when the peer has it. If the future
-    /// is dropped while it waits, the region is dropped and nothing is written.
+    /// Writes a region of registered memory without copying. Waits until the stream has accepted
+    /// the region. When the peer has the bytes, the memory returns to the pool of the device. If
+    /// the future is dropped while it waits, the region is dropped and nothing is written.
     ///
     /// # Errors
     ///
@@ -141,13 +142,14 @@ impl RdmaStream {
         self.writer.send_registered(region).await
     }
 
-    /// Splits the stream into borrowed halves, which two futures of one task can use.
+    /// Splits the stream into a borrowed reading half and a borrowed writing half, for two futures
+    /// of one task.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf(&mut self.reader), WriteHalf(&mut self.writer))
     }
 
-    /// Splits the stream into halves that two tasks can own. Dropping the half for writing ends its
-    /// direction.
+    /// Splits the stream into an owned reading half and an owned writing half, for two tasks.
+    /// Dropping the writing half ends its direction of the stream.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         (self.reader, self.writer)
     }

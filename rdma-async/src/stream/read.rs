@@ -1,4 +1,4 @@
-//! Reading from a stream.
+//! [`OwnedReadHalf`]: the reading half of a stream.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess};
 use crate::rdma::Rdma;
 
-/// The half of an [`RdmaStream`](crate::RdmaStream) that reads.
+/// The owned reading half of an [`RdmaStream`](crate::RdmaStream).
 pub struct OwnedReadHalf {
-    /// Chunk that is being read.
+    /// Received bytes that are not yet read.
     chunk: Option<StreamChunk>,
-    /// Future that receives the next chunk, if one was begun.
+    /// Future that receives the next chunk, in progress if `is_receiving`.
     receiving: Receiving,
     is_receiving: bool,
     has_ended: bool,
@@ -49,7 +49,7 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Returns the connection.
+    /// Returns the connection of the stream.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
@@ -87,19 +87,18 @@ impl OwnedReadHalf {
         Poll::Ready(Ok(()))
     }
 
+    /// Returns the received bytes that are not yet read.
     fn unread(&self) -> &[u8] {
         self.chunk.as_deref().unwrap_or_default()
     }
 
+    /// Removes `amount` bytes from the unread bytes.
     fn skip(&mut self, amount: usize) {
         let Some(chunk) = &mut self.chunk else {
-            assert_eq!(amount, 0, "no more bytes can be consumed than were lent");
+            assert_eq!(amount, 0, "more bytes consumed than filled");
             return;
         };
-        assert!(
-            amount <= chunk.len(),
-            "no more bytes can be consumed than were lent"
-        );
+        assert!(amount <= chunk.len(), "more bytes consumed than filled");
         chunk.start += amount;
         if chunk.is_empty() {
             self.chunk = None;
@@ -111,7 +110,7 @@ async fn receive(rdma: Arc<Rdma>) -> Result<LocalMr> {
     rdma.receive().await
 }
 
-/// Converts an error of the connection for a reader, as a broken TCP connection would report.
+/// Converts an error of the connection to the error that a TCP reader would get.
 fn read_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {
@@ -150,11 +149,11 @@ impl AsyncBufRead for OwnedReadHalf {
     }
 }
 
-/// Bytes of a stream in the registered memory in which they arrived. Dropping the chunk returns the
-/// memory to the device's pool.
+/// Received bytes of a stream, in the registered memory in which they arrived. Dropping the chunk
+/// returns the memory to the device's pool.
 pub struct StreamChunk {
     region: LocalMr,
-    /// Number of bytes that were read before.
+    /// Number of bytes at the beginning of `region` that are already read.
     start: usize,
 }
 

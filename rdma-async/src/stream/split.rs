@@ -1,4 +1,4 @@
-//! The halves of a stream.
+//! The borrowed halves of a stream, and the reunion of owned halves.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -9,11 +9,11 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{OwnedReadHalf, OwnedWriteHalf, RdmaStream};
 
-/// The half of an [`RdmaStream`] that reads, borrowed from the stream.
+/// The borrowed reading half of an [`RdmaStream`].
 #[derive(Debug)]
 pub struct ReadHalf<'a>(pub(super) &'a mut OwnedReadHalf);
 
-/// The half of an [`RdmaStream`] that writes, borrowed from the stream.
+/// The borrowed writing half of an [`RdmaStream`].
 #[derive(Debug)]
 pub struct WriteHalf<'a>(pub(super) &'a mut OwnedWriteHalf);
 
@@ -68,13 +68,13 @@ impl AsyncWrite for WriteHalf<'_> {
 }
 
 impl OwnedReadHalf {
-    /// Joins the halves of one stream.
+    /// Joins the two owned halves of a stream.
     ///
     /// # Errors
     ///
-    /// Both halves if they are of different streams.
+    /// Both halves if they belong to different streams.
     pub fn reunite(self, writer: OwnedWriteHalf) -> Result<RdmaStream, NotReunited> {
-        if self.is_half_of(writer.shared()) {
+        if self.is_half_of(writer.rdma_arc()) {
             Ok(RdmaStream {
                 reader: self,
                 writer,
@@ -91,7 +91,7 @@ pub struct NotReunited(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 impl fmt::Display for NotReunited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("joining the halves of a stream: they are of different streams")
+        f.write_str("joining the halves of a stream: the halves belong to different streams")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writing to a stream.
+//! [`OwnedWriteHalf`]: the writing half of a stream.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,10 +15,11 @@ use crate::error::{Error, Result};
 use crate::memory::LocalMr;
 use crate::rdma::Rdma;
 
-/// The half of an [`RdmaStream`](crate::RdmaStream) that writes. Dropping this half ends its
+/// The owned writing half of an [`RdmaStream`](crate::RdmaStream). Dropping the half ends its
 /// direction of the stream.
 pub struct OwnedWriteHalf {
-    /// Future that waits for room, if one was begun.
+    /// Future that waits until the stream accepts more bytes, in progress if `is_waiting`. `None`
+    /// before the first wait.
     waiting: Option<ReusableBoxFuture<'static, ()>>,
     is_waiting: bool,
     has_ended: bool,
@@ -44,12 +45,12 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Returns the connection.
+    /// Returns the connection of the stream.
     pub fn rdma(&self) -> &Rdma {
         &self.rdma
     }
 
-    pub(super) fn shared(&self) -> &Arc<Rdma> {
+    pub(super) fn rdma_arc(&self) -> &Arc<Rdma> {
         &self.rdma
     }
 
@@ -73,8 +74,8 @@ impl OwnedWriteHalf {
         .await
     }
 
-    /// Repeats `attempt` until the stream accepts what it offers; `None` is a refusal for want of
-    /// room.
+    /// Repeats `attempt` until it returns a value. After `None`, waits until the stream can accept
+    /// more bytes.
     fn poll_accepted<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -119,7 +120,7 @@ async fn wait_for_room(rdma: Arc<Rdma>) {
     rdma.connection().wait_for_outgoing_room().await;
 }
 
-/// Converts an error of the connection for a writer, as a broken TCP connection would report.
+/// Converts an error of the connection to the error that a TCP writer would get.
 fn write_error(error: Error) -> io::Error {
     match error {
         Error::Disconnected { .. } | Error::Work(_) | Error::Refused { .. } => {
@@ -153,7 +154,8 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let connection = self.rdma.connection();
         connection.post_staged();
-        // As for TCP: it is no error of the writer that the peer has closed the connection since.
+        // As with TCP, a flush succeeds if the peer closed the connection after the bytes were
+        // sent.
         Poll::Ready(match connection.lost_bytes() {
             Some(error) => Err(write_error(error.clone())),
             None => Ok(()),

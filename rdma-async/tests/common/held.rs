@@ -1,4 +1,4 @@
-//! The resources that this process and the device hold, to find leaks.
+//! Numbers of resources that this process and the device hold, to detect leaks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Maximum time until the resources of closed connections are freed.
-const SETTLING: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the numbers of resources that this process and the device hold, by name.
 pub(crate) fn held() -> BTreeMap<String, u64> {
@@ -41,10 +41,11 @@ pub(crate) fn held() -> BTreeMap<String, u64> {
     held
 }
 
-/// Waits until no more resources are held than in `before`. Then sets `before` to the present
-/// numbers, which are lower if some resources were still being freed at that time.
+/// Waits until no resource count exceeds its count in `before`, and then replaces `before` by the
+/// current counts, which may be lower. Panics with `after`, the name of the previous step, after
+/// [`SETTLE_TIMEOUT`].
 pub(crate) async fn settle(before: &mut BTreeMap<String, u64>, after: &str) {
-    let deadline = Instant::now() + SETTLING;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let now = held();
         if now.len() == before.len()

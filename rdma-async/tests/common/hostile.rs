@@ -1,4 +1,4 @@
-//! A peer that is built from verbs objects and can send any bytes.
+//! [`Hostile`]: a peer that consists of verbs objects and can send any bytes.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ pub(crate) fn prepared() -> (ProtectionDomain, PreparedQueuePair) {
     (domain.clone(), prepared.expect("a queue pair"))
 }
 
-/// Kinds of frames, as the first byte of a message.
+/// Kinds of frames: the values of the first byte of a message.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 1;
     pub(crate) const RENDEZVOUS: u8 = 2;
@@ -60,7 +60,7 @@ pub(crate) fn frame(kind: u8, (data, control): (u16, u16), id: u64, body: &[u8])
     bytes
 }
 
-/// End of a connection that a test controls byte by byte.
+/// End of a connection whose messages a test creates byte by byte.
 pub(crate) struct Hostile {
     pub(crate) domain: ProtectionDomain,
     pub(crate) queue_pair: QueuePair,
@@ -76,7 +76,7 @@ impl Hostile {
     }
 
     /// Connects without posting receives, so that messages to this end stay in flight.
-    pub(crate) async fn deaf(address: SocketAddr) -> Self {
+    pub(crate) async fn without_receives(address: SocketAddr) -> Self {
         Self::with(address, 0).await
     }
 

@@ -1,14 +1,14 @@
-//! Helpers of the tests: connected pairs within one process, over loopback, and time limits of
+//! Common parts of the tests: connected pairs within one process, over loopback, and time limits of
 //! tests.
 //!
-//! The device under test is the one that `RDMA_DEVICE` names, or else softroce.
+//! The environment variable `RDMA_DEVICE` names the device under test. The default is softroce.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each test binary uses only some of the functions")]
 
+pub(crate) mod faulty_handshake;
 pub(crate) mod held;
 pub(crate) mod hostile;
 pub(crate) mod namespace;
-pub(crate) mod talk;
 
 use std::alloc::Layout;
 use std::future::Future;
@@ -23,7 +23,7 @@ use rdma_async::{Error, LocalMr, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaList
 use rdma_core::{WorkError, WorkStatus};
 use tokio::runtime::{Builder, Runtime};
 
-/// Time limit of a test, which suffices on an emulated machine under load.
+/// Time limit of a test, long enough on an emulated machine under load.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs a test on a runtime with two threads.
@@ -31,7 +31,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     run_on(two_threads(), test);
 }
 
-/// Runs a test on `runtime`; ends the process if it exceeds [`LIMIT`].
+/// Runs a test on `runtime`. Ends the process if the test exceeds [`LIMIT`].
 pub(crate) fn run_on(runtime: Runtime, test: impl Future<Output = ()>) {
     run_within(LIMIT, runtime, test);
 }
@@ -42,7 +42,7 @@ pub(crate) fn run_within(limit: Duration, runtime: Runtime, test: impl Future<Ou
     let name = thread::current().name().unwrap_or("a test").to_owned();
     let watchdog = thread::spawn(move || {
         if watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            // Written directly: the harness captures the output of `eprintln!`.
+            // The test harness would capture the output of `eprintln!`.
             let message = format!("{name} hangs: not done within {limit:?}\n");
             drop(std::io::stderr().write_all(message.as_bytes()));
             std::process::exit(101);
@@ -65,8 +65,8 @@ pub(crate) fn one_thread() -> Runtime {
     built.expect("a runtime")
 }
 
-/// Returns the builder of all connections of the tests: the default settings, on the device under
-/// test, with long timeouts.
+/// Returns the builder for all connections of the tests: the device under test, default settings,
+/// and long timeouts.
 pub(crate) fn builder() -> RdmaBuilder {
     let ample = Duration::from_secs(60);
     let builder = RdmaBuilder::default();
@@ -86,12 +86,12 @@ pub(crate) fn context() -> rdma_core::Context {
     context.expect("a device")
 }
 
-/// Returns two connected ends: first the connecting end, then the accepting end.
+/// Creates a connection, and returns the connecting end and the accepting end.
 pub(crate) async fn pair() -> (Rdma, Rdma) {
     pair_with(|builder| builder).await
 }
 
-/// Returns two connected ends like [`pair`], with the settings of `configure`.
+/// Creates a connection like [`pair`], with the settings of `configure`.
 pub(crate) async fn pair_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
     let mut listener = listen(&configure).await;
     join(&mut listener, configure).await
@@ -102,7 +102,7 @@ pub(crate) async fn listen(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> Rd
     builder.bind("127.0.0.1:0").await.expect("a listener")
 }
 
-/// Returns another pair, connected through an existing listener.
+/// Creates a connection like [`pair_with`], through an existing listener.
 pub(crate) async fn join(
     listener: &mut RdmaListener,
     configure: impl Fn(RdmaBuilder) -> RdmaBuilder,
@@ -131,7 +131,7 @@ pub(crate) fn layout(len: usize) -> Layout {
     Layout::from_size_align(len, 8).expect("a layout")
 }
 
-/// Polls a future once and drops it. Returns its output if it was ready.
+/// Polls a future once, and drops it. Returns its output if the future was ready.
 pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     match future
@@ -191,14 +191,14 @@ pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
     }
 }
 
-/// Asserts that an operation in flight failed because the peer has closed the connection, or
-/// because the peer's device stopped answering, whichever is detected first.
+/// Asserts that an operation in flight failed because the peer has closed the connection or because
+/// the peer's device stopped answering. Either can be detected first.
 #[track_caller]
 pub(crate) fn assert_gone(error: &Error) {
     let silence = |work: &WorkError| work.status == WorkStatus::RetryExceeded;
     match error {
         Error::Disconnected { .. } => {}
         Error::Work(work) if silence(work) => {}
-        other => panic!("not a peer that is gone: {other:?}"),
+        other => panic!("not the error of a lost peer: {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of a test in namespaces of their own: the test program runs itself again, with a role.
+//! Processes of a test in separate namespaces: the test program starts itself again, with a role.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::LIMIT;
 
-/// Variable with the role of a process. Each test has its own roles.
+/// Environment variable with the role of a process. Each test defines its own roles.
 pub(crate) const ROLE: &str = "RDMA_TEST_ROLE";
 
-/// Returns whether the device under test is another one than softroce, or the system does not allow
-/// `command`, which creates namespaces. Prints the reason.
+/// Returns whether a test must be skipped, and prints the reason: the device under test is not
+/// softroce, or the system does not permit `command`, which creates namespaces.
 pub(crate) fn must_skip(command: &[&str]) -> bool {
     if env::var_os("RDMA_DEVICE").is_some_and(|device| device != "softroce0") {
         eprintln!("skipped: only softroce has the addresses of a namespace");
@@ -33,8 +33,8 @@ pub(crate) fn must_skip(command: &[&str]) -> bool {
     false
 }
 
-/// Returns a command that runs the test `test` in the given role, by the program `by` with its
-/// arguments, without any setting of softroce.
+/// Returns a command that runs the test `test` again in the given role, without any setting of
+/// softroce. The command runs under the program `by` with its arguments, such as `unshare`.
 pub(crate) fn again(test: &str, role: &str, by: &[&str]) -> Command {
     let mut command = Command::new(by[0]);
     command
@@ -50,12 +50,12 @@ pub(crate) fn again(test: &str, role: &str, by: &[&str]) -> Command {
     command
 }
 
-/// Tells [`wait_until_ready`] that this process runs.
-pub(crate) fn say_ready() {
+/// Prints a line, for which [`wait_until_ready`] waits in another process.
+pub(crate) fn report_ready() {
     println!("ready");
 }
 
-/// Waits until a process runs. Returns its output, which must be kept open.
+/// Waits until a process has called [`report_ready`]. Returns its output, which must be kept open.
 pub(crate) fn wait_until_ready(process: &mut Child) -> BufReader<ChildStdout> {
     let mut output = BufReader::new(process.stdout.take().unwrap());
     let mut line = String::new();
@@ -67,10 +67,10 @@ pub(crate) fn wait_until_ready(process: &mut Child) -> BufReader<ChildStdout> {
     output
 }
 
-/// Waits until an interface has changed, so that `is_so` returns `true`.
-pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
+/// Waits until `has_changed`, which examines an interface, returns `true`.
+pub(crate) fn wait_until(mut has_changed: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
-    while !is_so() {
+    while !has_changed() {
         assert!(Instant::now() < end, "the interface has not changed");
         thread::sleep(Duration::from_millis(10));
     }
@@ -90,7 +90,7 @@ pub(crate) fn add_address(address: &str, interface: &str) {
     ));
 }
 
-/// Runs `ip` with the words of `command`, which must succeed.
+/// Runs `ip` with the words of `command`. Panics if the command fails.
 pub(crate) fn ip(command: &str) {
     assert!(succeeds(command), "ip {command}");
 }

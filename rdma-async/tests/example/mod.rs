@@ -9,10 +9,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit of a program, which suffices on an emulated machine under load.
+/// Time limit of a program, long enough on an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A running example, which is killed if the test ends first.
+/// A running example. Dropping the value kills the process.
 pub(crate) struct Example {
     pub(crate) child: Child,
 }
@@ -25,7 +25,7 @@ impl Drop for Example {
 }
 
 impl Example {
-    /// Starts the example with this name, with pipes as its standard input, output and error.
+    /// Starts the example `name`, with pipes as its standard input, output and error.
     pub(crate) fn start(name: &str, words: &[&str]) -> Self {
         let child = Command::new(program(name))
             .args(words)
@@ -38,8 +38,8 @@ impl Example {
         }
     }
 
-    /// Starts the server of the example with this name. Returns the server, its standard output,
-    /// which the caller keeps, and its address.
+    /// Starts the server of the example `name`. Returns the server, its standard output, which must
+    /// be kept open, and its address.
     pub(crate) fn serve(name: &str) -> (Self, BufReader<ChildStdout>, String) {
         let mut server = Self::start(name, &["serve", "--listen", "127.0.0.1:0"]);
         let mut output = server.output();
@@ -49,19 +49,19 @@ impl Example {
         (server, output, address)
     }
 
-    /// Takes the standard output. The caller keeps it while the example prints.
+    /// Takes the standard output, which must be kept open while the example prints.
     pub(crate) fn output(&mut self) -> BufReader<ChildStdout> {
         BufReader::new(self.child.stdout.take().expect("a pipe"))
     }
 
-    /// Waits for the end of the example, and returns its standard error if it failed.
+    /// Waits for the end of the example. Returns its standard error if the example failed.
     pub(crate) fn finish(mut self) -> Result<(), String> {
         let deadline = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("its status") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "not done within {LIMIT:?}");
+            assert!(Instant::now() < deadline, "not completed within {LIMIT:?}");
             thread::sleep(Duration::from_millis(10));
         };
         let mut complaints = String::new();
@@ -74,7 +74,7 @@ impl Example {
     }
 }
 
-/// Runs an example to its end, and returns what it printed.
+/// Runs an example to its end, and returns its standard output.
 pub(crate) fn printed_by(name: &str) -> String {
     let mut example = Example::start(name, &[]);
     let mut output = example.output();
@@ -84,7 +84,7 @@ pub(crate) fn printed_by(name: &str) -> String {
     printed
 }
 
-/// Reads a line, without its end.
+/// Reads a line, and returns the line without its line break.
 pub(crate) fn line(output: &mut impl BufRead) -> String {
     let mut line = String::new();
     output.read_line(&mut line).expect("a line");

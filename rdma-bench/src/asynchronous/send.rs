@@ -8,7 +8,7 @@ use crate::session::Role;
 
 /// Size in bytes of the longest message that rdma-async sends in one piece by default. A longer
 /// message stays in the sender's memory, from which the receiver reads it.
-const MAX_PIECE: usize = 4096;
+const MAX_PIECE: usize = 4352;
 /// Maximum number of long messages that the receiver reads concurrently.
 const MAX_READERS: usize = 16;
 

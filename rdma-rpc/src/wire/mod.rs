@@ -86,7 +86,7 @@ pub(crate) const ITEM_LENGTH: usize = 2;
 
 /// Maximum length of a message with several frames in bytes: the length up to which rdma-async
 /// sends a message in one piece by default.
-pub(crate) const BATCH: usize = 4096;
+pub(crate) const BATCH: usize = 4096 + 256;
 
 /// A violation of the format or of the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

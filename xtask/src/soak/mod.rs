@@ -277,7 +277,7 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
 }
 
 fn published(_: &Shell, time: Duration) -> anyhow::Result<u8> {
-    const TEST: &str = "readers_never_see_a_part_of_an_update";
+    const TEST: &str = "readers_never_read_a_partial_update";
     let built = cargo::build(&[
         "test",
         "--release",

@@ -1,8 +1,7 @@
-//! Measures a web server (axum, HTTP/2) and its client (hyper) over RDMA and over TCP, with the
-//! same program.
+//! Measures a web server (axum, HTTP/2) and its client (hyper) over RDMA or over TCP.
 //!
-//! Without a host, `web` is the server, which serves one measurement. The client prints the result
-//! as a line of JSON.
+//! Without a host, `web` is the server, which exits after one measurement. With a host, `web` is
+//! the client, which prints the result as a line of JSON.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -25,14 +24,16 @@ use rdma_async::{RdmaBuilder, RdmaStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Number of bytes of a request and of its response.
+/// Length of the body of a request and of its response, in bytes.
 const SIZE: usize = 32;
-/// Number of bytes of a download, and of one of its pieces.
+/// Length of a download, in bytes.
 const DOWNLOAD: usize = 64 << 20;
+/// Length of a piece of a download, in bytes.
 const PIECE: usize = 64 << 10;
-/// Windows of HTTP/2 in bytes. The default of 64 KiB would limit a download over both protocols.
+/// Flow control windows of HTTP/2, in bytes. The default of 64 KiB would limit a download over both
+/// protocols.
 const WINDOW: u32 = 4 << 20;
-/// Number of requests before the measurement.
+/// Number of requests before the measurement, which fill caches and create connections.
 const WARM_UP: usize = 100;
 /// Name of the JSON format. The number at its end is incremented when the meaning of a field
 /// changes.
@@ -43,10 +44,10 @@ const SCHEMA: &str = "rdma-bench/web/1";
 struct CommandLine {
     /// Quantity to measure.
     #[arg(value_enum)]
-    what: What,
+    quantity: Quantity,
     /// Protocol below HTTP.
-    #[arg(long, value_enum)]
-    by: Way,
+    #[arg(long = "by", value_enum)]
+    protocol: Protocol,
     /// Port of the server.
     #[arg(short = 'p', long)]
     port: u16,
@@ -58,15 +59,15 @@ struct CommandLine {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// Bytes of downloads per second.
+enum Quantity {
+    /// Downloaded bytes per second.
     Bandwidth,
-    /// Time of a request and its response.
+    /// Time from a request to its response.
     Latency,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum Protocol {
     Rdma,
     Tcp,
 }
@@ -87,7 +88,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Serves until a client requests `/end`.
+/// Serves requests until a client requests `/end`.
 async fn serve(line: &CommandLine) -> anyhow::Result<()> {
     let is_over = Arc::new(Notify::new());
     let ending = Arc::clone(&is_over);
@@ -98,17 +99,17 @@ async fn serve(line: &CommandLine) -> anyhow::Result<()> {
         .route("/end", post(end));
     let over = async move { is_over.notified().await };
     let address = SocketAddr::new([0, 0, 0, 0].into(), line.port);
-    match line.by {
-        Way::Rdma => {
+    match line.protocol {
+        Protocol::Rdma => {
             let listener = RdmaBuilder::default().bind(address).await?;
             axum::serve(listener, router)
                 .with_graceful_shutdown(over)
                 .await?;
         }
-        Way::Tcp => {
+        Protocol::Tcp => {
             use axum::serve::ListenerExt as _;
             let listener = TcpListener::bind(address).await?.tap_io(|stream| {
-                // Without it, only the measurement takes longer.
+                // An error only makes the measurement slower.
                 let _ = stream.set_nodelay(true);
             });
             axum::serve(listener, router)
@@ -131,14 +132,14 @@ async fn measure(line: &CommandLine, server: SocketAddr) -> anyhow::Result<()> {
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_frame_size(PIECE as u32);
-    let mut sender = match line.by {
-        Way::Rdma => {
+    let mut sender = match line.protocol {
+        Protocol::Rdma => {
             let stream = TokioIo::new(RdmaStream::connect(server).await?);
             let (sender, connection) = builder.handshake(stream).await?;
             tokio::spawn(connection);
             sender
         }
-        Way::Tcp => {
+        Protocol::Tcp => {
             let stream = TcpStream::connect(server).await?;
             stream.set_nodelay(true)?;
             let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
@@ -147,9 +148,9 @@ async fn measure(line: &CommandLine, server: SocketAddr) -> anyhow::Result<()> {
         }
     };
     let time = Duration::from_millis(line.time);
-    let document = match line.what {
-        What::Latency => latency(&mut sender, time).await?,
-        What::Bandwidth => bandwidth(&mut sender, time).await?,
+    let document = match line.quantity {
+        Quantity::Latency => latency(&mut sender, time).await?,
+        Quantity::Bandwidth => bandwidth(&mut sender, time).await?,
     };
     println!("{document}");
     request(&mut sender, Method::POST, "/end", Bytes::new()).await?;

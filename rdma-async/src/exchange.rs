@@ -1,5 +1,5 @@
-//! Connections whose endpoints the program exchanges itself, for example by MPI or a key-value
-//! store.
+//! [`PreparedRdma`] and [`Exchange`]: connections whose endpoints the program exchanges itself, for
+//! example by MPI or a key-value store.
 
 use std::fmt;
 use std::future::Future;
@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 use crate::handshake::{HELLO_LEN, Hello, Local, READY};
 use crate::rdma::Rdma;
 
-/// An end of a connection whose endpoints the program exchanges itself, created by
-/// [`RdmaBuilder::prepare`].
+/// One end of a connection that is not yet connected, and whose endpoints the program exchanges
+/// itself. Created by [`RdmaBuilder::prepare`].
 ///
-/// The connection uses no TCP connection. A message tells an end that the peer has closed the
-/// connection. If the peer's program or host is gone, a request is not acknowledged, which ends the
-/// connection: a request of an operation, or a test request after half of
-/// [`RdmaBuilder::keep_alive`] without operations.
+/// The connection uses no TCP connection. An end that closes the connection sends a message to the
+/// peer. If the peer's program or host fails, the next request is not acknowledged, which ends the
+/// connection. After half of [`RdmaBuilder::keep_alive`] without operations, this end sends a test
+/// request.
 ///
 /// ```
 /// use rdma_async::RdmaDevice;
@@ -30,10 +30,10 @@ use crate::rdma::Rdma;
 /// # async fn main() -> Result<(), rdma_async::Error> {
 /// let device = RdmaDevice::open_default()?;
 /// let (left, right) = (device.builder().prepare()?, device.builder().prepare()?);
-/// // Each end gets the bytes of the other by means of the program.
+/// // The program passes the bytes of each end to the other end.
 /// let (to_right, to_left) = (left.hello(), right.hello());
 /// let (left, right) = (left.connect(&to_left)?, right.connect(&to_right)?);
-/// // Both are connected, so either may send.
+/// // Both ends are connected, so either may send.
 /// let message = left.alloc_local_mr(std::alloc::Layout::new::<[u8; 8]>())?;
 /// left.send(&message).await?;
 /// right.receive().await?;
@@ -41,36 +41,36 @@ use crate::rdma::Rdma;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping it gives the connection up"]
+#[must_use = "dropping the value cancels the connection"]
 pub struct PreparedRdma {
     local: Local,
 }
 
 impl RdmaBuilder {
-    /// Creates one end of a connection whose endpoints the program exchanges itself. The other end
-    /// of the connection is another such value. [`Self::toward`] chooses the GID by the address of
-    /// the peer's host.
+    /// Creates one end of a connection whose endpoints the program exchanges itself. The peer
+    /// creates the other end by the same function. [`Self::toward`] selects the GID by the address
+    /// of the peer's host.
     ///
-    /// Must be called on the runtime that is to drive the connection.
+    /// Must be called on the runtime that will drive the connection.
     ///
     /// # Errors
     ///
     /// [`Error::Verbs`] if the device cannot be used, and [`Error::InvalidArgument`] if an
-    /// [authenticator](Self::authenticator) is set: the program's own exchange must know its peer.
+    /// [authenticator](Self::authenticator) is set: the exchange of the program must authenticate
+    /// the peer.
     pub fn prepare(self) -> Result<PreparedRdma> {
-        let place = self.place()?;
-        if place.settings.authenticator.is_some() {
-            let reason =
-                "the program that exchanges endpoints itself must authenticate its peer itself";
+        let template = self.template()?;
+        if template.settings.authenticator.is_some() {
+            let reason = "a program that exchanges endpoints must authenticate the peer itself";
             return Err(Error::invalid("authenticator", reason));
         }
-        let choice = place.settings.address;
-        let local = Local::prepare(place, choice)?;
+        let choice = template.settings.address;
+        let local = Local::prepare(template, choice)?;
         Ok(PreparedRdma { local })
     }
 
-    /// Creates a [`Connector`] and [`Listener`] whose connections are made by an exchange of the
-    /// program, see [`Exchange`].
+    /// Creates a [`Connector`] and [`Listener`] from the function `exchange`, which exchanges the
+    /// endpoints with the peer, see [`Exchange`].
     pub fn exchange<F, Fut>(self, exchange: F) -> Exchange<F>
     where
         F: Fn(Vec<u8>) -> Fut + Send + Sync,
@@ -90,21 +90,21 @@ impl PreparedRdma {
         self.local.hello().encode().to_vec()
     }
 
-    /// Connects this end to the peer whose [`Self::hello`] is `peer`.
+    /// Connects this end to the peer whose [`Self::hello`] is `peer`. Sends nothing.
     ///
-    /// Nothing is sent. **Neither end may send before both ends are connected**, which the program
-    /// ensures, for example by a barrier: a message to an end that is not connected is lost, and
-    /// ends the connection after its last retransmission. [`Exchange`] does that itself.
+    /// **Neither end may send before both ends are connected.** The program must ensure this order,
+    /// for example by a barrier; [`Exchange`] ensures it. A message to an end that is not connected
+    /// is lost, and the connection ends after the last retransmission.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `peer` is no hello, [`Error::Handshake`] if the device cannot
-    /// reach the endpoint.
+    /// [`Error::InvalidArgument`] if `peer` is not a valid hello, [`Error::Handshake`] if the
+    /// device cannot reach the endpoint.
     pub fn connect(self, peer: &[u8]) -> Result<Rdma> {
         let invalid = |reason: String| Error::invalid("hello of the peer", reason);
         let bytes: &[u8; HELLO_LEN] = peer.try_into().map_err(|_| {
             let len = peer.len();
-            invalid(format!("it has {len} bytes, and not {HELLO_LEN}"))
+            invalid(format!("{len} bytes instead of {HELLO_LEN}"))
         })?;
         let remote = Hello::decode(bytes).map_err(invalid)?;
         let address = |hello: &Hello| SocketAddr::new(hello.endpoint.gid.to_ip(), 0);
@@ -120,12 +120,12 @@ impl PreparedRdma {
     }
 }
 
-/// A [`Connector`] and [`Listener`] whose connections are made by an exchange of the program,
-/// created by [`RdmaBuilder::exchange`].
+/// A [`Connector`] and [`Listener`] that exchanges endpoints by a function of the program. Created
+/// by [`RdmaBuilder::exchange`].
 ///
-/// The exchange is an asynchronous function that passes bytes to the peer and returns the bytes
-/// that the peer passed. It is called twice for each connection: for the hello of each end, and for
-/// one byte that says that the end is connected.
+/// The function is asynchronous: it passes bytes to the peer, and returns the bytes that the peer
+/// passed. Each end calls the function twice for each connection: first with its hello, and then
+/// with one byte that confirms that the end is connected.
 ///
 /// ```
 /// use rdma_async::{Connector, Listener, RdmaDevice};
@@ -135,7 +135,7 @@ impl PreparedRdma {
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), rdma_async::Error> {
 /// let device = RdmaDevice::open_default()?;
-/// // The means of this program: a pipe that passes equally many bytes in both directions.
+/// // The exchange of this program uses a pipe. Both ends pass equal numbers of bytes.
 /// let (left, right) = tokio::io::duplex(1024);
 /// let (left, right) = (Mutex::new(left), Mutex::new(right));
 /// async fn pass(pipe: &Mutex<tokio::io::DuplexStream>, own: Vec<u8>) -> std::io::Result<Vec<u8>> {
@@ -171,15 +171,15 @@ where
     F: Fn(Vec<u8>) -> Fut + Send + Sync,
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
-    async fn make(&self) -> Result<Rdma> {
+    async fn establish(&self) -> Result<Rdma> {
         let limit = self.builder.connect_limit();
         let what = "connecting";
-        timeout(limit, self.make_unbounded())
+        timeout(limit, self.establish_unbounded())
             .await
             .unwrap_or(Err(Error::Timeout { what, limit }))
     }
 
-    async fn make_unbounded(&self) -> Result<Rdma> {
+    async fn establish_unbounded(&self) -> Result<Rdma> {
         let failed = |source| Error::tcp("exchanging", "hellos with the peer", source);
         let prepared = self.builder.clone().prepare()?;
         let theirs = (self.exchange)(prepared.hello()).await.map_err(failed)?;
@@ -188,7 +188,7 @@ where
             [READY] => Ok(rdma),
             _ => Err(crate::handshake::refused(
                 rdma.peer_address(),
-                "it is not ready after the exchange",
+                "the peer did not confirm that it is connected",
             )),
         }
     }
@@ -200,7 +200,7 @@ where
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
     async fn connect(&self) -> Result<Rdma> {
-        self.make().await
+        self.establish().await
     }
 }
 
@@ -210,6 +210,6 @@ where
     Fut: Future<Output = io::Result<Vec<u8>>> + Send,
 {
     async fn accept(&mut self) -> Result<Rdma> {
-        self.make().await
+        self.establish().await
     }
 }

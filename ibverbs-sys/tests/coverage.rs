@@ -15,11 +15,11 @@ use std::process::Command;
 use policy::{EXCLUDED, HEADERS};
 
 const BINDINGS: &str = include_str!("../src/bindings.rs");
-/// Bound by hand: what is looked up at run time.
+/// The functions that are bound by hand and looked up at run time.
 const NEWER: &str = include_str!("../src/newer.rs");
 const RECORDED: &str = include_str!("../shim/HEADERS");
 
-/// The names of all bound functions.
+/// Returns the names of all bound functions.
 fn bound() -> BTreeSet<&'static str> {
     let generated = functions_of(BINDINGS);
     generated.union(&functions_of(NEWER)).copied().collect()
@@ -46,7 +46,7 @@ fn recorded_headers() -> bool {
     env!("IBVERBS_SYS_VERSION") == RECORDED.trim()
 }
 
-/// Holds what was found against what is bound.
+/// Compares the found functions with the bound functions.
 fn compare(found: &BTreeSet<String>, what: &str) {
     let (bound, excluded) = (bound(), excluded());
     let known = |name: &&String| bound.contains(name.as_str()) || excluded.contains(name.as_str());
@@ -134,7 +134,7 @@ fn exclusions_have_a_reason_and_are_not_bound() {
     }
 }
 
-/// Functions, inline functions and macros with arguments that the headers themselves declare.
+/// Returns the functions, inline functions and macros with arguments that the headers declare.
 fn header_functions() -> BTreeSet<String> {
     let source = HEADERS
         .map(|header| format!("#include <{header}>\n"))
@@ -231,7 +231,7 @@ impl Declarations {
     }
 }
 
-/// The functions that a library or an archive defines.
+/// Returns the functions that a library or an archive defines.
 fn symbols(file: &PathBuf, options: &[&str]) -> BTreeSet<String> {
     let mut nm = Command::new("nm");
     nm.args(["--defined-only", "--extern-only"])
@@ -248,7 +248,7 @@ fn symbols(file: &PathBuf, options: &[&str]) -> BTreeSet<String> {
     functions.map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Where the compiler finds a library.
+/// Returns the path at which the compiler finds a library.
 fn path_of(library: &str) -> PathBuf {
     let option = format!("-print-file-name={library}");
     let output = common::compiler(&[])

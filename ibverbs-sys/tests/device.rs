@@ -1,4 +1,4 @@
-//! Verbs on a device: the one that `RDMA_DEVICE` names, or else the first. Behind those of the
+//! Verbs on a device: the one that `RDMA_DEVICE` names, or else the first. After the devices of the
 //! machine there is softroce.
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -17,13 +17,13 @@ use ibverbs_sys::*;
 
 const PORT: u8 = 1;
 
-/// Fails the test with `errno` where a verb returned a null pointer.
+/// Fails the test with `errno` if a verb returned a null pointer.
 fn non_null<T>(verb: &str, pointer: *mut T) -> *mut T {
     assert!(!pointer.is_null(), "{verb}: {}", Error::last_os_error());
     pointer
 }
 
-/// Fails the test where a verb returned an error number.
+/// Fails the test if a verb returned an error number.
 fn zero(verb: &str, result: c_int) {
     assert_eq!(result, 0, "{verb}: {}", Error::from_raw_os_error(result));
 }
@@ -74,7 +74,7 @@ impl Device {
         attr
     }
 
-    /// The GIDs of the port; with the one to use first: RoCE v2, of an IPv4 address.
+    /// Returns the GIDs of the port. The first one is the GID to use: RoCE v2 of an IPv4 address.
     fn gids(&self) -> Vec<ibv_gid_entry> {
         let mut entries = vec![ibv_gid_entry::default(); 1024];
         let count =
@@ -150,7 +150,7 @@ fn gids_are_the_same_by_every_query() {
     }
 }
 
-/// Everything that two queue pairs of one process need to talk to each other.
+/// Two connected queue pairs of one process, with their objects.
 struct Loopback {
     device: Device,
     pd: *mut ibv_pd,
@@ -215,7 +215,7 @@ impl Loopback {
         qp
     }
 
-    /// A queue pair with the `ibv_wr_*` functions.
+    /// Creates a queue pair with the `ibv_wr_*` functions.
     fn queue_pair_ex(&self) -> *mut ibv_qp {
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: self.cq,
@@ -372,7 +372,7 @@ impl Loopback {
     }
 
     fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        // The device wrote it, so it is not read through the box.
+        // The device wrote the bytes, so they are not read through a reference.
         let from = unsafe { (*self.mr).addr.cast::<u8>().add(offset) };
         (0..length)
             .map(|i| unsafe { from.add(i).read_volatile() })
@@ -471,7 +471,7 @@ fn a_send_of_the_extended_queue_pair_arrives() {
 }
 
 #[test]
-fn the_connection_manager_knows_the_device() {
+fn the_connection_manager_finds_the_device() {
     let device = Device::open();
     let mut count = 0;
     let list = non_null("rdma_get_devices", unsafe { rdma_get_devices(&mut count) });
@@ -492,7 +492,7 @@ fn the_connection_manager_knows_the_device() {
 
     let channel = unsafe { rdma_create_event_channel() };
     if !Path::new("/dev/infiniband/rdma_cm").exists() {
-        // The connection manager is the kernel's, and here it has none.
+        // The kernel has no connection manager here.
         assert!(channel.is_null(), "a channel without a connection manager");
         return;
     }

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use policy::{COPIED, GROWS_AT_FRONT, HANDLES};
 
-/// Headers that may be changed, and where the shim is compiled against them.
+/// A copy of the headers, and a directory in which the shim is compiled with them.
 struct Tree {
     root: PathBuf,
 }
@@ -57,7 +57,7 @@ impl Tree {
         self.write(file, &change(text));
     }
 
-    /// Gives structs of the headers further fields at one end.
+    /// Adds fields to structs of the headers, at the front or at the end.
     fn grow(&self, structs: &[&str], at_front: bool) {
         const FIELDS: &str = "\tuint64_t rs_grown[3];\n";
         for name in structs {
@@ -83,7 +83,7 @@ impl Tree {
         command
     }
 
-    /// Output of the compiler for the assertions.
+    /// Compiles the assertions. Returns the compiler's output on failure.
     fn assertions(&self) -> Result<(), String> {
         let output = self
             .compiler()
@@ -100,7 +100,7 @@ impl Tree {
 
     /// Builds the driver with the shim, and runs it.
     fn run(&self) {
-        // The driver stands for the libraries, and has only what these calls need of them.
+        // The driver replaces the libraries, and contains only the functions that these calls need.
         let options = ["-ffunction-sections", "-Wl,--gc-sections", "-o", "driver"];
         let sources = ["driver.c", "verbs.c", "rdmacm.c", "by_hand.c", "newer.c"];
         let output = self.compiler().args(options).args(sources).output();

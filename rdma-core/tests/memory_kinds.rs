@@ -10,7 +10,7 @@ use common::{
     where_supported,
 };
 use rdma_core::memory::{
-    DeviceMemory, Gather, HostMemory, Left, Prefetch, Reregistration, UnmappedRegion,
+    DeviceMemory, FailedBuffer, Gather, HostMemory, Prefetch, Reregistration, UnmappedRegion,
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, ProtectionDomain, RemoteMemory, SendRequest,
@@ -53,8 +53,8 @@ fn reregistering_changes_access_domain_and_memory() {
         Err(refused) => {
             // If the driver lacks the verb, the crate reports that the region was deregistered.
             assert!(where_supported(Err::<(), _>(refused.error)).is_none());
-            let Left::Unregistered(memory) = refused.left else {
-                panic!("{}", refused.left);
+            let FailedBuffer::Unregistered(memory) = refused.buffer else {
+                panic!("{}", refused.buffer);
             };
             let memory: HostMemory = memory.into_owner().unwrap();
             assert_eq!(memory[..], bytes(64, 1), "the memory is there");
@@ -82,27 +82,27 @@ fn reregistering_changes_access_domain_and_memory() {
 fn a_refused_reregistration_leaves_the_buffer_as_it_was() {
     let domain = domain();
     let check = |left, what| match left {
-        Left::Unchanged(buffer) => buffer,
+        FailedBuffer::Unchanged(buffer) => buffer,
         left => panic!("{what}: {left}"),
     };
     let buffer = pattern(&domain, 64, 1);
     let refused = buffer.reregister(Reregistration::new()).unwrap_err();
     assert!(matches!(refused.error, Error::InvalidArgument { .. }));
-    let buffer = check(refused.left, "no change");
+    let buffer = check(refused.buffer, "no change");
     let remote = Reregistration::new().access(AccessFlags::REMOTE_READ);
     let refused = buffer.reregister(remote).unwrap_err();
-    let buffer = check(refused.left, "remote rights");
+    let buffer = check(refused.buffer, "remote rights");
     let stranger = context().protection_domain().unwrap();
     let foreign = Reregistration::new().domain(&stranger);
     let refused = buffer.reregister(foreign).unwrap_err();
-    let buffer = check(refused.left, "another context's domain");
+    let buffer = check(refused.buffer, "another context's domain");
     let refused = buffer.reregister(Reregistration::new().memory(Vec::new()));
-    let buffer = check(refused.unwrap_err().left, "no memory");
+    let buffer = check(refused.unwrap_err().buffer, "no memory");
     let (left, _right) = buffer.split_at(32);
     let changes = Reregistration::new().access(AccessFlags::WINDOW_BIND);
     let refused = left.reregister(changes).unwrap_err();
     assert!(matches!(refused.error, Error::InUse { .. }));
-    let left = check(refused.left, "a part");
+    let left = check(refused.buffer, "a part");
     assert_eq!(
         sent(&pair_in(&domain), left.freeze(), 32),
         &bytes(64, 1)[..32]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Pair, bytes, carry_out, context, pattern, receive, succeed, where_supported};
-use rdma_core::memory::{HostMemory, Left, Reregistered, Reregistration};
+use rdma_core::memory::{FailedBuffer, HostMemory, Reregistered, Reregistration};
 use rdma_core::{AccessFlags, Buffer, Error, ProtectionDomain, Refused, SendRequest};
 
 const PAGE: usize = 4096;
@@ -151,7 +151,7 @@ fn a_change_of_addresses_that_the_verb_cannot_express_is_refused() {
             matches!(error, Error::InvalidArgument { .. }),
             "{of}: {error}"
         );
-        assert!(matches!(refused.left, Left::Unchanged(_)), "{of}");
+        assert!(matches!(refused.buffer, FailedBuffer::Unchanged(_)), "{of}");
     }
     let buffer = domain.allocate(2 * PAGE).unwrap();
     let refused = buffer.reregister(Reregistration::new().access(counted));

@@ -83,7 +83,7 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
 /// Error: the sender's address is a loopback address that belongs to no softroce device of this
 /// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stranger;
+pub(crate) struct UnknownSender;
 
 /// Returns the slot (index of the UDP port) of the device that sends packets without a tunnel from
 /// the address `from`. Returns `None` if the sender is not a softroce device, because other devices
@@ -91,10 +91,10 @@ pub(crate) struct Stranger;
 ///
 /// Every program on this host may send from a loopback address, but only the softroce device has
 /// bound the port. So the port identifies the sender.
-pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
+pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, UnknownSender> {
     let slot = slot_of_port(base, from.port());
     if slot.is_none() && from.ip().is_loopback() {
-        return Err(Stranger);
+        return Err(UnknownSender);
     }
     Ok(slot)
 }
@@ -111,7 +111,7 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
 
 /// Returns the IPv4 address and the UDP port that a GID made by [`unique_local`] contains, or
 /// `None` for any other GID.
-pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
+pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
         return None;
@@ -184,21 +184,21 @@ mod tests {
         let gid = unique_local(address);
         assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
         assert!(gid.is_unique_local());
-        assert_eq!(carried(gid), Some(address));
-        assert_eq!(carried("fd00::1".parse().unwrap()), None);
+        assert_eq!(address_in_gid(gid), Some(address));
+        assert_eq!(address_in_gid("fd00::1".parse().unwrap()), None);
         assert_eq!(
-            carried("fd73:726f:6365::7f01:203".parse().unwrap()),
+            address_in_gid("fd73:726f:6365::7f01:203".parse().unwrap()),
             None,
             "port 0"
         );
         assert_eq!(
-            carried("fd73:726f:6365:1::".parse().unwrap()),
+            address_in_gid("fd73:726f:6365:1::".parse().unwrap()),
             None,
             "address 0.0.0.0"
         );
         let other = "fd73:726f:6365:169f::1:7f01:203";
         assert_eq!(
-            carried(other.parse().unwrap()),
+            address_in_gid(other.parse().unwrap()),
             None,
             "another interface ID"
         );
@@ -226,7 +226,7 @@ mod tests {
             "127.9.9.9:19791",
             "[::1]:40000",
         ] {
-            assert_eq!(of(stranger), Err(Stranger), "{stranger}");
+            assert_eq!(of(stranger), Err(UnknownSender), "{stranger}");
         }
         assert_eq!(of("[::1]:4791"), Ok(Some(0)));
         assert_eq!(of("10.0.0.1:6791"), Ok(Some(2)));

@@ -112,7 +112,7 @@ impl Opening {
 
     /// Moves the file `file`, which was opened under this permission, to a high descriptor number,
     /// marks the file, and records the number.
-    pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
+    pub(crate) fn adopt(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(MIN_NUMBER) as RawFd;
         // If no high number is free, the file keeps its number.
@@ -153,7 +153,7 @@ impl Descriptor {
     /// owns the file.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
-        open().map(|file| opening.own(file))
+        open().map(|file| opening.adopt(file))
     }
 
     /// Duplicates a descriptor for use by the program. The device itself does not use the

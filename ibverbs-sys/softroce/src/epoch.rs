@@ -88,13 +88,13 @@ impl<'a> Lanes<'a> {
 
     /// Returns the accesses that are in progress now and that may still use memory which the caller
     /// has withdrawn. The caller must withdraw the memory first.
-    pub(crate) fn occupied(self) -> Occupied {
+    pub(crate) fn occupied(self) -> OccupiedLanes {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
             let value = line.0.load(Ordering::Acquire);
             (value % 2 == 1).then_some((number, value))
         });
-        Occupied(words.collect())
+        OccupiedLanes(words.collect())
     }
 }
 
@@ -109,9 +109,9 @@ impl Drop for Lane<'_> {
 /// Memory accesses that were in progress when [`Lanes::occupied`] was called: for each, the index
 /// of its lane and the word in the lane.
 #[derive(Debug)]
-pub(crate) struct Occupied(Vec<(usize, u64)>);
+pub(crate) struct OccupiedLanes(Vec<(usize, u64)>);
 
-impl Occupied {
+impl OccupiedLanes {
     /// Returns whether all recorded memory accesses have ended.
     pub(crate) fn have_ended(&mut self, lanes: Lanes<'_>) -> bool {
         self.0.retain(|&(number, value)| {

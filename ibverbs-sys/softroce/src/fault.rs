@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 
 use network::FaultGenerator;
 
-pub(crate) use network::Fate;
 pub use network::NetworkFaults;
+pub(crate) use network::PacketFaults;
 pub use verb::{Errno, Verb};
 
 /// A request to make one call of a verb fail, for fault injection.
@@ -113,7 +113,7 @@ impl Faults {
             failure.call > 0
         });
         self.set_failing(&failures);
-        if verb.needs_device() && self.device_has_failed() {
+        if verb.fails_with_device() && self.device_has_failed() {
             failed = Some(Errno(libc::EIO));
         }
         failed.map_or(Ok(()), Err)
@@ -156,11 +156,11 @@ impl Faults {
 
     /// Draws the random faults of the next packet, which has `len` bytes from BTH to ICRC. Returns
     /// `None` if no packet faults are configured.
-    pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
+    pub(crate) fn packet_faults(&self, len: usize) -> Option<PacketFaults> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
         }
-        Some(self.accidents.lock().fate(len))
+        Some(self.accidents.lock().packet_faults(len))
     }
 
     /// Returns whether all packets arrive as they were sent, because the link is up and no packet
@@ -231,9 +231,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<ibv_event_type>>);
+    struct ReceivedEvents(Mutex<Vec<ibv_event_type>>);
 
-    impl Listener for Told {
+    impl Listener for ReceivedEvents {
         fn raise(&self, kind: ibv_event_type) {
             self.0.lock().push(kind);
         }
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn a_change_of_the_link_is_reported_once() {
         let faults = no_faults();
-        let told = Arc::new(Told::default());
-        let listener: Weak<Told> = Arc::downgrade(&told);
+        let told = Arc::new(ReceivedEvents::default());
+        let listener: Weak<ReceivedEvents> = Arc::downgrade(&told);
         faults.subscribe(listener);
         faults.set_link(true);
         faults.set_link(false);
@@ -326,14 +326,18 @@ mod tests {
     #[test]
     fn without_configured_faults_no_fault_is_drawn() {
         let faults = no_faults();
-        assert_eq!(faults.fate(100), None);
+        assert_eq!(faults.packet_faults(100), None);
         faults.set_network(NetworkFaults {
             loss: 1.0,
             ..NetworkFaults::default()
         });
-        assert!(faults.fate(100).is_some_and(|fate| fate.lost));
+        assert!(
+            faults
+                .packet_faults(100)
+                .is_some_and(|packet_faults| packet_faults.lost)
+        );
         faults.set_network(NetworkFaults::default());
-        assert_eq!(faults.fate(100), None);
+        assert_eq!(faults.packet_faults(100), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::context::{HasUsage, Held, Refusal};
+use crate::context::{HasUsage, InUse, Refusal};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
 /// The multicast groups of a NIC, by their GIDs, with the queue pairs that are attached to them.
@@ -18,7 +18,7 @@ use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 /// An attached queue pair counts as in use, and so cannot be destroyed (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
 pub struct Groups<T: HasUsage> {
-    groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
+    groups: RwLock<HashMap<Ipv6Addr, Vec<InUse<T>>>>,
 }
 
 /// Reason why a queue pair could not be attached to a multicast group.
@@ -66,7 +66,7 @@ impl<T: HasUsage> Groups<T> {
             if groups.len() >= MAX_MCAST_GRP {
                 return Err(Refusal::Exhausted.into());
             }
-            let held = Held::new(member)?;
+            let held = InUse::new(member)?;
             join(group).map_err(AttachError::Network)?;
             groups.insert(group, vec![held]);
             return Ok(());
@@ -80,7 +80,7 @@ impl<T: HasUsage> Groups<T> {
         if members.len() >= MAX_MCAST_QP_ATTACH {
             return Err(Refusal::Exhausted.into());
         }
-        members.push(Held::new(member)?);
+        members.push(InUse::new(member)?);
         Ok(())
     }
 

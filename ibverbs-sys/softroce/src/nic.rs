@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::fault::Faults;
 use crate::net::{self, Network};
 use crate::per_process::PerProcess;
-use crate::proto::{Mtu, Step, Time};
+use crate::proto::{Mtu, SendProgress, Time};
 use crate::queue_pair::{self, QueuePair, Sender};
 use crate::same_host::{self, HostPeers, Publication};
 use crate::timers::{Alarm, Sleeper, Timers};
@@ -32,10 +32,10 @@ mod fatal;
 mod faults;
 mod receiver;
 mod socket_schedule;
-mod unanswered;
+mod unacknowledged;
 
 pub use faults::faults;
-use receiver::{Caller, Receiver};
+use receiver::{Receiver, ReceivingThread};
 
 /// The NIC of a process: its port with sockets and addresses, and the tables of the objects that
 /// packets can address.
@@ -125,7 +125,7 @@ impl Nic {
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
         {
-            nic.answer_all();
+            nic.send_all_responses();
         }
     }
 
@@ -133,7 +133,7 @@ impl Nic {
     /// the NIC is being opened: the engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
-            nic.fatal(reason);
+            nic.fail_permanently(reason);
         }
     }
 
@@ -264,7 +264,7 @@ impl Nic {
     /// process of the host, returns the address of that process: after a handshake with it,
     /// datagrams can go through shared memory.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
-        if sender.execute_all_queued() != Step::Packets || sender.may_wait() {
+        if sender.execute_all_queued() != SendProgress::PacketsOnly || sender.may_wait() {
             return None;
         }
         let mut outbox = self.network.outbox();
@@ -420,7 +420,7 @@ fn host_peers(
     timers: &Timers,
     counters: &Arc<Counters>,
 ) -> Option<Arc<HostPeers>> {
-    let own = same_host::Own {
+    let resources = same_host::ProcessResources {
         base_port: config.port,
         addresses: network
             .own_addresses()
@@ -437,7 +437,7 @@ fn host_peers(
         // If only shared memory is allowed as a path, queue pairs of the same process use it, too.
         is_peer: config.path == Some(Way::Shared),
     };
-    Some(Arc::new(HostPeers::open(own).ok()?))
+    Some(Arc::new(HostPeers::open(resources).ok()?))
 }
 
 /// Returns the device's GUID, derived from the host, its last boot, and the process.

@@ -141,12 +141,12 @@ mod tests {
 
     #[test]
     fn each_owner_sees_the_writes_of_the_previous_owners() {
-        const EACH: u64 = 2000;
+        const PER_THREAD: u64 = 2000;
         let count = Mutex::new((0_u64, 0_u64));
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for turn in 0..EACH {
+                    for turn in 0..PER_THREAD {
                         let mut both = count.lock();
                         assert_eq!(both.0, both.1);
                         both.0 += 1;
@@ -158,7 +158,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*count.lock(), (4 * EACH, 4 * EACH));
+        assert_eq!(*count.lock(), (4 * PER_THREAD, 4 * PER_THREAD));
         let locked = count.lock();
         assert!(count.try_lock().is_none());
         drop(locked);

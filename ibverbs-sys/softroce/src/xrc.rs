@@ -134,7 +134,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{OpenError, XrcDomains};
-    use crate::context::{Held, Refusal};
+    use crate::context::{InUse, Refusal};
 
     const FILE: Option<(u64, u64)> = Some((1, 2));
 
@@ -171,7 +171,7 @@ mod tests {
         let domains = XrcDomains::default();
         let one = domains.open(FILE, true, false).unwrap();
         let two = domains.open(FILE, false, false).unwrap();
-        let held = Held::new(&one).unwrap();
+        let held = InUse::new(&one).unwrap();
         assert_eq!(domains.close(&one), Err(Refusal::Busy));
         assert_eq!(domains.close(&two), Ok(()));
         drop(held);

@@ -127,7 +127,7 @@ fn a_child_does_not_have_the_mapping() {
 }
 
 #[test]
-fn nobody_makes_the_file_shorter() {
+fn the_file_cannot_be_truncated() {
     let arena = arena();
     let block = arena.allocate(PAGE).unwrap();
     assert_eq!(
@@ -157,7 +157,7 @@ fn memory_is_zeroed_aligned_and_there() {
 }
 
 #[test]
-fn pages_go_back_to_the_system_and_come_again_as_zeroes() {
+fn released_pages_are_returned_to_the_system_and_zeroed() {
     let arena = arena();
     let first = arena.allocate(HUGE).unwrap();
     fill(&first, 0xa5);
@@ -191,7 +191,7 @@ fn blocks_do_not_overlap_and_a_large_one_has_a_segment_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused() {
+fn an_invalid_or_too_large_allocation_is_refused() {
     let arena = arena();
     assert_eq!(arena.allocate(0).unwrap_err(), Refusal::Invalid);
     for length in [usize::MAX, isize::MAX as usize, 1 << 50] {

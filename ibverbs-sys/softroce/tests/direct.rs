@@ -350,7 +350,7 @@ fn is_direct() -> bool {
 }
 
 #[test]
-fn nothing_goes_by_packets_and_all_is_there_when_the_post_returns() {
+fn no_packets_are_sent_and_the_data_has_arrived_when_the_post_returns() {
     let _alone = alone();
     let (one, two) = (Device::open(), Device::open());
     // The ends belong to two contexts.
@@ -491,7 +491,7 @@ fn a_peer_that_gets_ready_late_gets_all_in_order() {
 }
 
 #[test]
-fn a_peer_that_is_destroyed_is_given_up_in_time() {
+fn requests_to_a_destroyed_peer_fail_in_time() {
     let _alone = alone();
     let device = Device::open();
     let a = End::new(&device, RC, 8);
@@ -587,7 +587,7 @@ fn talk(own: &End<'_>, peer: &End<'_>, stop: &AtomicBool) {
 /// Checks that no copy goes to memory whose registration has ended, because the memory may be
 /// unmapped then.
 #[test]
-fn memory_goes_away_while_it_is_written() {
+fn no_copy_writes_to_deregistered_memory() {
     let _alone = alone();
     const BYTES: usize = 1 << 20;
     let device = Device::open();
@@ -651,7 +651,7 @@ fn memory_goes_away_while_it_is_written() {
 /// Checks that a thread that sees the last byte of a message sees all of it, and that a write
 /// before a send is visible when the send is received.
 #[test]
-fn what_was_written_is_there_with_its_last_byte_and_before_the_next_receive() {
+fn a_write_is_complete_when_its_last_byte_changes_and_before_the_next_receive() {
     let _alone = alone();
     const WORDS: usize = 8192;
     let device = Device::open();

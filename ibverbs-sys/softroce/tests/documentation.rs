@@ -14,7 +14,7 @@ fn rows(file: &str, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_book_has_the_variables_of_the_crate() {
+fn the_book_lists_the_variables_of_the_crate() {
     let of_crate = rows("src/config.rs", "//! ");
     assert!(of_crate.len() > 10, "{of_crate:?}");
     assert_eq!(rows("../../docs/src/softroce.md", ""), of_crate);

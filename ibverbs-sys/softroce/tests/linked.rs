@@ -110,7 +110,7 @@ fn the_device_is_listed_and_opened() {
 }
 
 #[test]
-fn linked_and_preloaded_at_once_it_is_one() {
+fn a_program_that_links_and_preloads_softroce_has_one_device() {
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "the_device_is_listed_and_opened"])
         .env("LD_PRELOAD", library())
@@ -216,7 +216,7 @@ fn extended_attributes_begin_with_the_plain_ones() {
 }
 
 #[test]
-fn what_hardware_alone_has_is_not_supported() {
+fn features_of_hardware_are_unsupported() {
     with_device(|device| {
         // SAFETY: as above; unsupported functions do not read their arguments.
         unsafe {

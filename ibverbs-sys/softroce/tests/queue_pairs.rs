@@ -114,7 +114,7 @@ const SEND: u64 = ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND.0 as u64;
 type Call = unsafe fn(*mut ibv_qp_ex);
 
 #[test]
-fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
+fn a_missing_function_fails_only_its_batch() {
     let tso: Call = |qp| unsafe {
         // SAFETY: the function exists, and takes these arguments.
         (*qp).wr_send_tso.unwrap()(qp, ptr::null_mut(), 0, 0);
@@ -156,7 +156,7 @@ fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
 }
 
 #[test]
-fn no_function_is_missing_whatever_was_asked_for() {
+fn every_function_exists_for_any_requested_operations() {
     let device = Device::open();
     let mut plain = ibv_qp_init_attr {
         send_cq: device.cq,
@@ -184,7 +184,7 @@ fn no_function_is_missing_whatever_was_asked_for() {
 }
 
 #[test]
-fn what_the_device_cannot_is_refused_at_creation() {
+fn unsupported_attributes_are_refused_at_creation() {
     use ibv_qp_init_attr_mask as Mask;
     let device = Device::open();
     assert_eq!(device.refused(device.attributes(0)), None);
@@ -228,7 +228,7 @@ fn what_the_device_cannot_is_refused_at_creation() {
 }
 
 #[test]
-fn a_queue_pair_takes_objects_of_its_own_context_alone() {
+fn a_queue_pair_accepts_only_objects_of_its_own_context() {
     let (one, two) = (Device::open(), Device::open());
     for change in [
         (|a, other| a.pd = other.pd) as fn(&mut ibv_qp_init_attr_ex, &Device),
@@ -245,7 +245,7 @@ fn a_queue_pair_takes_objects_of_its_own_context_alone() {
 }
 
 #[test]
-fn what_is_asked_of_a_queue_pair() {
+fn queue_pair_attributes_are_queried() {
     use ibv_wr_opcode as Opcode;
     let device = Device::open();
     let qp = device.queue_pair(SEND);
@@ -270,7 +270,7 @@ fn what_is_asked_of_a_queue_pair() {
 }
 
 #[test]
-fn the_first_wrong_request_of_a_list_is_named_and_those_before_it_stay() {
+fn the_first_invalid_request_of_a_list_is_returned_and_earlier_ones_are_posted() {
     let device = Device::open();
     let qp = device.queue_pair(SEND);
     fail(qp);

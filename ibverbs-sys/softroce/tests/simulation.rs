@@ -61,7 +61,7 @@ fn a_seed_is_a_run() {
 }
 
 #[test]
-fn a_schedule_has_what_it_should() {
+fn a_schedule_has_the_expected_content() {
     let mut kinds = 0;
     let mut endings = BTreeMap::new();
     for seed in 0..1000 {
@@ -167,7 +167,7 @@ proptest! {
 
     /// Checks that seven faults do not exhaust the first try and seven retries.
     #[test]
-    fn what_is_disturbed_seven_times_completes(
+    fn a_request_with_seven_faults_completes(
         seed in any::<u64>(),
         connections in prop::collection::vec(small_connection(), 1..3),
         script in prop::collection::btree_map(0u64..300, fate(), 0..8),

@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The C compiler, which looks for headers in `first` and then where the shim's were found.
+/// Returns the C compiler with the include directories `first`, followed by those of the shim.
 pub(crate) fn compiler(first: &[PathBuf]) -> Command {
     let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.arg("-D_GNU_SOURCE");
@@ -14,7 +14,7 @@ pub(crate) fn compiler(first: &[PathBuf]) -> Command {
     command
 }
 
-/// The search path of the headers that the shim was compiled against.
+/// Returns the include directories with which the shim was compiled.
 pub(crate) fn include() -> Vec<PathBuf> {
     env::split_paths(env!("IBVERBS_SYS_INCLUDE")).collect()
 }

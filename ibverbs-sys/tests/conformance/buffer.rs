@@ -10,14 +10,14 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        allocation_says_whether_it_is_there,
+        allocation_works_or_is_unsupported,
         memory_is_page_aligned_and_can_be_written,
         memory_is_source_and_target_of_every_operation,
         part_of_a_buffer_is_registered,
         region_beyond_the_buffer_is_refused,
         region_of_another_domain_is_refused,
         memory_of_a_buffer_can_be_registered_as_any_other,
-        allocation_that_is_too_large_is_refused,
+        too_large_an_allocation_is_refused,
         many_buffers_exist_at_once,
     ]
 }
@@ -96,8 +96,8 @@ impl Drop for Region {
     }
 }
 
-/// Where the library is too old, or the device has none of its own, that is what is said.
-fn allocation_says_whether_it_is_there(device: &Device) {
+/// The verb reports `EOPNOTSUPP` if the library is too old or the device cannot allocate memory.
+fn allocation_works_or_is_unsupported(device: &Device) {
     let pd = Pd::new(device);
     let mut raw = ptr::null_mut();
     let result = pointer(unsafe { ibv_alloc_buf(pd.raw(), 4096, &mut raw) });
@@ -196,7 +196,7 @@ fn memory_of_a_buffer_can_be_registered_as_any_other(device: &Device) {
     }
 }
 
-fn allocation_that_is_too_large_is_refused(device: &Device) {
+fn too_large_an_allocation_is_refused(device: &Device) {
     let pd = Pd::new(device);
     drop(Buffer::new(&pd, 1));
     let mut raw = ptr::null_mut();

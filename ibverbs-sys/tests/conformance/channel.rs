@@ -1,4 +1,4 @@
-//! Completion channels: events, and what arms them.
+//! Completion channels: their events, and arming completion queues.
 
 use std::ptr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         queue_that_is_not_armed_raises_none,
         event_names_queue_and_context,
         arming_is_for_one_event,
-        arming_comes_before_the_completion,
+        arming_precedes_the_completion,
         solicited_only_ignores_other_messages,
         solicited_message_raises_the_event,
         solicited_write_with_immediate_data_raises_the_event,
@@ -23,16 +23,16 @@ pub(crate) fn cases() -> Vec<Case> {
         failure_raises_a_solicited_event,
         armed_for_all_covers_solicited,
         channel_without_events_would_block,
-        events_of_two_queues_come_on_one_channel,
+        events_of_two_queues_are_reported_on_one_channel,
         events_may_be_acknowledged_together,
         channel_with_a_queue_is_busy,
         queue_without_a_channel_can_be_armed,
-        destroyed_queue_takes_its_events_along,
+        events_of_a_destroyed_queue_are_discarded,
         destruction_waits_for_the_acknowledgement,
     ]
 }
 
-/// A pair whose second end's completions come with events.
+/// Creates a pair whose second end has a completion channel.
 fn pair(device: &Device) -> (Pair, Channel) {
     let channel = Channel::new(device);
     let pd = Pd::new(device);
@@ -49,7 +49,7 @@ fn pair(device: &Device) -> (Pair, Channel) {
     (Pair { a, b, pd }, channel)
 }
 
-/// One message to the second end.
+/// Sends one message to the second end.
 fn message(pair: &Pair, solicited: bool) {
     pair.b.receive(1, 0, 64);
     let send = pair.a.send(0, 8).id(2);
@@ -115,8 +115,9 @@ fn arming_is_for_one_event(device: &Device) {
     channel.event();
 }
 
-fn arming_comes_before_the_completion(device: &Device) {
-    // IBTA 11.4.2.2: the next completion that is added raises the event, not one that is there.
+fn arming_precedes_the_completion(device: &Device) {
+    // IBTA 11.4.2.2: the next added completion raises the event, not one that is already in the
+    // queue.
     let (pair, channel) = pair(device);
     message(&pair, false);
     assert!(pair.b.cq.within(patience()).is_some());
@@ -179,7 +180,8 @@ fn failure_raises_a_solicited_event(device: &Device) {
 }
 
 fn armed_for_all_covers_solicited(device: &Device) {
-    // IBTA 11.4.2.2: a request for solicited completions does not take back one for all.
+    // IBTA 11.4.2.2: a request for solicited completions does not replace an earlier request for
+    // all.
     let (pair, channel) = pair(device);
     pair.b.cq.arm(false);
     pair.b.cq.arm(true);
@@ -197,7 +199,7 @@ fn channel_without_events_would_block(device: &Device) {
     equal("errno", errno(), libc::EAGAIN);
 }
 
-fn events_of_two_queues_come_on_one_channel(device: &Device) {
+fn events_of_two_queues_are_reported_on_one_channel(device: &Device) {
     let channel = Channel::new(device);
     let pd = Pd::new(device);
     let plan = Plan::new(ibv_qp_type::IBV_QPT_RC);
@@ -243,8 +245,8 @@ fn queue_without_a_channel_can_be_armed(device: &Device) {
     pair.exchange(8);
 }
 
-fn destroyed_queue_takes_its_events_along(device: &Device) {
-    // An event that nobody has taken must not name a queue that is gone.
+fn events_of_a_destroyed_queue_are_discarded(device: &Device) {
+    // A pending event must not name a destroyed queue.
     let channel = Channel::new(device);
     let pd = Pd::new(device);
     let cq = Cq::on_channel(&channel, 4);

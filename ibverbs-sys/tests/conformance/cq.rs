@@ -9,22 +9,22 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        queue_has_at_least_what_was_asked_for,
+        a_queue_has_at_least_the_requested_capacity,
         queue_remembers_its_context,
         queue_without_entries_is_refused,
         queue_of_negative_size_is_refused,
         queue_beyond_the_limit_is_refused,
-        queue_of_the_limit_is_made,
+        a_queue_of_the_maximum_size_is_created,
         vector_beyond_the_last_is_refused,
         negative_vector_is_refused,
         every_vector_works,
         many_queues_exist_at_once,
         empty_queue_polls_nothing,
-        poll_for_nothing_takes_nothing,
-        poll_takes_many_at_once,
-        poll_takes_no_more_than_asked_for,
+        a_poll_for_no_completion_removes_none,
+        a_poll_returns_several_completions,
+        a_poll_returns_no_more_than_requested,
         queue_of_a_queue_pair_is_busy,
-        queue_of_receives_alone_is_busy,
+        a_queue_used_only_for_receives_is_busy,
         send_and_receive_queues_may_differ,
         entries_of_a_destroyed_queue_pair_can_be_read,
         resize_to_more,
@@ -34,12 +34,12 @@ pub(crate) fn cases() -> Vec<Case> {
         resize_to_nothing_is_refused,
         resize_beyond_the_limit_is_refused,
         overflow_raises_an_event,
-        moderation_is_taken_as_claimed,
+        moderation_is_supported_as_reported,
         exactly_as_many_completions_as_entries_fit,
     ]
 }
 
-fn queue_has_at_least_what_was_asked_for(device: &Device) {
+fn a_queue_has_at_least_the_requested_capacity(device: &Device) {
     for entries in [1, 2, 3, 100, 1000] {
         let cq = Cq::new(device, entries);
         assert!(
@@ -80,7 +80,7 @@ fn queue_beyond_the_limit_is_refused(device: &Device) {
     refused(device, device.attr().max_cqe + 1, 0);
 }
 
-fn queue_of_the_limit_is_made(device: &Device) {
+fn a_queue_of_the_maximum_size_is_created(device: &Device) {
     let most = device.attr().max_cqe;
     if most > 1 << 20 {
         ignore(format!("{most} entries are too many to try (max_cqe)"));
@@ -123,37 +123,38 @@ fn empty_queue_polls_nothing(device: &Device) {
     cq.stays_empty();
 }
 
-fn poll_for_nothing_takes_nothing(device: &Device) {
+fn a_poll_for_no_completion_removes_none(device: &Device) {
     let pair = Pair::rc(device);
     pair.a.qp.post(pair.a.write(&pair.b, 0, 8));
     assert!(pair.a.cq.poll(0).is_empty());
     pair.a.cq.success(1);
 }
 
-/// A pair of which one end has so many completions to poll.
+/// Creates a pair in which one end has `count` completions to poll.
 fn completed(device: &Device, count: u64) -> Pair {
     let pair = Pair::rc(device);
     for id in 0..count - 1 {
         pair.a.qp.post(pair.a.write(&pair.b, 0, 8).id(id));
     }
-    // Completions come in order: the last one's shows at the peer that the others are there.
+    // Completions are reported in order: when the peer receives the last message, all others have
+    // arrived.
     pair.b.receive(1, 100, 8);
     pair.a.qp.post(pair.a.send(0, 8).id(count - 1));
     pair.b.cq.success(1);
-    // And its acknowledgement has come back when this read is done.
+    // The acknowledgement has arrived when this read completes.
     pair.b.qp.post(pair.b.read(&pair.a, 0, 8));
     pair.b.cq.success(1);
     std::thread::sleep(QUIET);
     pair
 }
 
-fn poll_takes_many_at_once(device: &Device) {
+fn a_poll_returns_several_completions(device: &Device) {
     let pair = completed(device, 10);
     let ids: Vec<_> = pair.a.cq.poll(32).iter().map(|wc| wc.wr_id).collect();
     equal("the completions", ids, (0..10).collect());
 }
 
-fn poll_takes_no_more_than_asked_for(device: &Device) {
+fn a_poll_returns_no_more_than_requested(device: &Device) {
     let pair = completed(device, 10);
     let ids = |room| -> Vec<_> { pair.a.cq.poll(room).iter().map(|wc| wc.wr_id).collect() };
     equal("the first", ids(3), (0..3).collect());
@@ -167,7 +168,7 @@ fn queue_of_a_queue_pair_is_busy(device: &Device) {
     pair.exchange(8);
 }
 
-fn queue_of_receives_alone_is_busy(device: &Device) {
+fn a_queue_used_only_for_receives_is_busy(device: &Device) {
     let pd = Pd::new(device);
     let (send, receive) = (Cq::new(device, 4), Cq::new(device, 4));
     let plan = Plan::new(ibv_qp_type::IBV_QPT_RC);
@@ -192,7 +193,8 @@ fn send_and_receive_queues_may_differ(device: &Device) {
 }
 
 fn entries_of_a_destroyed_queue_pair_can_be_read(device: &Device) {
-    // IBTA 11.2 lets them be there or not; what is polled must be whole, and polling must work.
+    // IBTA 11.2 permits the completions to be kept or lost. Polled completions must be complete,
+    // and polling must work.
     let pair = completed(device, 3);
     let Pair { a, b, pd: _pd } = pair;
     let End { qp, cq, mr: _mr } = a;
@@ -236,7 +238,7 @@ fn resize_below_the_entries_is_refused(device: &Device) {
     let capacity = pair.a.cq.capacity();
     let result = resize(&pair.a.cq, 1);
     if result == 0 && pair.a.cq.capacity() >= 10 {
-        // "At least": it stayed large enough.
+        // The capacity is at least the requested one, so the queue may be larger.
     } else {
         result.fails("ibv_resize_cq", &[libc::EINVAL]);
         equal("the capacity", pair.a.cq.capacity(), capacity);
@@ -255,7 +257,7 @@ fn resize_beyond_the_limit_is_refused(device: &Device) {
     resize(&cq, device.attr().max_cqe + 1).fails("ibv_resize_cq", &[libc::EINVAL]);
 }
 
-/// A pair whose first end has a completion queue of the least size.
+/// Creates a pair whose first end has a completion queue of the minimum size.
 fn small(device: &Device) -> (Pair, usize) {
     let pd = Pd::new(device);
     let cq = Cq::new(device, 1);
@@ -295,7 +297,7 @@ fn exactly_as_many_completions_as_entries_fit(device: &Device) {
     assert!(!device.has_event(QUIET), "an event came");
 }
 
-fn moderation_is_taken_as_claimed(device: &Device) {
+fn moderation_is_supported_as_reported(device: &Device) {
     let caps = &device.attr_ex().cq_mod_caps;
     let pair = Pair::rc(device);
     let mut attr = ibv_modify_cq_attr {

@@ -1,4 +1,4 @@
-//! Extended completion queues: polling one by one, and what can be asked of a completion.
+//! Extended completion queues: iteration, and the fields of a completion.
 
 use ibverbs_sys::ibv_create_cq_wc_flags as Want;
 use ibverbs_sys::ibv_wc_status as Status;
@@ -12,12 +12,12 @@ pub(crate) fn cases() -> Vec<Case> {
         queue_without_entries_is_refused,
         queue_of_unknown_flags_is_refused,
         queue_of_an_unknown_mask_is_refused,
-        queue_for_one_thread_is_made,
-        empty_queue_says_so,
+        a_single_threaded_queue_is_created,
+        starting_to_poll_an_empty_queue_returns_enoent,
         completion_can_be_read,
         receive_can_be_read,
         immediate_data_can_be_read,
-        batch_goes_on_to_its_end,
+        a_batch_is_executed_to_its_end,
         plain_polling_works_as_well,
         failure_can_be_read,
         timestamp_can_be_read,
@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Of every device that has this at all.
+/// Fields that every device with extended completion queues supports.
 const STANDARD: u64 = IBV_WC_STANDARD_FLAGS as u64;
 
 fn create(device: &Device, change: impl Fn(&mut ibv_cq_init_attr_ex)) -> *mut ibv_cq_ex {
@@ -53,7 +53,7 @@ impl Extended {
         Self { raw, cq }
     }
 
-    /// Begins a batch at the first completion, which must come.
+    /// Begins an iteration at the first completion. Fails the case if there is none in time.
     #[track_caller]
     fn start(&self) {
         let end = std::time::Instant::now() + patience();
@@ -88,7 +88,7 @@ impl Extended {
     }
 }
 
-/// A pair whose first end has an extended queue.
+/// Creates a pair whose first end has an extended completion queue.
 fn pair(device: &Device, wc_flags: u64) -> (Pair, Extended) {
     let extended = Extended::new(device, wc_flags);
     let pd = Pd::new(device);
@@ -129,7 +129,7 @@ fn queue_of_an_unknown_mask_is_refused(device: &Device) {
     create(device, |attr| attr.comp_mask = 1 << 30).refuses("ibv_create_cq_ex");
 }
 
-fn queue_for_one_thread_is_made(device: &Device) {
+fn a_single_threaded_queue_is_created(device: &Device) {
     drop(Extended::new(device, STANDARD));
     let raw = create(device, |attr| {
         attr.comp_mask = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
@@ -139,10 +139,10 @@ fn queue_for_one_thread_is_made(device: &Device) {
     drop(Cq::from_raw(device, unsafe { ibv_cq_ex_to_cq(raw) }, None));
 }
 
-fn empty_queue_says_so(device: &Device) {
+fn starting_to_poll_an_empty_queue_returns_enoent(device: &Device) {
     let extended = Extended::new(device, STANDARD);
     equal("ibv_start_poll", extended.try_start(), libc::ENOENT);
-    // And again: without a completion there is nothing to end.
+    // A second attempt is valid, because the first one began no iteration.
     equal("ibv_start_poll", extended.try_start(), libc::ENOENT);
 }
 
@@ -202,7 +202,7 @@ fn immediate_data_can_be_read(device: &Device) {
     extended.end();
 }
 
-fn batch_goes_on_to_its_end(device: &Device) {
+fn a_batch_is_executed_to_its_end(device: &Device) {
     let (pair, extended) = pair(device, STANDARD);
     for id in 0..5 {
         pair.a.qp.post(pair.a.write(&pair.b, 0, 8).id(id));

@@ -1,4 +1,4 @@
-//! Where drivers are known to differ from the specification.
+//! Known deviations of drivers from the specification.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::harness::Verdict;
 struct Deviation {
     /// The driver, as [`crate::harness::Device::driver`] names it.
     driver: &'static str,
-    /// The clause, and what it says.
+    /// The clause of the specification, and its content.
     clause: &'static str,
     /// Behaviour of the driver: a part of the text of the cases.
     found: &'static str,
-    /// The cases that show it.
+    /// The cases that show the deviation.
     cases: &'static [&'static str],
 }
 
@@ -32,7 +32,7 @@ const DEVIATIONS: &[Deviation] = &[
             "error::receive_with_an_unknown_key_fails_both",
             "error::receive_that_may_not_be_written_fails_both",
             "long::receive_that_may_not_be_written_fails_both",
-            "error::failure_of_the_sender_s_own_leaves_the_peer_alone",
+            "error::a_local_failure_of_the_sender_does_not_affect_the_peer",
         ],
     },
     Deviation {
@@ -75,13 +75,13 @@ const DEVIATIONS: &[Deviation] = &[
         driver: RXE,
         clause: "ibv_create_qp(3): fails for a type other than RC or UD associated with an SRQ",
         found: "ibv_create_qp succeeded; it must fail",
-        cases: &["srq::unreliable_connection_may_not_use_it"],
+        cases: &["srq::an_unreliable_connection_cannot_use_the_queue"],
     },
     Deviation {
         driver: RXE,
         clause: "IBTA 11.6.3.1: Last WQE Reached is raised for a queue pair in error with an SRQ",
         found: "no event of ibv_event_type(16) came",
-        cases: &["srq::last_request_reached_is_told"],
+        cases: &["srq::the_last_wqe_event_is_raised"],
     },
     Deviation {
         driver: RXE,
@@ -93,7 +93,7 @@ const DEVIATIONS: &[Deviation] = &[
         driver: RXE,
         clause: "ibv_create_qp(3): cap is updated with the actual values",
         found: "max_send_wr is 31, not 16",
-        cases: &["qp::query_tells_the_capacities"],
+        cases: &["qp::a_query_returns_the_capacities"],
     },
     Deviation {
         driver: RXE,
@@ -120,19 +120,19 @@ const DEVIATIONS: &[Deviation] = &[
         driver: RXE,
         clause: "IBTA 10.6.7.2: a window of type 2B belongs to the queue pair that it is bound to",
         found: "it is success, not an error",
-        cases: &["mw::type_2b_is_invalidated_by_its_queue_pair_alone"],
+        cases: &["mw::a_type_2b_window_is_invalidated_only_by_its_queue_pair"],
     },
     Deviation {
         driver: RXE,
         clause: "ibv_poll_cq(3): IBV_WC_WITH_INV tells that invalidated_rkey is valid",
         found: "IBV_WC_WITH_INV is missing",
-        cases: &["mw::completion_tells_the_invalidated_key"],
+        cases: &["mw::completion_contains_the_invalidated_key"],
     },
     Deviation {
         driver: RXE,
         clause: "ibv_next_poll(3): each completion is given once, though ENOENT ends the batch",
         found: "ibv_start_poll is 0, not 2",
-        cases: &["cq_ex::batch_goes_on_to_its_end"],
+        cases: &["cq_ex::a_batch_is_executed_to_its_end"],
     },
     Deviation {
         driver: RXE,
@@ -149,7 +149,7 @@ const DEVIATIONS: &[Deviation] = &[
         found: "no completion came",
         cases: &[
             "state::drained_send_queue_holds_requests",
-            "state::drained_send_queue_finishes_what_it_began",
+            "state::a_draining_send_queue_finishes_started_requests",
         ],
     },
     Deviation {
@@ -159,11 +159,11 @@ const DEVIATIONS: &[Deviation] = &[
         cases: &[
             "state::current_state_that_is_wrong_is_refused",
             "state::partition_index_beyond_the_table_is_refused",
-            "state::path_mtu_that_does_not_exist_is_refused",
+            "state::an_invalid_path_mtu_is_refused",
             "state::retry_counts_beyond_seven_are_refused",
             "state::timers_beyond_31_are_refused",
             "state::served_reads_beyond_the_limit_are_refused",
-            "state::access_that_does_not_exist_is_refused",
+            "state::unknown_access_flags_are_refused",
         ],
     },
     Deviation {
@@ -197,7 +197,7 @@ const DEVIATIONS: &[Deviation] = &[
         cases: &[
             "multicast::message_reaches_a_member",
             "multicast::message_reaches_every_member",
-            "multicast::member_that_left_gets_nothing",
+            "multicast::a_detached_member_receives_nothing",
             "multicast::sender_gets_its_own_message_as_a_member",
             "multicast::joining_twice_is_no_error",
             "multicast::queue_pair_in_several_groups",
@@ -211,12 +211,12 @@ const DEVIATIONS: &[Deviation] = &[
             "event::remote_access_raises_an_access_error",
             "event::invalid_request_raises_a_request_error",
             "event::message_before_ready_to_send_establishes",
-            "event::destroyed_queue_pair_takes_its_events_along",
+            "event::events_of_a_destroyed_queue_pair_are_discarded",
         ],
     },
 ];
 
-/// Cases that are not run on a driver, because it would take the machine or the program down.
+/// Cases that are not run on a driver, because they would crash the machine or the program.
 const FATAL: &[Deviation] = &[
     Deviation {
         driver: RXE,
@@ -242,7 +242,7 @@ const FATAL: &[Deviation] = &[
     },
 ];
 
-/// The verdict on a case that this driver must not be asked to run.
+/// Returns the verdict on a case that must not be run on this driver, because it crashes.
 pub(crate) fn fatal(case: &str, driver: &str) -> Option<Verdict> {
     let known = FATAL
         .iter()
@@ -263,7 +263,7 @@ pub(crate) fn patience(case: &str, driver: &str) -> Duration {
     }
 }
 
-/// The verdict on a case that ended like this on a device of this driver.
+/// Returns the final verdict on a case that ended with `verdict` on a device of this driver.
 pub(crate) fn judge(case: &str, driver: &str, verdict: Verdict) -> Verdict {
     let known = DEVIATIONS
         .iter()

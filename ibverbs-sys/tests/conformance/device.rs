@@ -1,4 +1,4 @@
-//! Finding and opening devices, and what they say about themselves.
+//! The device list, opening devices, and their attributes.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         device_outlives_the_list_while_it_is_open,
         device_can_be_opened_more_than_once,
         names_are_short_and_differ,
-        guid_is_the_one_that_is_queried,
+        guid_equals_the_queried_guid,
         index_is_a_number_or_minus_one,
         node_is_a_channel_adapter_of_infiniband_transport,
         both_queries_agree,
@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         fork_state_is_known,
         receive_side_scaling_is_refused_or_claimed,
         raw_packets_are_refused_or_claimed,
-        counters_are_refused_or_made,
+        counters_are_created_or_unsupported,
     ]
 }
 
@@ -61,7 +61,7 @@ fn list_without_a_count_is_the_same(_: &Device) {
     equal("the list", names, counted);
 }
 
-/// Some programs free the list as memory. The devices then stay allocated.
+/// Some programs free the list by `free`. The devices then stay allocated.
 fn list_is_memory_of_malloc(_: &Device) {
     for _ in 0..3 {
         let list = unsafe { ibv_get_device_list(ptr::null_mut()) }.succeeds("ibv_get_device_list");
@@ -105,7 +105,7 @@ fn names_are_short_and_differ(_: &Device) {
     equal("the number of different names", names.len(), count);
 }
 
-fn guid_is_the_one_that_is_queried(device: &Device) {
+fn guid_equals_the_queried_guid(device: &Device) {
     let guid = unsafe { ibv_get_device_guid((*device.context()).device) };
     equal("the GUID", guid, device.attr().node_guid);
     assert!(guid != 0, "the GUID is zero");
@@ -330,7 +330,7 @@ fn raw_packets_are_refused_or_claimed(device: &Device) {
     }
 }
 
-fn counters_are_refused_or_made(device: &Device) {
+fn counters_are_created_or_unsupported(device: &Device) {
     let mut attr = ibv_counters_init_attr::default();
     let counters = unsafe { ibv_create_counters(device.context(), &mut attr) }
         .supported("ibv_create_counters");

@@ -1,4 +1,4 @@
-//! Every status with which a request can fail, and what follows.
+//! Every error status of a request, and its effects.
 
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ pub(crate) fn cases() -> Vec<Case> {
         write_with_immediate_data_to_a_bad_key_succeeds_nowhere,
         rnr_retries_end,
         rnr_retries_of_zero_end_at_once,
-        rnr_retries_of_seven_go_on,
-        rnr_is_over_when_a_receive_comes,
+        rnr_retry_count_seven_never_expires,
+        rnr_retries_end_when_a_receive_is_posted,
         retries_to_a_reset_peer_end,
         retries_to_a_destroyed_peer_end,
         retries_of_zero_end,
@@ -58,9 +58,9 @@ pub(crate) fn cases() -> Vec<Case> {
         receives_of_a_failed_queue_pair_are_flushed,
         unsignaled_request_that_fails_completes,
         unsignaled_requests_behind_a_failure_are_flushed,
-        failure_completes_what_was_before,
+        failure_completes_earlier_requests,
         failure_moves_both_ends_to_error,
-        failure_of_the_sender_s_own_leaves_the_peer_alone,
+        a_local_failure_of_the_sender_does_not_affect_the_peer,
         sends_in_error_are_flushed,
         receives_in_error_are_flushed,
         flush_keeps_the_order,
@@ -70,7 +70,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A key that no region has.
+/// Returns a key that no region has.
 fn unknown(key: u32) -> u32 {
     key ^ 0x7fff_ff00
 }
@@ -150,7 +150,7 @@ fn local_protection_in_the_second_element(device: &Device) {
     fails(&pair, send, Status::IBV_WC_LOC_PROT_ERR);
 }
 
-/// A send that fails at the receiver with one status and at the sender with another.
+/// Posts a send that fails with the status `receiver` at the receiver and `sender` at the sender.
 #[track_caller]
 fn fails_both(pair: &Pair, receiver: Status, sender: Status) {
     pair.a.qp.post(pair.a.send(0, 8));
@@ -206,7 +206,7 @@ fn message_longer_than_the_port_carries_fails(device: &Device) {
     // IBTA 11.6.2: the requester's length check; a device may also refuse the request.
     let quarter = device.port().max_msg_sz as usize / 4 + 1;
     let pair = Pair::rc(device);
-    // Of this much address space, a device that does not pin memory takes none.
+    // A device that does not pin memory uses none of this address space.
     let mr = Mr::new(&pair.pd, quarter, Access::IBV_ACCESS_LOCAL_WRITE);
     let sges = [0; 4].map(|offset| mr.sge(offset, quarter));
     let write = Request::write(&sges, pair.b.mr.at(0), pair.b.mr.rkey());
@@ -274,7 +274,7 @@ fn remote_access_that_wraps_around(device: &Device) {
     write_at(device, |_| u64::MAX - 3, 8);
 }
 
-/// A pair, and a region of the second end's with this access.
+/// Creates a pair, and a region of the second end with the access flags `access`.
 fn region(device: &Device, access: Access) -> (Pair, Mr) {
     let pair = Pair::rc(device);
     let mr = Mr::new(&pair.pd, 4096, access | Access::IBV_ACCESS_LOCAL_WRITE);
@@ -324,7 +324,7 @@ fn remote_access_in_the_midst_of_a_long_write(device: &Device) {
     );
 }
 
-/// A pair whose queue pairs grant only this.
+/// Creates a pair whose queue pairs grant only the access `access`.
 fn granting(device: &Device, access: Access) -> Pair {
     let mut plan = Plan::new(Service::IBV_QPT_RC);
     plan.access = access;
@@ -361,8 +361,8 @@ fn queue_pair_without_remote_atomic_refuses(device: &Device) {
 }
 
 fn atomic_that_is_not_aligned_is_refused(device: &Device) {
-    // IBTA 9.4.5: the address is a multiple of eight; an invalid request where it is not. A device
-    // may look before it sends.
+    // IBTA 9.4.5: an atomic at an address that is not a multiple of eight is an invalid request. A
+    // device may check the address before it sends.
     device.needs_atomics();
     let pair = Pair::rc(device);
     let (target, key) = (pair.b.mr.at(4), pair.b.mr.rkey());
@@ -406,7 +406,7 @@ fn write_with_immediate_data_to_a_bad_key_succeeds_nowhere(device: &Device) {
     );
 }
 
-/// A pair that gives up after so many tries.
+/// Creates a pair whose plan `change` modifies, for tests of timeouts and retries.
 fn patient(device: &Device, change: impl Fn(&mut Plan)) -> Pair {
     let mut plan = Plan::new(Service::IBV_QPT_RC);
     // 0.26 ms, and an RNR delay of 0.01 ms.
@@ -425,7 +425,7 @@ fn rnr_retries_of_zero_end_at_once(device: &Device) {
     fails(&pair, pair.a.send(0, 8), Status::IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-fn rnr_retries_of_seven_go_on(device: &Device) {
+fn rnr_retry_count_seven_never_expires(device: &Device) {
     // IBTA 9.7.5.2.8: seven means without end.
     let pair = patient(device, |plan| (plan.rnr_retry, plan.timeout) = (7, 18));
     pair.a.qp.post(pair.a.send(0, 8));
@@ -435,8 +435,9 @@ fn rnr_retries_of_seven_go_on(device: &Device) {
     pair.b.cq.success(2);
 }
 
-fn rnr_is_over_when_a_receive_comes(device: &Device) {
-    // 123 ms of delay and six of them: the receive comes within, where this thread is let run.
+fn rnr_retries_end_when_a_receive_is_posted(device: &Device) {
+    // Six retries with an RNR delay of 123 ms: the receive is posted before they end, if this
+    // thread is scheduled.
     let change = |plan: &mut Plan| {
         (plan.rnr_retry, plan.min_rnr_timer, plan.timeout) = (6, 27, 18);
     };
@@ -490,7 +491,7 @@ fn timeout_of_zero_waits_for_ever(device: &Device) {
     assert!(pair.a.cq.within(Duration::from_millis(300)).is_none());
 }
 
-/// A write that fails at the peer.
+/// Returns a write that fails at the peer.
 fn bad_write(pair: &Pair) -> Request {
     let key = unknown(pair.b.mr.rkey());
     Request::write(&[pair.a.mr.sge(0, 8)], pair.b.mr.at(0), key)
@@ -541,7 +542,7 @@ fn unsignaled_requests_behind_a_failure_are_flushed(device: &Device) {
     pair.a.cq.expect(2, Status::IBV_WC_WR_FLUSH_ERR);
 }
 
-fn failure_completes_what_was_before(device: &Device) {
+fn failure_completes_earlier_requests(device: &Device) {
     let pair = Pair::rc(device);
     let mut requests = [
         pair.a.write(&pair.b, 0, 8).id(5),
@@ -560,7 +561,7 @@ fn failure_moves_both_ends_to_error(device: &Device) {
     pair.b.qp.becomes(State::IBV_QPS_ERR);
 }
 
-fn failure_of_the_sender_s_own_leaves_the_peer_alone(device: &Device) {
+fn a_local_failure_of_the_sender_does_not_affect_the_peer(device: &Device) {
     let pair = Pair::rc(device);
     let sge = with_key(pair.a.mr.sge(0, 8), unknown(pair.a.mr.lkey()));
     fails(&pair, Request::send(&[sge]), Status::IBV_WC_LOC_PROT_ERR);

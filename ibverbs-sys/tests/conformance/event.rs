@@ -18,9 +18,9 @@ pub(crate) fn cases() -> Vec<Case> {
         receive_that_fails_raises_nothing_at_the_sender,
         message_before_ready_to_send_establishes,
         program_s_own_error_raises_nothing,
-        event_comes_only_to_its_context,
-        destroyed_object_takes_its_events_along,
-        destroyed_queue_pair_takes_its_events_along,
+        an_event_is_reported_only_to_its_context,
+        events_of_a_destroyed_object_are_discarded,
+        events_of_a_destroyed_queue_pair_are_discarded,
         destruction_waits_for_the_acknowledgement,
         descriptor_becomes_readable,
     ]
@@ -72,8 +72,8 @@ fn invalid_request_raises_a_request_error(device: &Device) {
 }
 
 fn receive_that_fails_raises_nothing_at_the_sender(device: &Device) {
-    // The receive itself completes in error, so an event beside it is the device's to choose; what
-    // must not come is one for the sender.
+    // The receive completes with an error, so the device may or may not raise an event for the
+    // receiver. It must raise none for the sender.
     let pair = Pair::rc(device);
     pair.b.receive(2, 0, 4);
     pair.a.qp.post(pair.a.send(0, 8));
@@ -109,7 +109,7 @@ fn program_s_own_error_raises_nothing(device: &Device) {
     assert!(!device.has_event(QUIET), "an event came");
 }
 
-/// A shared receive queue at whose limit an event was raised.
+/// Creates a shared receive queue whose limit event was raised.
 fn limit_reached(device: &Device) -> Srq {
     let pd = Pd::new(device);
     let (srq, cq) = (Srq::new(&pd, 4), Cq::new(device, 4));
@@ -126,22 +126,22 @@ fn limit_reached(device: &Device) -> Srq {
     srq
 }
 
-fn event_comes_only_to_its_context(device: &Device) {
+fn an_event_is_reported_only_to_its_context(device: &Device) {
     let other = device.reopened();
     let _srq = limit_reached(device);
     device.event_of(Event::IBV_EVENT_SRQ_LIMIT_REACHED);
     assert!(!other.has_event(QUIET), "an event came to another context");
 }
 
-fn destroyed_object_takes_its_events_along(device: &Device) {
-    // An event that nobody has taken must not name an object that is gone.
+fn events_of_a_destroyed_object_are_discarded(device: &Device) {
+    // A pending event must not name a destroyed object.
     let srq = limit_reached(device);
     assert!(device.has_event(patience()), "no event came");
     drop(srq);
     assert!(!device.has_event(QUIET), "the event is still there");
 }
 
-fn destroyed_queue_pair_takes_its_events_along(device: &Device) {
+fn events_of_a_destroyed_queue_pair_are_discarded(device: &Device) {
     let pair = Pair::rc(device);
     bad_write(&pair);
     assert!(device.has_event(patience()), "no event came");

@@ -1,4 +1,4 @@
-//! Contexts that are made of another context's command descriptor, and the objects that both have.
+//! Contexts that are imported by the command descriptor of another context, and objects in both.
 
 use std::ptr;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ pub(crate) fn cases() -> Vec<Case> {
         import_of_no_domain_is_refused,
         import_of_no_region_is_refused,
         import_of_no_device_memory_is_refused,
-        imported_context_works_and_closes_apart,
+        imported_context_works_and_is_closed_separately,
         imported_domain_is_the_other_context_s,
         imported_domain_takes_regions_and_queue_pairs,
-        domain_freed_by_its_import_is_gone,
+        a_domain_that_its_import_freed_does_not_exist,
         imported_region_has_the_keys_of_the_region,
         region_deregistered_by_its_import_grants_nothing,
         imported_device_memory_has_the_same_bytes,
@@ -26,11 +26,11 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A context made of the device's command descriptor, which is closed at its end.
+/// An imported context of the device, which is closed when the value is dropped.
 struct Import(*mut ibv_context);
 
 impl Import {
-    /// Ends the case where the device cannot be imported.
+    /// Ignores the case if the device cannot be imported.
     fn of(device: &Device) -> Self {
         let command = unsafe { (*device.context()).cmd_fd };
         let duplicate = unsafe { libc::fcntl(command, libc::F_DUPFD_CLOEXEC, 0) };
@@ -82,7 +82,7 @@ fn import_of_no_device_memory_is_refused(device: &Device) {
     unsafe { ibv_import_dm(device.context(), u32::MAX) }.refuses("ibv_import_dm");
 }
 
-fn imported_context_works_and_closes_apart(device: &Device) {
+fn imported_context_works_and_is_closed_separately(device: &Device) {
     let exporter = device.reopened();
     let import = Import::of(&exporter);
     let mut attr = ibv_device_attr::default();
@@ -91,7 +91,7 @@ fn imported_context_works_and_closes_apart(device: &Device) {
     let again = unsafe { libc::fcntl((*import.0).cmd_fd, libc::F_DUPFD_CLOEXEC, 0) };
     drop(exporter);
     let pd = unsafe { ibv_alloc_pd(import.0) }.succeeds("ibv_alloc_pd");
-    // A duplicate of an import is one of the same file.
+    // A duplicate of an imported descriptor refers to the same file.
     let second = Import(unsafe { ibv_import_device(again) }.succeeds("ibv_import_device"));
     let other =
         unsafe { ibv_import_pd(second.0, (*pd).handle) }.succeeds("ibv_import_pd of an import's");
@@ -147,7 +147,7 @@ fn imported_domain_takes_regions_and_queue_pairs(device: &Device) {
     unsafe { ibv_unimport_pd(other) };
 }
 
-fn domain_freed_by_its_import_is_gone(device: &Device) {
+fn a_domain_that_its_import_freed_does_not_exist(device: &Device) {
     let import = Import::of(device);
     let pd = unsafe { ibv_alloc_pd(device.context()) }.succeeds("ibv_alloc_pd");
     let handle = unsafe { (*pd).handle };
@@ -215,7 +215,7 @@ fn imported_device_memory_has_the_same_bytes(device: &Device) {
     unsafe { ibv_memcpy_from_dm(out.as_mut_ptr().cast(), other, 64, 8) }
         .succeeds("ibv_memcpy_from_dm");
     equal("what is there", &out, b"in both.");
-    // Memory of the one context is registered in a domain of the other.
+    // Memory of one context is registered in a domain of the other.
     let pd = Pd::new(device);
     let imported = import.domain(&pd).succeeds("ibv_import_pd");
     let access = (ALL_ACCESS | ibv_access_flags::IBV_ACCESS_ZERO_BASED).0;

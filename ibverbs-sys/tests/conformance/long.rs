@@ -13,14 +13,14 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = cases![
-        send_goes_from_a_list_to_a_list,
+        a_send_gathers_and_scatters_lists,
         write_with_immediate_data_gathers,
         write_with_immediate_data_of_an_unreliable_connection_arrives,
         messages_keep_their_order_with_other_work,
         short_writes_with_immediate_data_keep_their_order,
-        shared_receive_queue_takes_long_messages,
+        a_shared_receive_queue_receives_long_messages,
         message_without_a_receive_waits,
-        other_queue_pairs_go_on_while_one_waits_for_a_receive,
+        other_queue_pairs_work_while_one_waits_for_a_receive,
         receive_that_is_too_short_fails_both,
         receive_that_may_not_be_written_fails_both,
         write_with_immediate_data_to_a_bad_key_succeeds_nowhere,
@@ -65,7 +65,7 @@ fn reliable(device: &Device) -> Pair {
     pair(device, &Plan::new(Service::IBV_QPT_RC))
 }
 
-fn send_goes_from_a_list_to_a_list(device: &Device) {
+fn a_send_gathers_and_scatters_lists(device: &Device) {
     let Pair { a, b, pd: _pd } = &reliable(device);
     let sent = pattern(LONG, 5);
     // The parts are in memory in another order than in the message, with gaps in between.
@@ -249,7 +249,7 @@ fn short_writes_with_immediate_data_keep_their_order(device: &Device) {
     }
 }
 
-fn shared_receive_queue_takes_long_messages(device: &Device) {
+fn a_shared_receive_queue_receives_long_messages(device: &Device) {
     let pd = Pd::new(device);
     let srq = Srq::new(&pd, 4);
     let plan = Plan::new(Service::IBV_QPT_RC);
@@ -296,7 +296,7 @@ fn message_without_a_receive_waits(device: &Device) {
     }
 }
 
-fn other_queue_pairs_go_on_while_one_waits_for_a_receive(device: &Device) {
+fn other_queue_pairs_work_while_one_waits_for_a_receive(device: &Device) {
     let pd = Pd::new(device);
     let plan = Plan::new(Service::IBV_QPT_RC);
     let pairs = [(); 2].map(|()| {

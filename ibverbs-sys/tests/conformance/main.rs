@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         rest::cases,
     ];
     let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();
-    // Behind the devices that the machine has, there is one.
+    // softroce is listed after the devices of the machine.
     softroce::install();
     harness::main(&cases)
 }

@@ -1,4 +1,4 @@
-//! Memory regions: registering, and what access they grant.
+//! Memory regions: registration, and access rights.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -25,16 +25,16 @@ pub(crate) fn cases() -> Vec<Case> {
         read_only_memory_can_be_read_from,
         length_that_wraps_around_is_refused,
         unknown_access_is_refused,
-        optional_access_is_taken_or_left,
+        optional_access_flags_are_accepted,
         region_of_one_byte_works,
         region_across_pages_works,
-        region_deregisters_while_others_live,
+        a_region_is_deregistered_while_others_exist,
         foreign_domain_s_region_is_refused,
         zero_based_region_starts_at_zero,
         region_at_a_virtual_address,
         reregister_changes_the_access,
         reregister_of_the_access_keeps_the_keys,
-        reregister_changes_the_place,
+        reregistration_changes_the_memory,
         reregister_changes_the_domain,
         reregister_without_a_change_is_refused,
         reregister_to_bad_access_is_refused,
@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         advice_is_taken,
         advice_beyond_the_region_is_refused,
         advice_for_a_foreign_region_is_refused,
-        null_region_drops_and_gives_zeroes,
+        a_null_region_discards_writes_and_reads_as_zeroes,
         device_memory_copies_and_serves,
         device_memory_is_copied_in_whole_words,
         device_memory_beyond_its_end_is_refused,
@@ -162,11 +162,11 @@ fn length_that_wraps_around_is_refused(device: &Device) {
 }
 
 fn unknown_access_is_refused(device: &Device) {
-    // Bits 20 to 29 may be ignored (IBV_ACCESS_OPTIONAL_RANGE); this one may not.
+    // Bits 20 to 29 may be ignored (IBV_ACCESS_OPTIONAL_RANGE); bit 19 must not.
     refused(device, Access(1 << 19));
 }
 
-fn optional_access_is_taken_or_left(device: &Device) {
+fn optional_access_flags_are_accepted(device: &Device) {
     granted(
         device,
         Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_RELAXED_ORDERING | Access(1 << 29),
@@ -201,7 +201,7 @@ fn region_across_pages_works(device: &Device) {
     equal("the byte behind", memory.read(13000, 1), vec![0]);
 }
 
-fn region_deregisters_while_others_live(device: &Device) {
+fn a_region_is_deregistered_while_others_exist(device: &Device) {
     let pair = Pair::rc(device);
     let memory = Rc::new(Memory::new(4096));
     let other = Mr::of(&pair.pd, &memory, 0, 4096, ALL_ACCESS).succeeds("ibv_reg_mr");
@@ -272,8 +272,9 @@ fn reregister(mr: &Mr, flags: ibv_rereg_mr_flags, pd: *mut ibv_pd, access: Acces
     }
 }
 
-/// A re-registration that the device may not have at all: the manual knows five ways to fail, and
-/// the number is in `errno`.
+/// Fails the case unless a reregistration succeeded; ignores the case if the device does not
+/// support reregistration. `ibv_rereg_mr` returns one of several results on failure, and sets
+/// `errno`.
 #[track_caller]
 fn reregistered(result: c_int) {
     if result != 0 && [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno()) {
@@ -317,7 +318,7 @@ fn reregister_of_the_access_keeps_the_keys(device: &Device) {
     pair.a.cq.expect(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
 }
 
-fn reregister_changes_the_place(device: &Device) {
+fn reregistration_changes_the_memory(device: &Device) {
     let pair = Pair::rc(device);
     let memory = Rc::new(Memory::new(8192));
     let mr = Mr::of(&pair.pd, &memory, 0, 4096, ALL_ACCESS).succeeds("ibv_reg_mr");
@@ -435,7 +436,7 @@ fn advise(pd: &Pd, sge: ibv_sge) -> c_int {
     unsafe { ibv_advise_mr(pd.raw(), advice, flags, &mut { sge }, 1) }
 }
 
-/// A region that advice is for.
+/// Registers an on-demand region, to which advice can be applied.
 fn on_demand(pd: &Pd) -> Mr {
     let support = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
     if pd.device().attr_ex().odp_caps.general_caps & support == 0 {
@@ -465,7 +466,7 @@ fn advice_for_a_foreign_region_is_refused(device: &Device) {
     advise(&pd, foreign.sge(0, 4096)).fails("ibv_advise_mr", &refusals);
 }
 
-fn null_region_drops_and_gives_zeroes(device: &Device) {
+fn a_null_region_discards_writes_and_reads_as_zeroes(device: &Device) {
     let pair = Pair::rc(device);
     let raw = unsafe { ibv_alloc_null_mr(pair.pd.raw()) }.supported("ibv_alloc_null_mr");
     let null = Mr::from_raw(&pair.pd, pair.a.mr.memory(), raw);
@@ -546,7 +547,7 @@ fn device_memory_copies_and_serves(device: &Device) {
     equal("what was written", &out, b"written\0");
 }
 
-/// The device memory of NICs has words of four bytes. Nothing in the attributes says so.
+/// NICs copy device memory in words of four bytes. No attribute reports this.
 fn device_memory_is_copied_in_whole_words(device: &Device) {
     let dm = Dm::new(device, 4096);
     let mut bytes = *b"twelve bytes";

@@ -9,9 +9,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         message_reaches_a_member,
         message_reaches_every_member,
-        member_that_left_gets_nothing,
+        a_detached_member_receives_nothing,
         sender_gets_its_own_message_as_a_member,
-        group_of_others_is_not_heard,
+        datagrams_to_other_groups_are_not_received,
         joining_twice_is_no_error,
         leaving_a_group_of_others_is_refused,
         address_that_is_no_group_is_refused,
@@ -24,7 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The multicast QP number, IBTA 3.4.2: all of a group.
 const EVERYONE: u32 = 0x00ff_ffff;
 
-/// A group in the style of the device's address: that of 239.77.0.`last`, or of IPv6.
+/// Returns the GID of the group 239.77.0.`last`, or of an IPv6 group if the device's address is
+/// IPv6.
 fn group(device: &Device, last: u8) -> ibv_gid {
     let ipv4 = unsafe { device.gid().gid.raw }[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     let raw = if ipv4 {
@@ -37,7 +38,7 @@ fn group(device: &Device, last: u8) -> ibv_gid {
     ibv_gid { raw }
 }
 
-/// Membership that ends with the value; it goes before the queue pair.
+/// A group membership, which ends when the value is dropped, before the queue pair is destroyed.
 struct Member<'a>(&'a End, ibv_gid);
 
 impl<'a> Member<'a> {
@@ -69,7 +70,7 @@ fn way(pd: &Pd, group: ibv_gid) -> Ah {
     Ah::create(pd, attr).succeeds("ibv_create_ah")
 }
 
-/// A message to the group.
+/// Sends a message to the group.
 #[track_caller]
 fn tell(pd: &Pd, from: &End, group: ibv_gid) {
     let ah = way(pd, group);
@@ -111,7 +112,7 @@ fn message_reaches_every_member(device: &Device) {
     ends.iter().for_each(hears);
 }
 
-fn member_that_left_gets_nothing(device: &Device) {
+fn a_detached_member_receives_nothing(device: &Device) {
     let pd = Pd::new(device);
     let (from, stays, leaves) = (end(&pd), end(&pd), end(&pd));
     let _member = Member::new(device, &stays, group(device, 3));
@@ -135,7 +136,7 @@ fn sender_gets_its_own_message_as_a_member(device: &Device) {
     equal("the requests", ids, [1, 2]);
 }
 
-fn group_of_others_is_not_heard(device: &Device) {
+fn datagrams_to_other_groups_are_not_received(device: &Device) {
     let pd = Pd::new(device);
     let (from, to) = (end(&pd), end(&pd));
     let _member = Member::new(device, &to, group(device, 5));
@@ -145,7 +146,8 @@ fn group_of_others_is_not_heard(device: &Device) {
 }
 
 fn joining_twice_is_no_error(device: &Device) {
-    // Both the kernel and the specification (IBTA 11.3.1) let it be; it is left once.
+    // The kernel and the specification (IBTA 11.3.1) permit the second join. One detach ends the
+    // membership.
     let pd = Pd::new(device);
     let (from, to) = (end(&pd), end(&pd));
     let member = Member::new(device, &to, group(device, 7));

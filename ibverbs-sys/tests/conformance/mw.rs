@@ -10,8 +10,8 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        window_of_type_1_is_made,
-        window_of_type_2_is_made,
+        a_type_1_window_is_allocated,
+        a_type_2_window_is_allocated,
         type_1_window_grants_what_is_bound,
         type_1_bind_changes_the_key,
         type_1_bind_of_nothing_revokes,
@@ -31,12 +31,12 @@ pub(crate) fn cases() -> Vec<Case> {
         type_2_unbound_key_is_refused,
         type_2_local_invalidate_revokes,
         type_2_remote_invalidate_revokes,
-        completion_tells_the_invalidated_key,
+        completion_contains_the_invalidated_key,
         type_2_rebinds_after_invalidate,
         type_2_bind_of_a_bound_window_is_refused,
         type_2_bind_of_nothing_fails,
-        type_2_bind_takes_the_tag_of_the_new_key,
-        type_2b_is_invalidated_by_its_queue_pair_alone,
+        a_type_2_bind_uses_the_tag_of_the_new_key,
+        a_type_2b_window_is_invalidated_only_by_its_queue_pair,
         bind_by_a_foreign_domain_s_queue_pair_fails,
         bind_to_a_zero_based_region_fails,
         bind_with_an_unknown_flag_is_posted,
@@ -99,7 +99,7 @@ const REMOTE: Access = Access(
         | Access::IBV_ACCESS_REMOTE_ATOMIC.0,
 );
 
-/// A pair, and a region of the second end's that takes windows.
+/// A pair, and a region of the second end that permits windows.
 struct Ground {
     pair: Pair,
     mr: Mr,
@@ -156,7 +156,7 @@ impl Ground {
     }
 }
 
-fn window_of_type_1_is_made(device: &Device) {
+fn a_type_1_window_is_allocated(device: &Device) {
     let pd = Pd::new(device);
     let mw = Mw::new(&pd, Type::IBV_MW_TYPE_1);
     let raw = unsafe { &*mw.raw };
@@ -165,7 +165,7 @@ fn window_of_type_1_is_made(device: &Device) {
     equal("type", raw.type_, Type::IBV_MW_TYPE_1);
 }
 
-fn window_of_type_2_is_made(device: &Device) {
+fn a_type_2_window_is_allocated(device: &Device) {
     let mw = Mw::new(&Pd::new(device), Type::IBV_MW_TYPE_2);
     equal("type", unsafe { (*mw.raw).type_ }, Type::IBV_MW_TYPE_2);
     assert!(mw.rkey() != 0);
@@ -415,7 +415,7 @@ fn type_2_remote_invalidate_revokes(device: &Device) {
     ground.write(ground.mr.at(4096), key, Status::IBV_WC_REM_ACCESS_ERR);
 }
 
-fn completion_tells_the_invalidated_key(device: &Device) {
+fn completion_contains_the_invalidated_key(device: &Device) {
     let ground = Ground::new(device);
     let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
     let key = ground.bound(&mw);
@@ -461,7 +461,7 @@ fn type_2_bind_of_nothing_fails(device: &Device) {
     ground.bind(&mw, ground.place(0, 0, REMOTE), Status::IBV_WC_MW_BIND_ERR);
 }
 
-fn type_2_bind_takes_the_tag_of_the_new_key(device: &Device) {
+fn a_type_2_bind_uses_the_tag_of_the_new_key(device: &Device) {
     // IBTA 10.6.7.2.2: the program chooses the low eight bits of the key, and the device the
     // others.
     let ground = Ground::new(device);
@@ -474,7 +474,7 @@ fn type_2_bind_takes_the_tag_of_the_new_key(device: &Device) {
     ground.write(ground.mr.at(4096), wanted, Status::IBV_WC_SUCCESS);
 }
 
-fn type_2b_is_invalidated_by_its_queue_pair_alone(device: &Device) {
+fn a_type_2b_window_is_invalidated_only_by_its_queue_pair(device: &Device) {
     let name = "IBV_DEVICE_MEM_WINDOW_TYPE_2B";
     device.needs(Capability::IBV_DEVICE_MEM_WINDOW_TYPE_2B, name);
     let ground = Ground::new(device);
@@ -537,7 +537,7 @@ fn bind_with_an_unknown_flag_is_posted(device: &Device) {
 fn type_2b_belongs_to_its_queue_pair(device: &Device) {
     let name = "IBV_DEVICE_MEM_WINDOW_TYPE_2B";
     device.needs(Capability::IBV_DEVICE_MEM_WINDOW_TYPE_2B, name);
-    // IBTA 10.6.7.2: only through the queue pair that it is bound to.
+    // IBTA 10.6.7.2: the window is accessible only through the queue pair to which it is bound.
     let ground = Ground::new(device);
     let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
     let key = ground.bound(&mw);

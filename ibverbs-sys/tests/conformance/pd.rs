@@ -15,9 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
         domain_with_a_shared_receive_queue_is_busy,
         domain_with_an_address_handle_is_busy,
         domain_with_a_window_is_busy,
-        thread_domain_is_made_and_freed,
-        parent_domain_stands_in_for_its_domain,
-        parent_domain_takes_a_thread_domain,
+        a_thread_domain_is_allocated_and_freed,
+        a_parent_domain_replaces_its_domain,
+        a_parent_domain_accepts_a_thread_domain,
         parent_domain_keeps_its_domain_busy,
         parent_domain_needs_a_domain,
         thread_domain_in_use_is_busy,
@@ -117,11 +117,11 @@ fn parent(pd: &Pd, td: *mut ibv_td) -> Pd {
     Pd::from_raw(pd.device(), raw.supported("ibv_alloc_parent_domain"))
 }
 
-fn thread_domain_is_made_and_freed(device: &Device) {
+fn a_thread_domain_is_allocated_and_freed(device: &Device) {
     let _td = Td::new(device);
 }
 
-fn parent_domain_stands_in_for_its_domain(device: &Device) {
+fn a_parent_domain_replaces_its_domain(device: &Device) {
     let pd = Pd::new(device);
     let parent = parent(&pd, ptr::null_mut());
     let plan = Plan::new(ibv_qp_type::IBV_QPT_RC);
@@ -141,7 +141,7 @@ fn parent_domain_stands_in_for_its_domain(device: &Device) {
     equal("what came", b.mr.read(0, 6), b"domain".to_vec());
 }
 
-fn parent_domain_takes_a_thread_domain(device: &Device) {
+fn a_parent_domain_accepts_a_thread_domain(device: &Device) {
     let td = Td::new(device);
     let pd = Pd::new(device);
     let parent = parent(&pd, td.0);

@@ -8,7 +8,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         port_is_active,
         mtu_is_within_the_port_s,
-        port_has_tables_and_carries_messages,
+        the_port_has_tables_and_supports_messages,
         link_layer_is_known,
         ethernet_port_has_no_lid,
         port_zero_is_refused,
@@ -44,7 +44,7 @@ fn mtu_is_within_the_port_s(device: &Device) {
     assert!(port.max_mtu.0 <= ibv_mtu::IBV_MTU_4096.0);
 }
 
-fn port_has_tables_and_carries_messages(device: &Device) {
+fn the_port_has_tables_and_supports_messages(device: &Device) {
     let port = device.port();
     assert!(port.gid_tbl_len > 0, "there is no GID table");
     assert!(port.pkey_tbl_len > 0, "there is no P_Key table");
@@ -170,7 +170,7 @@ fn gid_table_refuses_flags(device: &Device) {
 fn gid_table_refuses_too_little_room(device: &Device) {
     let mut entries = gid_table(device.context());
     let room = entries.len() - 1;
-    // With no room at all this asks for nothing, which the manual forbids, so it fails as well.
+    // A request for 0 entries, which the manual forbids, fails too.
     let count = unsafe { ibv_query_gid_table(device.context(), entries.as_mut_ptr(), room, 0) };
     assert!(
         count < 0,

@@ -9,19 +9,19 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        capacities_are_at_least_what_was_asked_for,
+        capacities_are_at_least_the_requested_ones,
         queue_pair_starts_in_reset,
-        queue_pair_remembers_what_it_was_made_with,
+        a_queue_pair_contains_its_creation_attributes,
         numbers_differ_and_have_24_bits,
         many_queue_pairs_exist_at_once,
         requests_beyond_the_limit_are_refused,
         receives_beyond_the_limit_are_refused,
         elements_beyond_the_limit_are_refused,
         unknown_service_is_refused,
-        queue_pair_without_queues_is_made,
-        query_tells_the_capacities,
-        query_tells_the_connection,
-        query_tells_the_creation,
+        a_queue_pair_without_queues_is_created,
+        a_query_returns_the_capacities,
+        a_query_returns_the_connection,
+        a_query_returns_the_creation_attributes,
         query_of_every_state,
         full_send_queue_refuses,
         full_receive_queue_refuses,
@@ -37,11 +37,11 @@ pub(crate) fn cases() -> Vec<Case> {
         receive_in_reset_is_refused,
         queue_pair_with_requests_can_be_destroyed,
         queue_pair_of_a_busy_peer_can_be_destroyed,
-        extended_creation_makes_a_plain_queue_pair,
+        extended_creation_creates_a_plain_queue_pair,
         extended_creation_needs_a_domain,
         extended_creation_refuses_an_unknown_mask,
-        data_in_order_can_be_asked,
-        enhanced_connection_options_can_be_asked,
+        data_order_can_be_queried,
+        enhanced_connection_options_can_be_queried,
         rate_limit_as_claimed,
     ]
 }
@@ -54,7 +54,7 @@ fn end(device: &Device, plan: &Plan) -> End {
     End::new(&Pd::new(device), plan, 4096)
 }
 
-fn capacities_are_at_least_what_was_asked_for(device: &Device) {
+fn capacities_are_at_least_the_requested_ones(device: &Device) {
     let plan = rc();
     let (asked, granted) = (plan.cap, end(device, &plan).qp.cap());
     assert!(granted.max_send_wr >= asked.max_send_wr);
@@ -74,7 +74,7 @@ fn queue_pair_starts_in_reset(device: &Device) {
     );
 }
 
-fn queue_pair_remembers_what_it_was_made_with(device: &Device) {
+fn a_queue_pair_contains_its_creation_attributes(device: &Device) {
     let pd = Pd::new(device);
     let (sends, receives) = (Cq::new(device, 4), Cq::new(device, 4));
     let qp = Qp::create(&pd, &sends, &receives, &rc()).succeeds("ibv_create_qp");
@@ -154,8 +154,8 @@ fn unknown_service_is_refused(device: &Device) {
     );
 }
 
-fn queue_pair_without_queues_is_made(device: &Device) {
-    // Of a queue pair that only serves RDMA: nothing is ever posted.
+fn a_queue_pair_without_queues_is_created(device: &Device) {
+    // A queue pair that only executes the peer's RDMA operations: no request is posted.
     let mut plan = rc();
     plan.cap = ibv_qp_cap::default();
     let passive = plan.clone();
@@ -164,7 +164,7 @@ fn queue_pair_without_queues_is_made(device: &Device) {
     pair.a.cq.success(1);
 }
 
-fn query_tells_the_capacities(device: &Device) {
+fn a_query_returns_the_capacities(device: &Device) {
     let end = end(device, &rc());
     let (attr, init) = end.qp.query();
     let granted = end.qp.cap();
@@ -181,7 +181,7 @@ fn query_tells_the_capacities(device: &Device) {
     }
 }
 
-fn query_tells_the_connection(device: &Device) {
+fn a_query_returns_the_connection(device: &Device) {
     let mut plan = rc();
     (plan.send_psn, plan.receive_psn) = (0x11_2233, 0x44_5566);
     (
@@ -222,7 +222,7 @@ fn query_tells_the_connection(device: &Device) {
     equal("the handle's port", found.port_num, PORT);
 }
 
-fn query_tells_the_creation(device: &Device) {
+fn a_query_returns_the_creation_attributes(device: &Device) {
     let mut plan = rc();
     plan.all_signaled = true;
     let end = end(device, &plan);
@@ -401,7 +401,7 @@ fn extended(pd: *mut ibv_pd, cq: &Cq, comp_mask: u32) -> (*mut ibv_qp, ibv_qp_ca
     (qp, attr.cap)
 }
 
-fn extended_creation_makes_a_plain_queue_pair(device: &Device) {
+fn extended_creation_creates_a_plain_queue_pair(device: &Device) {
     let (pd, cq) = (Pd::new(device), Cq::new(device, 16));
     let mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     let (raw, cap) = extended(pd.raw(), &cq, mask);
@@ -427,18 +427,18 @@ fn extended_creation_refuses_an_unknown_mask(device: &Device) {
     );
 }
 
-fn data_in_order_can_be_asked(device: &Device) {
+fn data_order_can_be_queried(device: &Device) {
     let pair = Pair::rc(device);
     let opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
     let answer = unsafe { ibv_query_qp_data_in_order(pair.a.qp.raw(), opcode, 0) };
     assert!((0..=1).contains(&answer), "the answer is {answer}");
 }
 
-fn enhanced_connection_options_can_be_asked(device: &Device) {
+fn enhanced_connection_options_can_be_queried(device: &Device) {
     let pair = Pair::rc(device);
     let mut options = ibv_ece::default();
     let result = unsafe { ibv_query_ece(pair.a.qp.raw(), &mut options) };
-    // The manual: ENOSYS or EOPNOTSUPP where there are none.
+    // The manual: ENOSYS or EOPNOTSUPP if the device has no such options.
     result.supported("ibv_query_ece");
 }
 

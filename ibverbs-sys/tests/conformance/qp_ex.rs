@@ -10,9 +10,9 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        queue_pair_is_made,
+        a_queue_pair_is_created,
         plain_queue_pair_has_no_functions,
-        operation_that_does_not_exist_is_refused,
+        an_unknown_operation_is_refused,
         operation_of_another_service_is_refused,
         send_arrives,
         send_with_immediate_data_arrives,
@@ -126,7 +126,7 @@ impl Batches {
         unsafe { ibv_wr_complete(self.qp) }.succeeds("ibv_wr_complete");
     }
 
-    /// One request of a batch.
+    /// Adds a request to the batch by the function `build`.
     fn request(&self, id: u64, build: impl FnOnce(*mut ibv_qp_ex)) {
         unsafe {
             (*self.qp).wr_id = id;
@@ -135,7 +135,7 @@ impl Batches {
         build(self.qp);
     }
 
-    /// The data of the request that was begun.
+    /// Sets the data of the current request.
     fn data(&self, offset: usize, length: u32) {
         let mr = &self.pair.a.mr;
         unsafe { ibv_wr_set_sge(self.qp, mr.lkey(), mr.at(offset), length) };
@@ -146,13 +146,13 @@ impl Batches {
         equal("the opcode", self.pair.a.cq.success(1).opcode, opcode);
     }
 
-    /// The start of the other end's memory.
+    /// Returns the key and the address of the other end's memory.
     fn remote(&self) -> (u32, u64) {
         (self.pair.b.mr.rkey(), self.pair.b.mr.at(0))
     }
 }
 
-fn queue_pair_is_made(device: &Device) {
+fn a_queue_pair_is_created(device: &Device) {
     drop(Batches::rc(device));
 }
 
@@ -165,7 +165,7 @@ fn plain_queue_pair_has_no_functions(device: &Device) {
     );
 }
 
-fn operation_that_does_not_exist_is_refused(device: &Device) {
+fn an_unknown_operation_is_refused(device: &Device) {
     drop(Batches::rc(device));
     let (pd, cq) = (Pd::new(device), Cq::new(device, 4));
     create(&pd, &cq, &Plan::new(Service::IBV_QPT_RC), 1 << 60)
@@ -377,7 +377,7 @@ fn fetch_and_add(device: &Device) {
     equal("what is there", batches.pair.b.mr.u64(0), 7);
 }
 
-/// Ends the case where the device has no atomic writes.
+/// Ignores the case if the device has no atomic writes.
 fn for_atomic_writes(device: &Device) -> Batches {
     // IBV_DEVICE_ATOMIC_WRITE, of headers newer than the bindings.
     if device.attr_ex().device_cap_flags_ex & (1 << 40) == 0 {
@@ -481,7 +481,7 @@ impl Flushes {
         Self::with(device, FLUSH_GLOBAL, FLUSH_GLOBAL)
     }
 
-    /// With these additional rights at the queue pair and at the region.
+    /// Creates batches with additional access rights of the queue pair and the region.
     fn with(device: &Device, queue_pair: Access, region: Access) -> Self {
         if device.attr_ex().device_cap_flags_ex & (1 << 38) == 0 {
             ignore("the device does not claim IBV_DEVICE_FLUSH_GLOBAL");
@@ -499,7 +499,7 @@ impl Flushes {
     #[track_caller]
     fn post(&self, key: u32, address: u64, length: usize, placement: u8, level: u8) {
         self.batches.post(|qp| unsafe {
-            // The queue pair was created for flushes, so it has the function.
+            // The queue pair was created for flushes, so the function pointer is set.
             ((*qp.cast::<Later>()).wr_flush)(qp, key, address, length, placement, level);
         });
     }
@@ -610,7 +610,7 @@ impl Drop for Mw {
     }
 }
 
-/// A region that takes windows, and where such a one is bound.
+/// Registers a region for windows. Returns the region, and the range to bind.
 fn ground(batches: &Batches) -> (Mr, ibv_mw_bind_info) {
     let access = ALL_ACCESS | ibv_access_flags::IBV_ACCESS_MW_BIND;
     let mr = Mr::new(&batches.pair.pd, 4096, access);

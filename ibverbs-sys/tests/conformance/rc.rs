@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         send_without_elements_arrives,
         send_with_immediate_data_arrives,
         send_with_immediate_data_of_nothing_arrives,
-        send_fills_only_what_it_brings,
+        a_send_writes_only_its_own_length,
         sends_arrive_in_order,
         send_gathers,
         receive_scatters,
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         write_arrives_without_a_receive,
         write_of_nothing_checks_no_key,
         write_inline_arrives,
-        write_with_immediate_data_takes_a_receive,
+        a_write_with_immediate_data_consumes_a_receive,
         write_with_immediate_data_of_nothing,
         write_touches_nothing_else,
         write_gathers,
@@ -41,7 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
         fetch_and_add_wraps,
         atomics_of_both_ends_add_up,
         fence_waits_for_reads,
-        read_behind_a_write_sees_it,
+        a_read_after_a_write_returns_the_written_bytes,
         both_directions_at_once,
         one_completion_queue_for_both_ends,
         queue_pair_talks_to_itself,
@@ -73,7 +73,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Around what a packet holds, and long ones.
+/// Lengths near a packet's payload size, and long ones.
 const LENGTHS: [usize; 10] = [1, 3, 255, 256, 1024, 4095, 4096, 4097, 65_537, 1 << 20];
 
 const MTUS: [usize; 5] = [256, 512, 1024, 2048, 4096];
@@ -145,7 +145,7 @@ fn send_with_immediate_data_of_nothing_arrives(device: &Device) {
     equal("the length", received.byte_len, 0);
 }
 
-fn send_fills_only_what_it_brings(device: &Device) {
+fn a_send_writes_only_its_own_length(device: &Device) {
     let pair = Pair::rc(device);
     pair.b.mr.write(0, &[0xee; 64]);
     pair.a.mr.write(0, &[0x11; 10]);
@@ -281,7 +281,7 @@ fn write_arrives_without_a_receive(device: &Device) {
 }
 
 fn write_of_nothing_checks_no_key(device: &Device) {
-    // IBTA C9-88: the R_Key is not checked where the length is zero.
+    // IBTA C9-88: the R_Key is not checked if the length is zero.
     let pair = Pair::rc(device);
     pair.a.qp.post(Request::write(&[], 0x1234, 0x00ba_dbad));
     pair.a.cq.success(1);
@@ -298,7 +298,7 @@ fn write_inline_arrives(device: &Device) {
     equal("the bytes", pair.b.mr.read(0, 7), b"written".to_vec());
 }
 
-fn write_with_immediate_data_takes_a_receive(device: &Device) {
+fn a_write_with_immediate_data_consumes_a_receive(device: &Device) {
     let pair = Pair::rc(device);
     pair.a.mr.write(0, b"written");
     pair.b.receive(4, 1000, 8);
@@ -365,7 +365,7 @@ fn read_brings_bytes(device: &Device) {
 }
 
 fn read_of_nothing_checks_no_key(device: &Device) {
-    // IBTA C9-88: the R_Key is not checked where the length is zero.
+    // IBTA C9-88: the R_Key is not checked if the length is zero.
     let pair = Pair::rc(device);
     pair.a.qp.post(Request::read(&[], 0x1234, 0x00ba_dbad));
     pair.a.cq.success(1);
@@ -506,7 +506,7 @@ fn fence_waits_for_reads(device: &Device) {
     let pair = Pair::rc(device);
     let there = pattern(SPACE / 2, 6);
     pair.b.mr.write(0, &there);
-    // What the read brings is what the fenced write sends back.
+    // The fenced write sends the bytes that the read has fetched.
     let half = SPACE / 2;
     pair.a.qp.post(pair.a.read(&pair.b, 0, half).id(1));
     let back = Request::write(
@@ -523,8 +523,8 @@ fn fence_waits_for_reads(device: &Device) {
     );
 }
 
-fn read_behind_a_write_sees_it(device: &Device) {
-    // IBTA 10.8.3.3: the target executes an RDMA READ after the RDMA WRITE before it.
+fn a_read_after_a_write_returns_the_written_bytes(device: &Device) {
+    // IBTA 10.8.3.3: the target executes an RDMA READ after an earlier RDMA WRITE.
     let pair = Pair::rc(device);
     let sent = pattern(20_000, 6);
     pair.a.mr.write(0, &sent);
@@ -683,7 +683,7 @@ fn packet_sequence_numbers_of_both_ends_differ(device: &Device) {
 }
 
 fn requests_before_the_peer_is_ready_arrive(device: &Device) {
-    // The peer is in INIT and drops what comes; retries carry the request over.
+    // The peer is in INIT and drops packets. Retries deliver the request later.
     let pd = Pd::new(device);
     let plan = Plan::new(ibv_qp_type::IBV_QPT_RC);
     let (a, b) = (End::new(&pd, &plan, SPACE), End::new(&pd, &plan, SPACE));
@@ -746,7 +746,7 @@ fn gibibyte_read(device: &Device) {
     read(&pair_with_space(device, 1 << 30), 1 << 30);
 }
 
-/// The success of a request that may take a while.
+/// Waits for the success of a request that may take longer.
 #[track_caller]
 fn slowly(cq: &Cq) {
     let limit = std::time::Duration::from_secs(500);

@@ -18,11 +18,11 @@ pub(crate) fn cases() -> Vec<Case> {
         threads_post_to_queue_pairs_of_one_queue,
         threads_poll_one_queue,
         thread_that_waits_for_an_event_is_woken,
-        flow_steering_says_whether_it_is_there,
-        flow_actions_say_whether_they_are_there,
-        rate_limit_says_whether_it_is_there,
-        tag_operations_say_whether_they_are_there,
-        indirection_tables_say_whether_they_are_there,
+        flow_steering_works_or_is_unsupported,
+        flow_actions_work_or_are_unsupported,
+        a_rate_limit_works_or_is_unsupported,
+        tag_operations_work_or_are_unsupported,
+        indirection_tables_work_or_are_unsupported,
         link_address_of_a_known_gid_is_found,
         source_port_of_a_flow_label_is_in_its_range,
     ]
@@ -51,7 +51,7 @@ fn contexts_close_in_any_order(device: &Device) {
     Pair::rc(device).exchange(100);
 }
 
-/// A pointer that threads may share: these objects are safe for threads, says verbs.
+/// A pointer that threads share. Verbs guarantee that these objects are thread-safe.
 #[derive(Clone, Copy)]
 struct Shared<T>(*mut T);
 
@@ -63,7 +63,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Posts so many unsignaled writes of nothing, and one that is signaled.
+/// Posts `count` unsignaled empty writes, and a signaled one.
 fn post_from_a_thread(qp: Shared<ibv_qp>, id: u64, count: usize) {
     for at in (0..count).rev() {
         let mut wr = ibv_send_wr {
@@ -131,7 +131,8 @@ fn threads_poll_one_queue(device: &Device) {
         .map(|_| {
             thread::spawn(move || {
                 let mut ids = Vec::new();
-                // The last request tells both to stop, by the one who gets it and then by time.
+                // Both threads stop when one of them gets the completion of the last request, or at
+                // the deadline.
                 while std::time::Instant::now() < end && ids.len() < 5 {
                     let mut wc = ibv_wc::default();
                     if unsafe { ibv_poll_cq(cq.get(), 1, &mut wc) } == 1 {
@@ -175,10 +176,10 @@ fn thread_that_waits_for_an_event_is_woken(device: &Device) {
     equal("the queue", woken, cq.raw() as usize);
 }
 
-/// The ways to say that a verb is not there.
+/// The error numbers of an unsupported verb.
 const ABSENT: &[i32] = &[libc::EOPNOTSUPP, libc::ENOSYS];
 
-fn flow_steering_says_whether_it_is_there(device: &Device) {
+fn flow_steering_works_or_is_unsupported(device: &Device) {
     let pair = Datagrams::new(device);
     let mut attr = ibv_flow_attr {
         size: std::mem::size_of::<ibv_flow_attr>() as u16,
@@ -194,14 +195,14 @@ fn flow_steering_says_whether_it_is_there(device: &Device) {
     }
 }
 
-fn flow_actions_say_whether_they_are_there(device: &Device) {
+fn flow_actions_work_or_are_unsupported(device: &Device) {
     let mut attr = ibv_flow_action_esp_attr::default();
     let action = unsafe { ibv_create_flow_action_esp(device.context(), &mut attr) };
     let refusals = [ABSENT, &[libc::EINVAL]].concat();
     action.fails("ibv_create_flow_action_esp", &refusals);
 }
 
-fn rate_limit_says_whether_it_is_there(device: &Device) {
+fn a_rate_limit_works_or_is_unsupported(device: &Device) {
     let pair = Pair::rc(device);
     let mut attr = ibv_qp_rate_limit_attr {
         rate_limit: 1000,
@@ -218,7 +219,7 @@ fn rate_limit_says_whether_it_is_there(device: &Device) {
     }
 }
 
-fn tag_operations_say_whether_they_are_there(device: &Device) {
+fn tag_operations_work_or_are_unsupported(device: &Device) {
     if device.attr_ex().tm_caps.max_num_tags != 0 {
         ignore("the device has tag matching, which is not looked at here");
     }
@@ -228,7 +229,7 @@ fn tag_operations_say_whether_they_are_there(device: &Device) {
     unsafe { ibv_post_srq_ops(srq.raw(), &mut wr, &mut bad) }.fails("ibv_post_srq_ops", ABSENT);
 }
 
-fn indirection_tables_say_whether_they_are_there(device: &Device) {
+fn indirection_tables_work_or_are_unsupported(device: &Device) {
     if device.attr_ex().rss_caps.max_rwq_indirection_tables != 0 {
         ignore("the device has indirection tables, which are not looked at here");
     }

@@ -10,14 +10,14 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        queue_has_at_least_what_was_asked_for,
-        query_tells_the_capacities,
+        a_queue_has_at_least_the_requested_capacity,
+        a_query_returns_the_capacities,
         queue_beyond_the_limit_is_refused,
         elements_beyond_the_limit_are_refused,
-        two_queue_pairs_share_it,
+        two_queue_pairs_share_the_queue,
         datagrams_use_it,
-        queue_pair_on_it_takes_no_receives,
-        unreliable_connection_may_not_use_it,
+        a_queue_pair_with_a_shared_queue_accepts_no_receives,
+        an_unreliable_connection_cannot_use_the_queue,
         requests_are_used_in_order,
         list_stops_at_the_first_bad_request,
         full_queue_refuses,
@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         resize_to_more,
         resize_below_the_requests_is_refused,
         requests_survive_a_resize_that_is_refused,
-        last_request_reached_is_told,
+        the_last_wqe_event_is_raised,
         requests_survive_an_error_of_a_queue_pair,
         number_is_only_of_xrc,
         extended_basic_queue_works,
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn queue_has_at_least_what_was_asked_for(device: &Device) {
+fn a_queue_has_at_least_the_requested_capacity(device: &Device) {
     let pd = Pd::new(device);
     let mut attr = ibv_srq_init_attr {
         attr: ibv_srq_attr {
@@ -55,7 +55,7 @@ fn queue_has_at_least_what_was_asked_for(device: &Device) {
     assert!(attr.attr.max_sge >= 3, "max_sge is {}", attr.attr.max_sge);
 }
 
-fn query_tells_the_capacities(device: &Device) {
+fn a_query_returns_the_capacities(device: &Device) {
     let attr = Srq::new(&Pd::new(device), 20).query();
     assert!(attr.max_wr >= 20 && attr.max_sge >= 4);
     equal("srq_limit", attr.srq_limit, 0);
@@ -75,7 +75,7 @@ fn elements_beyond_the_limit_are_refused(device: &Device) {
         .fails("ibv_create_srq", &[libc::EINVAL]);
 }
 
-/// A queue, and pairs whose second ends take from it.
+/// A shared receive queue, and pairs whose second ends use the queue.
 struct Shared {
     pairs: Vec<Pair>,
     mr: Mr,
@@ -117,7 +117,7 @@ impl Shared {
     }
 }
 
-fn two_queue_pairs_share_it(device: &Device) {
+fn two_queue_pairs_share_the_queue(device: &Device) {
     let shared = Shared::new(device, 2);
     (0..4).for_each(|id| shared.receive(id));
     for (id, pair) in [0, 1, 1, 0].into_iter().enumerate() {
@@ -150,7 +150,7 @@ fn datagrams_use_it(device: &Device) {
     equal("the message", end.mr.read(100 + GRH, 6), b"shared".to_vec());
 }
 
-fn queue_pair_on_it_takes_no_receives(device: &Device) {
+fn a_queue_pair_with_a_shared_queue_accepts_no_receives(device: &Device) {
     // IBTA 11.4.1: Post Receive on a QP with an SRQ is an immediate error.
     let shared = Shared::new(device, 1);
     let posted = shared.pairs[0]
@@ -162,7 +162,7 @@ fn queue_pair_on_it_takes_no_receives(device: &Device) {
         .fails("ibv_post_recv", &[libc::EINVAL]);
 }
 
-fn unreliable_connection_may_not_use_it(device: &Device) {
+fn an_unreliable_connection_cannot_use_the_queue(device: &Device) {
     // The manual of ibv_create_qp: only RC and UD.
     let pd = Pd::new(device);
     let mut plan = Plan::new(Service::IBV_QPT_UC);
@@ -312,9 +312,9 @@ fn requests_survive_a_resize_that_is_refused(device: &Device) {
     });
 }
 
-fn last_request_reached_is_told(device: &Device) {
-    // IBTA 11.6.3.1, Last WQE Reached: a QP on an SRQ that went to ERR takes no more requests; then
-    // this is raised.
+fn the_last_wqe_event_is_raised(device: &Device) {
+    // IBTA 11.6.3.1, Last WQE Reached: this event is raised when a QP on an SRQ, in the state ERR,
+    // takes no more requests.
     let shared = Shared::new(device, 1);
     shared.receive(0);
     let qp = &shared.pairs[0].b.qp;

@@ -52,26 +52,26 @@ pub(crate) fn cases() -> Vec<Case> {
         stopped_send_queue_starts_again,
         drained_send_queue_raises_an_event,
         drained_send_queue_holds_requests,
-        drained_send_queue_finishes_what_it_began,
+        a_draining_send_queue_finishes_started_requests,
         refused_transition_changes_nothing,
         current_state_that_is_wrong_is_refused,
-        port_that_does_not_exist_is_refused,
+        an_unknown_port_is_refused,
         partition_index_beyond_the_table_is_refused,
-        source_address_that_does_not_exist_is_refused,
+        an_unknown_source_address_is_refused,
         path_mtu_beyond_the_port_s_is_refused,
-        path_mtu_that_does_not_exist_is_refused,
+        an_invalid_path_mtu_is_refused,
         path_of_roce_without_a_route_is_refused,
         retry_counts_beyond_seven_are_refused,
         timers_beyond_31_are_refused,
         reads_beyond_the_limit_are_refused,
         served_reads_beyond_the_limit_are_refused,
-        access_that_does_not_exist_is_refused,
+        unknown_access_flags_are_refused,
         capacities_change_as_claimed,
         alternate_path_as_claimed,
         access_can_be_changed_while_running,
         rnr_timer_can_be_changed_while_running,
         nothing_to_modify_is_no_error,
-        states_are_seen_in_the_handle,
+        the_handle_contains_the_state,
         receive_is_answered_only_from_ready_to_receive,
         reset_and_reconnect_to_another_peer,
         reset_in_the_midst_of_traffic,
@@ -128,7 +128,7 @@ fn legal(from: State, to: State) -> bool {
     LEGAL.contains(&(from, to)) || matches!(to, State::IBV_QPS_RESET | State::IBV_QPS_ERR)
 }
 
-/// Every service, and every pair of states.
+/// Returns all combinations of a service and two states.
 fn transitions() -> Vec<(Service, State, State)> {
     let mut all = Vec::new();
     for (service, _) in SERVICES {
@@ -143,7 +143,7 @@ fn transitions() -> Vec<(Service, State, State)> {
     all
 }
 
-/// Every service, and every transition that takes attributes.
+/// Returns all combinations of a service and a transition with attributes.
 fn settings() -> Vec<(Service, State, State)> {
     let all = transitions().into_iter();
     all.filter(|(_, from, to)| LEGAL.contains(&(*from, *to)))
@@ -247,14 +247,14 @@ fn bits(mask: Mask) -> impl Iterator<Item = Mask> {
         .filter(move |bit| mask & *bit == *bit)
 }
 
-/// A queue pair in a state, and what it took to get there.
+/// A queue pair in a state, and the objects that were needed to reach the state.
 struct Subject {
     end: End,
     ah: Ah,
 }
 
 impl Subject {
-    /// The case is ignored where this device does not reach SQE, about which other cases complain.
+    /// Ignores the case if the device does not reach SQE, which other cases check.
     fn new(device: &Device, service: Service, state: State) -> Self {
         let pd = Pd::new(device);
         let end = End::new(&pd, &Plan::new(service), 4096);
@@ -314,7 +314,7 @@ impl Subject {
     }
 }
 
-/// Attributes with a legal value for each that a transition can take.
+/// Returns attributes with a legal value for each attribute of a transition.
 fn attributes(device: &Device, qp: &Qp, to: State) -> ibv_qp_attr {
     let plan = qp.plan();
     let (init, _) = plan.init();
@@ -360,7 +360,8 @@ fn transition(device: &Device, row: usize) {
         equal("the handle's state", unsafe { (*qp.raw()).state }, to);
         return;
     }
-    // With nothing else, and with all that leads there from where one can come.
+    // The transition is tried without other attributes, and with the attributes of each legal
+    // transition to the state.
     let usual = LEGAL.iter().filter(|(_, end)| *end == to);
     let sets = usual.map(|(start, end)| required(service, *start, *end));
     for set in sets.chain([Mask(0)]) {
@@ -414,7 +415,7 @@ fn refuses(device: &Device, row: usize) {
     let own = required(service, from, to);
     let allowed = own | optional(service, from, to);
     for bit in SETTABLE {
-        // Another port in SQD is a capability, and with it another path is.
+        // Changing the port in SQD is a capability, and so is changing the path.
         let capability = bit == Mask::IBV_QP_PORT || bit == Mask::IBV_QP_AV;
         if allowed & bit == bit || (from == State::IBV_QPS_SQD && capability) {
             continue;
@@ -471,7 +472,7 @@ fn stopped_send_queue_starts_again(device: &Device) {
     end.cq.success(5);
 }
 
-/// Waits until nothing is left to drain.
+/// Waits until the send queue is drained.
 fn drained(qp: &Qp) {
     let end = std::time::Instant::now() + patience();
     while qp.query().0.sq_draining != 0 {
@@ -507,7 +508,7 @@ fn drained_send_queue_raises_an_event(device: &Device) {
 }
 
 fn drained_send_queue_holds_requests(device: &Device) {
-    // IBTA 10.3.1.4 (SQD): requests are accepted, and begin when RTS comes back.
+    // IBTA 10.3.1.4 (SQD): requests are accepted, and start after the transition to RTS.
     let pair = Pair::rc(device);
     drain(&pair.a.qp, false);
     drained(&pair.a.qp);
@@ -520,7 +521,7 @@ fn drained_send_queue_holds_requests(device: &Device) {
     equal("the bytes", pair.b.mr.read(0, 4), b"held".to_vec());
 }
 
-fn drained_send_queue_finishes_what_it_began(device: &Device) {
+fn a_draining_send_queue_finishes_started_requests(device: &Device) {
     let mut plan = Plan::new(Service::IBV_QPT_RC);
     plan.mtu = Some(ibv_mtu::IBV_MTU_256);
     let pair = Pair::new(device, &plan);
@@ -540,7 +541,7 @@ fn drained_send_queue_finishes_what_it_began(device: &Device) {
     device.event_of(ibv_event_type::IBV_EVENT_SQ_DRAINED);
 }
 
-/// A queue pair in INIT.
+/// Creates a queue pair in INIT.
 fn initialised(device: &Device) -> End {
     let end = End::new(&Pd::new(device), &Plan::new(Service::IBV_QPT_RC), 4096);
     end.qp.to_init();
@@ -548,7 +549,7 @@ fn initialised(device: &Device) -> End {
 }
 
 fn refused_transition_changes_nothing(device: &Device) {
-    // The manual: where an attribute is invalid, none is modified.
+    // The manual: if an attribute is invalid, none is modified.
     let end = initialised(device);
     let (mut attr, mask) = end.qp.plan().ready_to_receive(device, 77);
     attr.path_mtu = ibv_mtu(9);
@@ -614,7 +615,7 @@ fn rts_refused(device: &Device, change: impl Fn(&mut ibv_qp_attr)) {
     equal("the state", end.qp.state(), State::IBV_QPS_RTR);
 }
 
-fn port_that_does_not_exist_is_refused(device: &Device) {
+fn an_unknown_port_is_refused(device: &Device) {
     init_refused(device, |attr| attr.port_num = 0);
     init_refused(device, |attr| {
         attr.port_num = device.attr().phys_port_cnt + 1;
@@ -625,7 +626,7 @@ fn partition_index_beyond_the_table_is_refused(device: &Device) {
     init_refused(device, |attr| attr.pkey_index = device.port().pkey_tbl_len);
 }
 
-fn source_address_that_does_not_exist_is_refused(device: &Device) {
+fn an_unknown_source_address_is_refused(device: &Device) {
     let used: Vec<_> = gid_table(device.context())
         .iter()
         .map(|gid| gid.gid_index)
@@ -644,7 +645,7 @@ fn path_mtu_beyond_the_port_s_is_refused(device: &Device) {
     rtr_refused(device, |attr| attr.path_mtu = ibv_mtu(mtu.0 + 1));
 }
 
-fn path_mtu_that_does_not_exist_is_refused(device: &Device) {
+fn an_invalid_path_mtu_is_refused(device: &Device) {
     rtr_refused(device, |attr| attr.path_mtu = ibv_mtu(0));
     rtr_refused(device, |attr| attr.path_mtu = ibv_mtu(6));
 }
@@ -681,7 +682,7 @@ fn served_reads_beyond_the_limit_are_refused(device: &Device) {
     rtr_refused(device, |attr| attr.max_dest_rd_atomic = beyond);
 }
 
-fn access_that_does_not_exist_is_refused(device: &Device) {
+fn unknown_access_flags_are_refused(device: &Device) {
     init_refused(device, |attr| attr.qp_access_flags = 1 << 18);
 }
 
@@ -769,7 +770,7 @@ fn nothing_to_modify_is_no_error(device: &Device) {
     equal("the state", pair.a.qp.state(), State::IBV_QPS_RTS);
 }
 
-fn states_are_seen_in_the_handle(device: &Device) {
+fn the_handle_contains_the_state(device: &Device) {
     let end = initialised(device);
     let seen = || unsafe { (*end.qp.raw()).state };
     equal("the state", seen(), State::IBV_QPS_INIT);
@@ -814,7 +815,7 @@ fn reset_in_the_midst_of_traffic(device: &Device) {
         std::thread::sleep(Duration::from_micros(300 * round));
         pair.a.qp.enter(State::IBV_QPS_RESET).succeeds("to RESET");
         pair.b.qp.enter(State::IBV_QPS_RESET).succeeds("to RESET");
-        // Completions of before may be there, of this round only.
+        // Only completions of this round may be pending.
         while pair.a.cq.within(Duration::ZERO).is_some() {}
         // Packets of before may still be under way, so a new connection begins at another number.
         let mut plan = Plan::new(Service::IBV_QPT_RC);

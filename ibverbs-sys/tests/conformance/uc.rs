@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         long_write_arrives,
         write_with_immediate_data_arrives,
         send_without_a_receive_is_lost_silently,
-        connection_goes_on_after_a_lost_message,
+        connection_works_after_a_lost_message,
         write_to_a_bad_key_is_lost_silently,
         send_to_a_dead_peer_succeeds,
         read_is_refused,
@@ -53,7 +53,7 @@ fn inline_send_arrives(device: &Device) {
     equal("the message", pair.b.mr.read(0, 6), b"inline".to_vec());
 }
 
-/// Waits until the peer has what the connection brought before: messages stay in order.
+/// Waits until the peer has received all earlier messages, by a message after them.
 fn flush(pair: &Pair) {
     pair.b.qp.receive(90, &[]);
     pair.a.qp.post(Request::send(&[]).id(91));
@@ -101,7 +101,7 @@ fn write_with_immediate_data_arrives(device: &Device) {
 }
 
 fn send_without_a_receive_is_lost_silently(device: &Device) {
-    // IBTA 9.8.2: the responder drops the message; nobody tells the requester.
+    // IBTA 9.8.2: the responder drops the message, and the requester gets no error.
     let pair = Pair::uc(device);
     pair.a.qp.post(pair.a.send(0, 8));
     pair.a.cq.success(1);
@@ -113,12 +113,12 @@ fn send_without_a_receive_is_lost_silently(device: &Device) {
     );
 }
 
-fn connection_goes_on_after_a_lost_message(device: &Device) {
-    // IBTA 9.8.2: the next first or only packet starts a message, whatever its number.
+fn connection_works_after_a_lost_message(device: &Device) {
+    // IBTA 9.8.2: the next first or only packet starts a message, with any sequence number.
     let pair = Pair::uc(device);
     pair.a.qp.post(pair.a.send(0, 20_000).id(5));
     pair.a.cq.success(5);
-    // It is lost when what was posted behind it is there.
+    // The message is lost if a later message has arrived and it has not.
     pair.a.mr.set_u64(0, 1);
     pair.a.qp.post(pair.a.write(&pair.b, 0, 8).id(6));
     pair.a.cq.success(6);
@@ -156,7 +156,8 @@ fn send_to_a_dead_peer_succeeds(device: &Device) {
     pair.a.cq.success(1);
 }
 
-/// A request that the service does not have: refused at once, or when it is executed.
+/// Checks that a request that the service does not support fails: when it is posted, or when it is
+/// executed.
 #[track_caller]
 pub(crate) fn refused(end: &End, request: Request) {
     match end.qp.try_post(request) {

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         datagram_of_nothing_arrives,
         datagram_of_the_mtu_arrives,
         datagram_beyond_the_mtu_is_not_sent,
-        completion_tells_the_sender,
+        completion_contains_the_sender,
         completion_has_a_route_header,
         route_header_names_sender_and_receiver,
         immediate_data_arrives,
@@ -32,8 +32,8 @@ pub(crate) fn cases() -> Vec<Case> {
         handle_needs_a_port_that_exists,
         handle_needs_a_source_address_that_exists,
         handle_of_roce_needs_a_route,
-        handle_is_made_from_a_completion,
-        attributes_are_made_from_a_completion,
+        a_handle_is_created_from_a_completion,
+        attributes_are_initialized_from_a_completion,
         queue_key_can_be_changed,
         one_queue_pair_sends_to_two,
     ]
@@ -77,7 +77,7 @@ fn datagram_of_the_mtu_arrives(device: &Device) {
 }
 
 fn datagram_beyond_the_mtu_is_not_sent(device: &Device) {
-    // IBTA C10-93.1.1: no packet of it is emitted, and that is no error.
+    // IBTA C10-93.1.1: no packet is sent, and the request succeeds.
     let pair = Datagrams::new(device);
     pair.b.receive(2, 0, GRH + mtu(device) + 1);
     pair.a.qp.post(pair.to_b(mtu(device) + 1));
@@ -85,7 +85,7 @@ fn datagram_beyond_the_mtu_is_not_sent(device: &Device) {
     pair.b.cq.stays_empty();
 }
 
-fn completion_tells_the_sender(device: &Device) {
+fn completion_contains_the_sender(device: &Device) {
     let pair = Datagrams::new(device);
     pair.b.receive(2, 0, 64);
     pair.a.qp.post(pair.to_b(8));
@@ -100,7 +100,7 @@ fn completion_has_a_route_header(device: &Device) {
     pair.b.receive(2, 0, 64);
     pair.a.qp.post(pair.to_b(8));
     let received = pair.b.cq.success(2);
-    // IBTA annex A17: in RoCE every datagram has one.
+    // IBTA annex A17: in RoCE every datagram has a GRH.
     assert!(
         received.wc_flags & WcFlag::IBV_WC_GRH.0 != 0,
         "the flag is missing"
@@ -173,7 +173,7 @@ fn datagram_without_a_receive_is_lost(device: &Device) {
     let pair = Datagrams::new(device);
     pair.a.qp.post(pair.to_b(8));
     pair.a.cq.success(1);
-    // One that goes to another queue pair behind it takes the same way.
+    // A later datagram to another queue pair takes the same path.
     let third = End::new(&pair.pd, &Plan::new(Service::IBV_QPT_UD), 4096);
     third.qp.connect(0);
     third.receive(3, 0, 64);
@@ -186,7 +186,7 @@ fn datagram_without_a_receive_is_lost(device: &Device) {
 }
 
 fn datagram_with_a_wrong_key_is_lost(device: &Device) {
-    // IBTA 10.2.5: the Q_Key must match; the packet is dropped silently where it does not.
+    // IBTA 10.2.5: a packet whose Q_Key does not match is dropped silently.
     let pair = Datagrams::new(device);
     pair.b.receive(2, 0, 64);
     let send = pair
@@ -331,7 +331,7 @@ fn handle_of_roce_needs_a_route(device: &Device) {
         .fails("ibv_create_ah", &[libc::EINVAL]);
 }
 
-fn handle_is_made_from_a_completion(device: &Device) {
+fn a_handle_is_created_from_a_completion(device: &Device) {
     let pair = Datagrams::new(device);
     pair.b.receive(2, 0, 64);
     pair.a.qp.post(pair.to_b(8));
@@ -351,7 +351,7 @@ fn handle_is_made_from_a_completion(device: &Device) {
     pair.a.cq.success(3);
 }
 
-fn attributes_are_made_from_a_completion(device: &Device) {
+fn attributes_are_initialized_from_a_completion(device: &Device) {
     let pair = Datagrams::new(device);
     pair.b.receive(2, 0, 64);
     pair.a.qp.post(pair.to_b(8));

@@ -13,26 +13,26 @@ use crate::harness::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        domain_without_a_file_is_made,
+        a_domain_without_a_file_is_created,
         domain_of_a_file_is_shared,
-        domain_of_a_file_can_be_asked_to_be_new,
-        domain_that_does_not_exist_is_refused,
+        a_new_domain_of_a_file_can_be_required,
+        an_unknown_domain_is_refused,
         domain_with_a_queue_is_busy,
         queue_has_a_number,
         send_arrives_in_the_queue,
         long_send_arrives_in_the_queue,
         sends_choose_among_queues,
         immediate_data_arrives,
-        write_and_read_take_no_request,
+        writes_and_reads_consume_no_receive,
         keys_are_those_of_the_queue_that_is_named,
         write_that_names_no_queue_fails,
         atomic_works,
-        write_with_immediate_data_takes_a_request,
+        a_write_with_immediate_data_consumes_a_shared_receive,
         send_to_an_unknown_queue_fails,
-        target_takes_no_requests_of_its_own,
-        initiator_takes_no_receives,
+        a_target_accepts_no_send_requests,
+        an_initiator_accepts_no_receives,
         target_is_opened_by_number,
-        device_without_it_refuses,
+        a_device_without_support_refuses,
     ]
 }
 
@@ -178,12 +178,12 @@ fn target(pd: &Pd, cq: &Cq, xrcd: &Xrcd) -> Qp {
     Qp::from_raw(pd, cq, cq, &plan, raw, attr.cap)
 }
 
-fn domain_without_a_file_is_made(device: &Device) {
+fn a_domain_without_a_file_is_created(device: &Device) {
     let xrcd = Xrcd::new(device);
     equal("context", unsafe { (*xrcd.raw).context }, device.context());
 }
 
-/// A descriptor of a file that nobody else has.
+/// Returns the descriptor of a new file.
 fn file() -> i32 {
     let fd = unsafe { libc::memfd_create(c"xrcd".as_ptr(), 0) };
     assert!(fd >= 0, "memfd_create");
@@ -199,7 +199,7 @@ fn domain_of_a_file_is_shared(device: &Device) {
     unsafe { libc::close(fd) };
 }
 
-fn domain_of_a_file_can_be_asked_to_be_new(device: &Device) {
+fn a_new_domain_of_a_file_can_be_required(device: &Device) {
     device.needs_xrc();
     let fd = file();
     let flags = libc::O_CREAT | libc::O_EXCL;
@@ -210,7 +210,7 @@ fn domain_of_a_file_can_be_asked_to_be_new(device: &Device) {
     second.fails("ibv_open_xrcd(O_EXCL)", &[libc::EEXIST, libc::EINVAL]);
 }
 
-fn domain_that_does_not_exist_is_refused(device: &Device) {
+fn an_unknown_domain_is_refused(device: &Device) {
     device.needs_xrc();
     let fd = file();
     let opened = Xrcd::open(device, fd, 0).map(drop);
@@ -263,7 +263,7 @@ fn immediate_data_arrives(device: &Device) {
     equal("the data", immediate(&connection.receives.success(2)), 31);
 }
 
-fn write_and_read_take_no_request(device: &Device) {
+fn writes_and_reads_consume_no_receive(device: &Device) {
     let connection = Connection::new(device);
     let (mr, initiator) = (&connection.mr, &connection.initiator);
     // IBTA annex A14: keys are checked against the domain of the queue that the request names.
@@ -310,7 +310,7 @@ fn atomic_works(device: &Device) {
     equal("the counter", mr.u64(64), 7);
 }
 
-fn write_with_immediate_data_takes_a_request(device: &Device) {
+fn a_write_with_immediate_data_consumes_a_shared_receive(device: &Device) {
     let connection = Connection::new(device);
     let mr = &connection.mr;
     connection.srq.receive(2, &[mr.sge(1000, 8)]);
@@ -341,7 +341,7 @@ fn send_to_an_unknown_queue_fails(device: &Device) {
     connection.initiator.becomes(State::IBV_QPS_ERR);
 }
 
-fn target_takes_no_requests_of_its_own(device: &Device) {
+fn a_target_accepts_no_send_requests(device: &Device) {
     let connection = Connection::new(device);
     let result = connection.target.try_post(Request::send(&[]));
     result.fails(
@@ -350,7 +350,7 @@ fn target_takes_no_requests_of_its_own(device: &Device) {
     );
 }
 
-fn initiator_takes_no_receives(device: &Device) {
+fn an_initiator_accepts_no_receives(device: &Device) {
     let connection = Connection::new(device);
     let result = connection.initiator.try_receive(&[Receive::new(1, &[])]);
     result.map_err(|(number, _)| number).fails(
@@ -381,7 +381,7 @@ fn target_is_opened_by_number(device: &Device) {
     connection.exchange(8);
 }
 
-fn device_without_it_refuses(device: &Device) {
+fn a_device_without_support_refuses(device: &Device) {
     if device.has(ibv_device_cap_flags::IBV_DEVICE_XRC) {
         return drop(Xrcd::new(device));
     }

@@ -76,7 +76,7 @@ impl CompletionQueue {
                     if found > 0 {
                         return Ok(&room[..found]);
                     }
-                    channel.wait(Some(left.min(RECHECK)))?;
+                    channel.wait(Some(left.min(MAX_SLEEP)))?;
                 }
                 _ => pause(idle, waited),
             }
@@ -130,7 +130,7 @@ impl CompletionQueue {
 /// Maximum time that a waiting thread sleeps before it polls again. Without a limit the thread
 /// could sleep although completions are available: another waiting thread may read an event that
 /// stands for several completions, and take only some of them.
-const RECHECK: Duration = Duration::from_millis(50);
+const MAX_SLEEP: Duration = Duration::from_millis(50);
 
 /// Number of empty polls in a row after which the waiting thread yields the processor.
 const SPINS: u32 = 200;

@@ -49,8 +49,8 @@ impl Context {
         }
         let context = Self::first_usable(emulated.into_iter().map(|device| (device, None)))
             .map_err(|unusable| unusable.error(None))?;
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
+        static WARN_ONCE: Once = Once::new();
+        WARN_ONCE.call_once(|| {
             tracing::info!(
                 device = context.name(),
                 "no RDMA device on this machine: using the one in user space"

@@ -11,7 +11,7 @@ use super::allocation::Allocation;
 use super::device_memory::DeviceMemoryHandle;
 use super::owner::{Backing, StableMemoryMut};
 use super::protection_domain::{ProtectionDomainHandle, ThreadDomainHandle};
-use super::region::{RawRegion, RegionHandle, Registering};
+use super::region::{RawRegion, RegionHandle, RegistrationParameters};
 use super::span::Span;
 use super::unmapped::UnmappedHandle;
 use super::window::WindowHandle;
@@ -83,7 +83,7 @@ impl Buffer {
         // SAFETY: the caller guarantees that no other code deregisters the region.
         let raw = unsafe { RawRegion::new(Arc::clone(domain.handle()), raw) };
         let raw = raw.expect("a memory region");
-        let how = Registering { access, first };
+        let how = RegistrationParameters { access, first };
         Self::new(Span::whole(RegionHandle::adopt(raw, memory, how)))
     }
 }

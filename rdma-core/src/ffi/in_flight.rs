@@ -14,26 +14,26 @@ use super::request::{
     stack_room,
 };
 use super::reserved_slot::SlotGuard;
-use super::ring::Held;
+use super::ring::RequestResources;
 use super::slot_table::{Reserved, SlotTable};
-use super::unfollowed::{Follow, Unfollowed};
+use super::unsignaled_chains::{ChainedRequest, UnsignaledChains};
 use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
 /// The memory and the objects that a request in flight keeps alive.
-pub(super) struct Launched<T> {
-    pub(super) held: Held<T>,
+pub(super) struct InFlightRequest<T> {
+    pub(super) held: RequestResources<T>,
     /// The id of the latest earlier request that has no completion of its own: the completion of
     /// this request completes it as well. 0 if there is none.
     pub(super) earlier: u64,
 }
 
-impl<T> Launched<T> {
+impl<T> InFlightRequest<T> {
     #[inline]
     fn new(memory: Option<T>, keep: KeepAlive, earlier: u64) -> Self {
         Self {
-            held: Held { memory, keep },
+            held: RequestResources { memory, keep },
             earlier,
         }
     }
@@ -43,9 +43,9 @@ impl<T> Launched<T> {
 /// reservation to the release of the slot.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    table: SlotTable<Launched<T>>,
+    table: SlotTable<InFlightRequest<T>>,
     /// The posted unsignaled requests that no later request completes yet.
-    pub(super) unfollowed: Unfollowed,
+    pub(super) unsignaled_chains: UnsignaledChains,
     /// Limits that requests on the fast path must meet; `None` if the queue pair does not support
     /// the fast path.
     fast_path: Option<Limits>,
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Slots<T> {
         let limits = Limits::of_sends(&queue_pair);
         Self {
             table: SlotTable::new(capacity),
-            unfollowed: Unfollowed::new(queue_pair.count_send_queue() == 1),
+            unsignaled_chains: UnsignaledChains::new(queue_pair.count_send_queue() == 1),
             fast_path: queue_pair.is_fast_path().then_some(limits),
             fast_path_datagrams: queue_pair.is_fast_path_for_datagrams().then_some(limits),
             queue_pair,
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Slots<T> {
         let takes_elements = queue_pair.sizes().receive_elements > 0;
         let slots = Self {
             table: SlotTable::new(if refused { 1 } else { capacity }),
-            unfollowed: Unfollowed::new(true),
+            unsignaled_chains: UnsignaledChains::new(true),
             fast_path: takes_elements.then(|| Limits::of_receives(&queue_pair)),
             fast_path_datagrams: None,
             queue_pair,
@@ -98,7 +98,7 @@ impl<T: Send + 'static> Slots<T> {
         &self.queue_pair
     }
 
-    pub(super) fn table(&self) -> &SlotTable<Launched<T>> {
+    pub(super) fn table(&self) -> &SlotTable<InFlightRequest<T>> {
         &self.table
     }
 
@@ -144,11 +144,11 @@ impl<T: Send + 'static> Slots<T> {
     /// Begins posting a send request. The returned value names the earlier unsignaled requests that
     /// this request will complete as well.
     #[inline]
-    fn follow(&self, is_signaled: bool) -> Follow<'_> {
+    fn chain(&self, is_signaled: bool) -> ChainedRequest<'_> {
         if is_signaled {
-            self.unfollowed.follow()
+            self.unsignaled_chains.chain_signaled()
         } else {
-            self.follow_unsignaled()
+            self.chain_unsignaled()
         }
     }
 
@@ -156,11 +156,11 @@ impl<T: Send + 'static> Slots<T> {
     /// requests already use half of the slots: if they used all slots, no completion would ever
     /// free one. The queues of a queue pair share that limit.
     #[cold]
-    fn follow_unsignaled(&self) -> Follow<'_> {
+    fn chain_unsignaled(&self) -> ChainedRequest<'_> {
         // A table has at most 2^16 slots.
         let half = self.capacity() as u32 / 2;
         let queues = self.queue_pair.send_queues().max(1);
-        self.unfollowed.follow_unsignaled(half / queues)
+        self.unsignaled_chains.chain_unsignaled(half / queues)
     }
 
     /// Posts a send request in a reserved slot, which is freed on failure. Most requests take a
@@ -191,7 +191,11 @@ impl<T: Send + 'static> Slots<T> {
         if !describe_fast_path(&mut wr, &mut room, &memory, &description, limits, id) {
             return self.post_any(reserved, SendRequest::from_described(memory, description));
         }
-        let launched = Launched::new(Some(memory), KeepAlive::Nothing, self.unfollowed.take());
+        let launched = InFlightRequest::new(
+            Some(memory),
+            KeepAlive::Nothing,
+            self.unsignaled_chains.take(),
+        );
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
         // slot, where no code can access it until `complete` takes it for a completion with this
@@ -216,7 +220,7 @@ impl<T: Send + 'static> Slots<T> {
             return self.post_any(reserved, request);
         }
         let (memory, keep) = request.into_parts();
-        let launched = Launched::new(Some(memory), keep, self.unfollowed.take());
+        let launched = InFlightRequest::new(Some(memory), keep, self.unsignaled_chains.take());
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in, and `room` outlives the call. The memory and the
         // address handle are in the slot, where no code can access them until the request has
@@ -265,9 +269,9 @@ impl<T: Send + 'static> Slots<T> {
     /// together with `error`. The memory is `None` for an inline request.
     #[cold]
     fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
-        let Launched { mut held, earlier } = self.table.withdraw(reserved);
+        let InFlightRequest { mut held, earlier } = self.table.withdraw(reserved);
         if earlier != 0 {
-            self.unfollowed.leave(earlier);
+            self.unsignaled_chains.leave(earlier);
         }
         held.keep.settle(Outcome::NotPosted);
         (error, held.memory)
@@ -307,19 +311,19 @@ impl<T: Send + 'static> Slots<T> {
         is_signaled: bool,
         wr: &mut MaybeUninit<sys::ibv_send_wr>,
     ) -> Result<(), Error> {
-        let follow = self.follow(is_signaled);
-        let launched = Launched::new(memory, keep, follow.earlier());
+        let chained = self.chain(is_signaled);
+        let launched = InFlightRequest::new(memory, keep, chained.earlier());
         self.table.launch(reserved, launched);
         // SAFETY: the caller guarantees that the request is filled in and valid.
         let posted = unsafe {
             let wr = wr.assume_init_mut();
-            if follow.is_signaled() {
+            if chained.is_signaled() {
                 wr.send_flags |= SendFlags::SIGNALED.bits() as std::ffi::c_uint;
             }
             self.queue_pair.post_send(wr)
         };
         if posted.is_ok() {
-            follow.posted(reserved.id());
+            chained.posted(reserved.id());
         }
         posted
     }
@@ -349,7 +353,8 @@ impl<T: Send + 'static> Slots<T> {
             let request = SendRequest::from_described(data, description);
             return self.post_any_inline(reserved, request);
         }
-        let launched = Launched::new(None, KeepAlive::Nothing, self.unfollowed.take());
+        let launched =
+            InFlightRequest::new(None, KeepAlive::Nothing, self.unsignaled_chains.take());
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in. `room` and the data, which is copied, outlive the
         // call.
@@ -398,7 +403,7 @@ impl<T: Send + 'static> Slots<T> {
             return self.post_any_receive(reserved, memory);
         };
         let mut wr = receive_request(&mut room, count, reserved.id());
-        let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
+        let launched = InFlightRequest::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in, and `room` outlives the call. The memory is in the
         // slot, where no code can access it until the request has completed or the queue pair is
@@ -422,7 +427,7 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, memory));
         }
         let mut wr = elements.work_request(reserved.id());
-        let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
+        let launched = InFlightRequest::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
         // SAFETY: the request was filled in, and `elements` outlives the call. The memory is in the
         // slot, where no code can access it until the request has completed or the queue pair is
@@ -448,7 +453,7 @@ impl<T: Send + 'static> Slots<T> {
     /// Returns `None` if no request with this id is in flight.
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
-        let (index, Launched { mut held, .. }) = self.table.complete(id)?;
+        let (index, InFlightRequest { mut held, .. }) = self.table.complete(id)?;
         held.keep.settle(outcome);
         Some((index, held.memory))
     }
@@ -533,8 +538,8 @@ impl<T: Send + 'static> Iterator for CompletedRun<'_, T> {
         // The iteration ends at a request that has already had a completion of its own, for example
         // because it failed. That completion has also taken the requests before it.
         let taken = self.slots.table.complete(mem::take(&mut self.id));
-        let (index, Launched { held, earlier }) = taken?;
-        let Held { memory, keep } = held;
+        let (index, InFlightRequest { held, earlier }) = taken?;
+        let RequestResources { memory, keep } = held;
         if matches!(keep, KeepAlive::Nothing) {
             // Dropping `KeepAlive::Nothing` has no effect, but the compiler does not know that.
             mem::forget(keep);

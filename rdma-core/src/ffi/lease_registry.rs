@@ -21,10 +21,10 @@ use super::lease_state::{Phase, State};
 /// each of the 2^24 numbers, plus one for each lease whose number another lease is already using.
 #[derive(Default)]
 pub(super) struct Leases {
-    root: OnceLock<Box<Level<Middle>>>,
+    root: OnceLock<Box<Level<InnerLevel>>>,
 }
 
-type Middle = Box<Level<Arc<Slots>>>;
+type InnerLevel = Box<Level<Arc<Slots>>>;
 
 /// A node in one level of the table, with one entry for each value of a byte.
 struct Level<T>([OnceLock<T>; 256]);

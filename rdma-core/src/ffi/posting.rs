@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// The fields of `ibv_qp_ex`, followed by the function pointers that newer headers append to the
 /// struct.
 #[repr(C)]
-struct Later {
+struct NewerQpEx {
     _known: sys::ibv_qp_ex,
     wr_flush: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, usize, u8, u8)>,
 }
@@ -327,7 +327,7 @@ unsafe fn describe(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) -> bo
             FLUSH => {
                 // The queue pair was created for flushes, so the driver's struct is long enough to
                 // contain this function.
-                let Some(flush) = (*queue_pair.cast::<Later>()).wr_flush else {
+                let Some(flush) = (*queue_pair.cast::<NewerQpEx>()).wr_flush else {
                     return false;
                 };
                 let [kind, level, ..] = atomic.swap.to_le_bytes();
@@ -410,4 +410,4 @@ unsafe fn set_data(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
     unsafe { sys::ibv_wr_set_inline_data_list(queue_pair, count, pieces.as_ptr().cast()) };
 }
 
-const _: () = assert!(mem::offset_of!(Later, wr_flush) == size_of::<sys::ibv_qp_ex>());
+const _: () = assert!(mem::offset_of!(NewerQpEx, wr_flush) == size_of::<sys::ibv_qp_ex>());

@@ -152,14 +152,14 @@ impl fmt::Debug for RegionHandle {
 
 /// The parameters of a registration, except the domain and the memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Registering {
+pub(crate) struct RegistrationParameters {
     pub(crate) access: AccessFlags,
     /// The address that requests use for the first byte, if it differs from the address in this
     /// process.
     pub(crate) first: Option<u64>,
 }
 
-impl From<AccessFlags> for Registering {
+impl From<AccessFlags> for RegistrationParameters {
     fn from(access: AccessFlags) -> Self {
         Self {
             access,
@@ -168,7 +168,7 @@ impl From<AccessFlags> for Registering {
     }
 }
 
-impl Registering {
+impl RegistrationParameters {
     /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0 for the first byte. Some
     /// devices ignore the flag, and would then access other bytes than the caller means.
     ///
@@ -206,7 +206,7 @@ impl RegionHandle {
         domain: Arc<ProtectionDomainHandle>,
         memory: Arc<Backing>,
         range: Range<usize>,
-        how: impl Into<Registering>,
+        how: impl Into<RegistrationParameters>,
     ) -> Result<Self> {
         let how = how.into();
         let access = how.access;
@@ -260,7 +260,7 @@ impl RegionHandle {
 
     /// Takes ownership of `raw`, a region that covers all of `memory` and was registered with the
     /// parameters `how`.
-    pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
+    pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: RegistrationParameters) -> Self {
         Self {
             raw,
             shift: how.shift(memory.start().as_ptr()),

@@ -64,13 +64,13 @@ pub(super) struct Limits {
     /// [`context_id`].
     context: usize,
     /// Address of the context with which the memory of reads and atomics must be registered. On
-    /// queue pairs that do not support these operations the value is [`NOWHERE`], which matches no
-    /// memory. Therefore other requests need no additional check.
+    /// queue pairs that do not support these operations the value is [`NO_CONTEXT`], which matches
+    /// no memory. Therefore other requests need no additional check.
     read_context: usize,
 }
 
 /// An address that belongs to no context, so that no memory matches it.
-const NOWHERE: usize = 1;
+const NO_CONTEXT: usize = 1;
 
 impl Limits {
     pub(super) fn of_sends(queue_pair: &QueuePairHandle) -> Self {
@@ -82,7 +82,7 @@ impl Limits {
             context,
             read_context: match queue_pair.kind() {
                 Transport::ReliableConnected => context,
-                _ => NOWHERE,
+                _ => NO_CONTEXT,
             },
         }
     }
@@ -99,7 +99,7 @@ impl Limits {
             elements: MAX_ELEMENTS.min(elements as usize),
             inline: 0,
             context: context_id(context),
-            read_context: NOWHERE,
+            read_context: NO_CONTEXT,
         }
     }
 

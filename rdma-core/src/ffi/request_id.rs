@@ -30,13 +30,18 @@ pub(super) fn block_of(id: u64) -> u64 {
 ///
 /// The low bits of an id are those of the request's number; the high bits identify a block.
 /// Therefore the fast path computes with ids alone, and needs no request numbers.
+///
+/// The fast path compares two ids: `tail_id` with `end_id` before it posts a request, and the id in
+/// a completion with `head_id`. Both comparisons also fail in the states that exclude the fast
+/// path: [`Admission::Closed`] is stored in `end_id`, [`Removals::OutOfOrder`] in `head_id`.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// The first id for which the sequence has no room: [`Self::tail_id`] plus the number of
-    /// further requests that can be posted. While the sequence is closed, [`CLOSED`] is subtracted.
+    /// further requests that can be posted. In the state [`Admission::Closed`], [`CLOSED`] is
+    /// subtracted.
     end_id: i64,
     /// Id of the oldest outstanding request, or of the next request if none is outstanding.
-    /// Includes [`MARK`] while the sequence is marked.
+    /// Includes [`OUT_OF_ORDER`] in the state [`Removals::OutOfOrder`].
     head_id: u64,
     /// Id of the next request to be posted.
     tail_id: u64,
@@ -51,11 +56,30 @@ pub(super) struct Sequence {
     capacity: usize,
 }
 
-/// The bit that [`Sequence::mark`] sets in an id so that the id matches no request. No id of this
-/// crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
-const MARK: u64 = 1 << 62;
+/// State of a [`Sequence`] that determines whether requests may be posted on the fast path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Requests may be posted on the fast path while the sequence has room.
+    Open,
+    /// No request may be posted on the fast path.
+    Closed,
+}
 
-/// A number larger than the capacity of every sequence: subtracting it leaves no room for requests.
+/// Order in which requests have been removed from a [`Sequence`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removals {
+    /// All removed requests are older than the outstanding ones.
+    InOrder,
+    /// A request was removed although an older one is outstanding.
+    OutOfOrder,
+}
+
+/// The bit of `head_id` for [`Removals::OutOfOrder`]: with this bit, the id matches no request. No
+/// id of this crate contains it, and ids that the program chooses are below 2^24 or at least 2^63.
+const OUT_OF_ORDER: u64 = 1 << 62;
+
+/// The distance by which [`Admission::Closed`] decreases `end_id`. It is larger than the capacity
+/// of every sequence, so that no room is left for requests.
 const CLOSED: i64 = 1 << 32;
 
 impl Sequence {
@@ -78,31 +102,37 @@ impl Sequence {
         self.capacity
     }
 
-    /// Returns whether one more request can be posted: the sequence has room, and is not closed.
+    /// Returns whether one more request can be posted on the fast path: the sequence has room, and
+    /// the state is [`Admission::Open`].
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         (self.tail_id as i64) < self.end_id
     }
 
-    /// Closes the sequence (`true`) or opens it again. While it is closed, [`Self::is_open`]
-    /// returns `false`.
-    pub(super) fn close(&mut self, closed: bool) {
-        match (self.is_closed(), closed) {
-            (false, true) => self.end_id -= CLOSED,
-            (true, false) => self.end_id += CLOSED,
+    /// Sets the state that determines whether requests may be posted on the fast path.
+    pub(super) fn set_admission(&mut self, admission: Admission) {
+        match (self.admission(), admission) {
+            (Admission::Open, Admission::Closed) => self.end_id -= CLOSED,
+            (Admission::Closed, Admission::Open) => self.end_id += CLOSED,
             _ => {}
         }
     }
 
     #[inline]
-    fn is_closed(&self) -> bool {
-        self.end_id < self.tail_id as i64
+    fn admission(&self) -> Admission {
+        if self.end_id < self.tail_id as i64 {
+            Admission::Closed
+        } else {
+            Admission::Open
+        }
     }
 
-    /// Marks the sequence (`true`) or removes the mark. While it is marked, [`Self::oldest_id`]
-    /// matches no request.
-    pub(super) fn mark(&mut self, marked: bool) {
-        self.head_id = self.head_id & !MARK | if marked { MARK } else { 0 };
+    /// Sets the order in which requests have been removed.
+    pub(super) fn set_removals(&mut self, removals: Removals) {
+        self.head_id = match removals {
+            Removals::InOrder => self.head_id & !OUT_OF_ORDER,
+            Removals::OutOfOrder => self.head_id | OUT_OF_ORDER,
+        };
     }
 
     /// Returns the number of the oldest outstanding request; that of the next request if none is
@@ -120,12 +150,15 @@ impl Sequence {
 
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
-        let closed = if self.is_closed() { CLOSED } else { 0 };
-        self.capacity - (self.end_id + closed - self.tail_id as i64) as usize
+        let end_id = match self.admission() {
+            Admission::Open => self.end_id,
+            Admission::Closed => self.end_id + CLOSED,
+        };
+        self.capacity - (end_id - self.tail_id as i64) as usize
     }
 
     /// Returns the id of the oldest outstanding request; that of the next request if none is
-    /// outstanding. While the sequence is marked, the returned id matches no request.
+    /// outstanding. In the state [`Removals::OutOfOrder`], the returned id matches no request.
     #[inline]
     pub(super) fn oldest_id(&self) -> u64 {
         self.head_id
@@ -200,7 +233,7 @@ impl Sequence {
     #[cold]
     #[inline(never)]
     fn change_block_of_head(&mut self) {
-        self.head_id = self.id(self.head()) | self.head_id & MARK;
+        self.head_id = self.id(self.head()) | self.head_id & OUT_OF_ORDER;
     }
 
     /// Allocates the block of ids for the request with the number `number`, unless it is allocated
@@ -304,33 +337,34 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_sequence_counts_on() {
+    fn a_closed_sequence_counts_requests() {
         let mut sequence = Sequence::new(2);
         sequence.advance_tail();
         assert!(sequence.is_open());
-        for closed in [true, true, false] {
-            sequence.close(closed);
-            assert_eq!((sequence.is_open(), sequence.outstanding()), (!closed, 1));
+        for state in [Admission::Closed, Admission::Closed, Admission::Open] {
+            sequence.set_admission(state);
+            let is_open = state == Admission::Open;
+            assert_eq!((sequence.is_open(), sequence.outstanding()), (is_open, 1));
         }
-        sequence.close(true);
+        sequence.set_admission(Admission::Closed);
         sequence.advance_tail();
         assert_eq!((sequence.head(), sequence.outstanding()), (0, 2));
-        sequence.close(false);
+        sequence.set_admission(Admission::Open);
         assert!(!sequence.is_open(), "it is full");
         sequence.advance_head();
         assert!(sequence.is_open());
     }
 
     #[test]
-    fn a_mark_makes_an_id_that_no_completion_has() {
+    fn out_of_order_the_oldest_id_matches_no_completion() {
         let mut sequence = Sequence::new(9);
         let id = sequence.oldest_id();
-        sequence.mark(true);
+        sequence.set_removals(Removals::OutOfOrder);
         // Ids that the program chooses are below 2^24, or at least 2^63, so no id of this crate
         // equals one of them.
         assert!(((1 << BLOCK_BITS)..1 << 63).contains(&sequence.oldest_id()));
         assert_ne!(sequence.oldest_id(), id);
-        sequence.mark(false);
+        sequence.set_removals(Removals::InOrder);
         assert_eq!(sequence.oldest_id(), id);
     }
 

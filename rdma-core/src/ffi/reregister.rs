@@ -62,7 +62,7 @@ impl RegionHandle {
         if changes.access.is_some() {
             flags |= Change::IBV_REREG_MR_CHANGE_ACCESS;
             // At registration the device got an explicit address instead of this flag: see
-            // [`Registering::explicit`].
+            // [`RegistrationParameters::explicit`].
             wanted = (access - AccessFlags::ZERO_BASED).bits().cast_signed();
         }
         // libibverbs does not set `errno` if the driver does not implement the verb.

@@ -11,16 +11,16 @@ use super::slot_table::{Reserved, SlotTable};
 /// Only a drop of the guard calls the table, through a pointer.
 pub(crate) struct SlotGuard<'t> {
     reserved: Reserved,
-    table: &'t (dyn Cancel + Sync),
+    table: &'t (dyn CancelReservation + Sync),
 }
 
 /// A slot table to which a reserved slot can be given back. The trait hides the type of the memory
 /// that the slots contain.
-trait Cancel {
+trait CancelReservation {
     fn cancel(&self, reserved: Reserved);
 }
 
-impl<T: Send> Cancel for SlotTable<T> {
+impl<T: Send> CancelReservation for SlotTable<T> {
     fn cancel(&self, reserved: Reserved) {
         Self::cancel(self, reserved);
     }

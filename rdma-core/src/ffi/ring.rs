@@ -1,20 +1,21 @@
 //! The requests in flight of a queue with a single owner, in the order of posting.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::posting::FastPathQueuePair;
 use super::queue_pair::QueuePairHandle;
-use super::request_id::{BLOCK_BITS, Sequence};
+use super::request_id::{Admission, BLOCK_BITS, Removals, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
 
 /// The memory and the objects that a request keeps until it has completed. Inline data is not kept.
-pub(super) struct Held<T> {
+pub(super) struct RequestResources<T> {
     pub(super) memory: Option<T>,
     pub(super) keep: KeepAlive,
 }
 
-impl<T> Held<T> {
+impl<T> RequestResources<T> {
     pub(super) const NOTHING: Self = Self {
         memory: None,
         keep: KeepAlive::Nothing,
@@ -31,7 +32,7 @@ pub(super) struct Ring<T: Send + 'static> {
     fast_path: FastPathQueuePair,
     /// The memory and objects of requests. The request with the number `n` is at index `n` modulo
     /// the length, which is a power of two.
-    slots: Box<[Held<T>]>,
+    slots: Box<[RequestResources<T>]>,
     /// Mask that reduces a request's number to its slot: the length of `slots` less 1.
     mask: usize,
     /// Ids of the requests in flight, in the order of posting.
@@ -42,7 +43,7 @@ pub(super) struct Ring<T: Send + 'static> {
     /// While a batch is under construction, the range begins at the number of the next request to
     /// be posted. After the batch was posted or dropped, the range is empty. Requests of a leaked
     /// batch stay in the range until the next batch begins.
-    staged: (u64, u64),
+    staged: Range<u64>,
     /// Number of further requests that can be staged on the fast path, because their slots are
     /// empty and their ids are consecutive.
     fast_path_staging: u64,
@@ -72,10 +73,10 @@ impl<T: Send + 'static> Ring<T> {
         let mut ring = Self {
             fast_path: queue_pair.fast_path(),
             queue_pair,
-            slots: (0..length).map(|_| Held::NOTHING).collect(),
+            slots: (0..length).map(|_| RequestResources::NOTHING).collect(),
             mask: length - 1,
             order: Sequence::new(capacity),
-            staged: (0, 0),
+            staged: 0..0,
             fast_path_staging: 0,
             gaps: 0,
             is_fast_path,
@@ -129,7 +130,11 @@ impl<T: Send + 'static> Ring<T> {
     /// not posted. Otherwise closes the fast path.
     fn update_fast_path(&mut self) {
         let is_clear = !self.has_unclaimed && self.staged() == 0;
-        self.order.close(!self.is_fast_path || !is_clear);
+        self.order.set_admission(if self.is_fast_path && is_clear {
+            Admission::Open
+        } else {
+            Admission::Closed
+        });
     }
 
     /// Records that the next request was posted, and stores its memory.
@@ -155,7 +160,7 @@ impl<T: Send + 'static> Ring<T> {
     #[inline]
     pub(super) unsafe fn keep_in_empty_slot(&mut self, memory: T, keep: KeepAlive) {
         let slot = self.slot(self.order.next_id());
-        let held = Held {
+        let held = RequestResources {
             memory: Some(memory),
             keep,
         };
@@ -182,7 +187,7 @@ impl<T: Send + 'static> Ring<T> {
         // This call comes first, because dropping the memory that a leaked batch left in the slot
         // may panic.
         self.order.advance_tail();
-        self.slots[slot] = Held { memory, keep };
+        self.slots[slot] = RequestResources { memory, keep };
     }
 
     /// Returns whether `id`, the id in a completion, is that of the oldest request in flight. If no
@@ -235,8 +240,9 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Removes one request, which need not be the oldest, and returns its memory.
     ///
-    /// As long as an older request is in flight than one that was removed, the sequence of ids is
-    /// marked. [`Self::take`] then calls this function for every request.
+    /// As long as a request is in flight that is older than a removed one, the sequence of ids is
+    /// in the state [`Removals::OutOfOrder`]. [`Self::take`] then calls this function for every
+    /// request.
     fn pick(&mut self, id: u64) -> Option<T> {
         let number = self.order.number(id)?;
         let slot = self.slot(number);
@@ -250,7 +256,11 @@ impl<T: Send + 'static> Ring<T> {
         } else {
             self.gaps += 1;
         }
-        self.order.mark(self.gaps > 0);
+        self.order.set_removals(if self.gaps > 0 {
+            Removals::OutOfOrder
+        } else {
+            Removals::InOrder
+        });
         self.take_slot(slot, Outcome::Succeeded, 0)
     }
 
@@ -289,7 +299,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Returns the number of staged requests: those that were added to a batch and not posted yet.
     #[inline]
     pub(super) fn staged(&self) -> usize {
-        (self.staged.1 - self.staged.0) as usize
+        (self.staged.end - self.staged.start) as usize
     }
 
     /// Returns whether the ring has room to stage one more request.
@@ -301,11 +311,11 @@ impl<T: Send + 'static> Ring<T> {
     /// Discards the staged requests of a batch that was leaked, before another batch begins.
     #[inline]
     pub(super) fn begin_staging(&mut self) {
-        let forgotten = self.staged;
+        let forgotten = self.staged.clone();
         let tail = self.order.tail();
         self.fast_path_staging = 0;
-        self.staged = (tail, tail);
-        if forgotten.0 < forgotten.1 {
+        self.staged = tail..tail;
+        if !forgotten.is_empty() {
             // The flag stays set until the memory of all discarded requests is dropped, because a
             // drop may panic.
             let had_unclaimed = std::mem::replace(&mut self.has_unclaimed, true);
@@ -323,7 +333,7 @@ impl<T: Send + 'static> Ring<T> {
     /// path.
     #[inline]
     pub(super) fn fast_path_staged_id(&self) -> Option<u64> {
-        let behind = self.staged.1 - self.staged.0;
+        let behind = self.staged.end - self.staged.start;
         (self.fast_path_staging > 0).then(|| self.order.next_id() + behind)
     }
 
@@ -334,10 +344,10 @@ impl<T: Send + 'static> Ring<T> {
     /// [`Self::fast_path_staged_id`] must return an id for the request.
     #[inline]
     pub(super) unsafe fn stage_memory(&mut self, memory: T) {
-        let slot = self.slot(self.staged.1);
-        self.staged.1 += 1;
+        let slot = self.slot(self.staged.end);
+        self.staged.end += 1;
         self.fast_path_staging -= 1;
-        self.order.close(true);
+        self.order.set_admission(Admission::Closed);
         // SAFETY: `slot` masks the number to less than the number of slots. The slot is empty,
         // because there is room after the requests in flight and staged, and no other staged
         // request remains in it.
@@ -349,36 +359,36 @@ impl<T: Send + 'static> Ring<T> {
     #[inline]
     pub(super) fn stage_nothing(&mut self) {
         debug_assert!(self.fast_path_staging > 0);
-        self.staged.1 += 1;
+        self.staged.end += 1;
         self.fast_path_staging -= 1;
-        self.order.close(true);
+        self.order.set_admission(Admission::Closed);
     }
 
-    /// Empties the slots of the staged requests from `first` to before `end`, except those slots
+    /// Empties the slots of the staged requests with the given numbers, except those slots
     /// that later requests in flight use.
     #[cold]
-    fn clear(&mut self, (first, end): (u64, u64)) {
-        for number in first.max(self.order.tail())..end {
+    fn clear(&mut self, numbers: Range<u64>) {
+        for number in numbers.start.max(self.order.tail())..numbers.end {
             let slot = self.slot(number);
-            self.slots[slot] = Held::NOTHING;
+            self.slots[slot] = RequestResources::NOTHING;
         }
     }
 
     /// Returns the id of the next request to be staged.
     #[inline]
     pub(super) fn staged_id(&mut self) -> u64 {
-        self.order.open(self.staged.1);
-        self.order.id(self.staged.1)
+        self.order.open(self.staged.end);
+        self.order.id(self.staged.end)
     }
 
     /// Stages the next request, and stores its memory and the objects that it keeps alive.
     #[inline]
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
-        let slot = self.slot(self.staged.1);
-        self.staged.1 += 1;
+        let slot = self.slot(self.staged.end);
+        self.staged.end += 1;
         self.fast_path_staging = self.fast_path_staging.saturating_sub(1);
-        self.order.close(true);
-        self.slots[slot] = Held { memory, keep };
+        self.order.set_admission(Admission::Closed);
+        self.slots[slot] = RequestResources { memory, keep };
     }
 
     /// Records that the first `count` staged requests were posted.
@@ -391,16 +401,16 @@ impl<T: Send + 'static> Ring<T> {
                 self.order.advance_tail();
             }
         }
-        self.staged.0 += count as u64;
+        self.staged.start += count as u64;
         self.update_fast_path();
     }
 
     /// Ends the batch. Returns an iterator over the staged requests that were not posted, so that
     /// the caller can take their memory back.
     pub(super) fn end_staging(&mut self) -> Unstaged<'_, T> {
-        let (next, end) = self.staged;
+        let Range { start: next, end } = self.staged.clone();
         let tail = self.order.tail();
-        self.staged = (tail, tail);
+        self.staged = tail..tail;
         self.fast_path_staging = 0;
         let had_unclaimed = self.has_unclaimed;
         // The flag stays set until the memory of all staged requests has been taken.

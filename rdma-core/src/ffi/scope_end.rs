@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::completion_queue::CompletionQueueHandle;
-use super::scope::{ScopeRequests, abort};
-use super::scope_slots::{SlotUse, Ticket};
+use super::scope::abort;
+use super::scope_requests::ScopeRequests;
+use super::scope_slots::{SlotState, Ticket};
 use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus, pause};
 use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
@@ -72,7 +73,7 @@ impl ScopeRequests {
         let outcome = self.slots.get(ticket.id());
         ticket.free();
         let completion = match outcome {
-            Some(SlotUse::Completed(completion)) => completion,
+            Some(SlotState::Completed(completion)) => completion,
             // A reset of the queue pair, during this wait or an earlier one, has discarded the
             // request.
             _ => return Err(waited.err().unwrap_or_else(|| self.timed_out())),
@@ -99,7 +100,10 @@ impl ScopeRequests {
     /// Returns whether the request `ticket` is still in flight. Its slot belongs to it until its
     /// handle is dropped.
     fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
-        matches!(self.slots.get(ticket.id()), Some(SlotUse::InFlight { .. }))
+        matches!(
+            self.slots.get(ticket.id()),
+            Some(SlotState::InFlight { .. })
+        )
     }
 
     /// Records that the program has dropped the handle of the request, so that no handle will
@@ -107,8 +111,8 @@ impl ScopeRequests {
     #[inline(never)]
     pub(crate) fn drop_handle(&self, ticket: Ticket<'_>) {
         match self.slots.get(ticket.id()) {
-            Some(SlotUse::InFlight { id }) => self.slots.set(id, SlotUse::HandleDropped { id }),
-            Some(SlotUse::Completed(completion)) => {
+            Some(SlotState::InFlight { id }) => self.slots.set(id, SlotState::HandleDropped { id }),
+            Some(SlotState::Completed(completion)) => {
                 self.record_failure(&completion);
                 ticket.free();
             }
@@ -143,7 +147,7 @@ impl ScopeRequests {
         }
         for (_, what) in self.slots.in_use() {
             // These requests have completed, but their handles were leaked.
-            if let SlotUse::Completed(completion) = what {
+            if let SlotState::Completed(completion) = what {
                 self.record_failure(&completion);
             }
         }
@@ -229,8 +233,8 @@ impl ScopeRequests {
     fn complete(&self, completion: &WorkCompletion) -> bool {
         let id = completion.id();
         let is_watched = match self.slots.get(id) {
-            Some(SlotUse::InFlight { id: it }) if it == id => true,
-            Some(SlotUse::HandleDropped { id: it }) if it == id => false,
+            Some(SlotState::InFlight { id: it }) if it == id => true,
+            Some(SlotState::HandleDropped { id: it }) if it == id => false,
             _ => return false,
         };
         self.slots.keep(id).settle(End::of(completion));
@@ -243,7 +247,7 @@ impl ScopeRequests {
         }
         self.in_flight.set(self.in_flight.get() - 1);
         if is_watched {
-            self.slots.set(id, SlotUse::Completed(*completion));
+            self.slots.set(id, SlotState::Completed(*completion));
         } else {
             self.record_failure(completion);
             self.slots.free(id);
@@ -269,9 +273,9 @@ impl ScopeRequests {
         }
         for (slot, what) in self.slots.in_use() {
             match what {
-                SlotUse::InFlight { .. } => self.slots.set(slot, SlotUse::Discarded),
-                SlotUse::HandleDropped { .. } => self.slots.free(slot),
-                SlotUse::Completed(_) | SlotUse::Discarded | SlotUse::Unusable => continue,
+                SlotState::InFlight { .. } => self.slots.set(slot, SlotState::Discarded),
+                SlotState::HandleDropped { .. } => self.slots.free(slot),
+                SlotState::Completed(_) | SlotState::Discarded | SlotState::Unusable => continue,
             }
             drop(self.slots.keep(slot));
             self.in_flight.set(self.in_flight.get() - 1);

@@ -17,12 +17,12 @@ const MAX_SLOTS: u32 = 1 << 16;
 pub(super) const FREE: u64 = 0;
 
 /// The word of a slot whose state the word cannot express. The state is then in the field
-/// [`Details::what`].
+/// [`Details::state`].
 const OTHER: u64 = 1;
 
 /// The state of a request of a scope, as its slot records it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SlotUse {
+pub(super) enum SlotState {
     InFlight {
         id: u64,
     },
@@ -59,7 +59,7 @@ pub(super) struct ScopeSlots {
 /// was dropped, or it keeps objects alive.
 struct Details {
     /// State of the request. Valid only while the word of the slot is [`OTHER`].
-    what: Cell<SlotUse>,
+    state: Cell<SlotState>,
     keep: Cell<KeepAlive>,
 }
 
@@ -102,7 +102,7 @@ impl ScopeSlots {
         let count = capacity.next_power_of_two();
         let word = |index| Cell::new(if index < capacity { FREE } else { OTHER });
         let details = || Details {
-            what: Cell::new(SlotUse::Unusable),
+            state: Cell::new(SlotState::Unusable),
             keep: Cell::new(KeepAlive::Nothing),
         };
         let (inbox, first) = Inbox::new();
@@ -192,21 +192,21 @@ impl ScopeSlots {
         self.launch(ticket);
         if !matches!(keep, KeepAlive::Nothing) {
             self.details(id).keep.set(keep);
-            self.set(id, SlotUse::InFlight { id });
+            self.set(id, SlotState::InFlight { id });
         }
     }
 
     /// Returns the state of the request with the id `id`; `None` if its slot is free.
-    pub(super) fn get(&self, id: u64) -> Option<SlotUse> {
+    pub(super) fn get(&self, id: u64) -> Option<SlotState> {
         match self.word(id).get() {
             FREE => None,
-            OTHER => Some(self.details(id).what.get()),
-            id => Some(SlotUse::InFlight { id }),
+            OTHER => Some(self.details(id).state.get()),
+            id => Some(SlotState::InFlight { id }),
         }
     }
 
-    pub(super) fn set(&self, id: u64, what: SlotUse) {
-        self.details(id).what.set(what);
+    pub(super) fn set(&self, id: u64, state: SlotState) {
+        self.details(id).state.set(state);
         self.word(id).set(OTHER);
     }
 
@@ -222,14 +222,14 @@ impl ScopeSlots {
     /// Returns whether the request with this id is in flight.
     pub(super) fn is_in_flight(&self, id: u64) -> bool {
         match self.get(id) {
-            Some(SlotUse::InFlight { id: it } | SlotUse::HandleDropped { id: it }) => it == id,
+            Some(SlotState::InFlight { id: it } | SlotState::HandleDropped { id: it }) => it == id,
             _ => false,
         }
     }
 
     /// Returns the index and the state of each slot in use. Methods that take an id also accept
     /// this index.
-    pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, SlotUse)> {
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, SlotState)> {
         (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
     }
 }
@@ -270,9 +270,9 @@ mod tests {
         for _ in 0..100 {
             let id = launch(&slots).unwrap();
             assert!(seen.insert(id));
-            slots.set(id, SlotUse::HandleDropped { id });
+            slots.set(id, SlotState::HandleDropped { id });
             assert!(slots.is_in_flight(id));
-            slots.set(id, SlotUse::Discarded);
+            slots.set(id, SlotState::Discarded);
             assert!(!slots.is_in_flight(id));
             slots.free(id);
         }

@@ -6,10 +6,10 @@ use ibverbs_sys as sys;
 
 use super::batch::{BatchStorage, Linked, posted_before};
 use super::elements::MAX_ELEMENTS;
-use super::in_flight::{Launched, Slots};
+use super::in_flight::{InFlightRequest, Slots};
 use super::request::{describe_send, receive_request, scatter};
 use super::reserved_slot::SlotGuard;
-use super::ring::Held;
+use super::ring::RequestResources;
 use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
@@ -32,7 +32,7 @@ pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
 
 struct Staged<T> {
     reserved: Reserved,
-    held: Held<T>,
+    held: RequestResources<T>,
     is_signaled: bool,
 }
 
@@ -96,8 +96,8 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     fn launch(&mut self) {
         let mut earlier = self.earlier;
         for staged in &mut self.staged {
-            let held = std::mem::replace(&mut staged.held, Held::NOTHING);
-            let launched = Launched { held, earlier };
+            let held = std::mem::replace(&mut staged.held, RequestResources::NOTHING);
+            let launched = InFlightRequest { held, earlier };
             self.slots.table().launch(&staged.reserved, launched);
             earlier = staged.followed();
         }
@@ -185,7 +185,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         let memory = Some(memory);
         self.staged.push(Staged {
             reserved,
-            held: Held { memory, keep },
+            held: RequestResources { memory, keep },
             is_signaled,
         });
         Ok(())
@@ -215,7 +215,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         if self.earlier == 0 {
             // The batch takes over a chain of unsignaled requests that were posted before. Its
             // first signaled request will complete them.
-            self.earlier = self.slots.unfollowed.take();
+            self.earlier = self.slots.unsignaled_chains.take();
         }
         self.launch();
         // SAFETY: the staged requests were filled in at these places, each with the id of its slot.
@@ -254,7 +254,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
             return Err((self.slots.no_slot(), memory));
         };
         wr.write(receive_request(room, count, reserved.id()));
-        let held = Held {
+        let held = RequestResources {
             memory: Some(memory),
             keep: KeepAlive::Nothing,
         };
@@ -291,7 +291,7 @@ impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
     fn drop(&mut self) {
         self.end().for_each(drop);
         if self.earlier != 0 {
-            self.slots.unfollowed.leave(self.earlier);
+            self.slots.unsignaled_chains.leave(self.earlier);
         }
         self.room.close();
     }

@@ -111,10 +111,10 @@ impl<T> Stash<T> {
     }
 
     /// Locks the completions of the stash for this thread, until the returned guard is dropped.
-    pub(super) fn open(&self) -> Open<'_, T> {
+    pub(super) fn open(&self) -> OpenStash<'_, T> {
         let entries = self.entries.lock();
         self.state.fetch_or(FILLED, Ordering::Relaxed);
-        Open {
+        OpenStash {
             state: &self.state,
             entries,
         }
@@ -136,7 +136,7 @@ impl<T> Stash<T> {
     ///
     /// No further thread can begin to sort during the wait, so it ends: [`Self::sort`] returns
     /// `None`.
-    pub(super) fn open_sorted(&self) -> Open<'_, T> {
+    pub(super) fn open_sorted(&self) -> OpenStash<'_, T> {
         /// Number of busy-wait iterations before the thread yields the processor.
         const SPINS: u32 = 100;
         self.state.fetch_add(WAITER, Ordering::Relaxed);
@@ -194,12 +194,12 @@ impl<T> Drop for InboxRegistration<'_, T> {
 
 /// A guard with exclusive access to the completions in a stash.
 #[derive(Debug)]
-pub(super) struct Open<'a, T> {
+pub(super) struct OpenStash<'a, T> {
     state: &'a AtomicU64,
     entries: MutexGuard<'a, VecDeque<T>>,
 }
 
-impl<T> Deref for Open<'_, T> {
+impl<T> Deref for OpenStash<'_, T> {
     type Target = VecDeque<T>;
 
     fn deref(&self) -> &VecDeque<T> {
@@ -207,13 +207,13 @@ impl<T> Deref for Open<'_, T> {
     }
 }
 
-impl<T> DerefMut for Open<'_, T> {
+impl<T> DerefMut for OpenStash<'_, T> {
     fn deref_mut(&mut self) -> &mut VecDeque<T> {
         &mut self.entries
     }
 }
 
-impl<T> Drop for Open<'_, T> {
+impl<T> Drop for OpenStash<'_, T> {
     fn drop(&mut self) {
         if self.entries.is_empty() {
             self.state.fetch_and(!FILLED, Ordering::Relaxed);

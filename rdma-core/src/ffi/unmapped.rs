@@ -10,7 +10,7 @@ use ibverbs_sys as sys;
 use super::device_memory::DeviceMemoryHandle;
 use super::elements::LocalKey;
 use super::protection_domain::ProtectionDomainHandle;
-use super::region::{RawRegion, Registering};
+use super::region::{RawRegion, RegistrationParameters};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
@@ -87,7 +87,7 @@ impl UnmappedHandle {
         first: u64,
         access: AccessFlags,
     ) -> Result<Self> {
-        let how = Registering {
+        let how = RegistrationParameters {
             access,
             first: Some(first),
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
 use super::{AccessFlags, ExposedMemory};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering, Span};
+use crate::ffi::{Exposed, LocalKey, RegionHandle, RegistrationParameters, Span};
 use crate::refused::Refused;
 
 /// Registered memory with one owner. Peers cannot access the memory.
@@ -139,7 +139,7 @@ impl Buffer {
         let base = self.span.region();
         let (domain, memory) = (Arc::clone(base.domain()), Arc::clone(base.memory()));
         let access = access | AccessFlags::LOCAL_WRITE;
-        let how = Registering { access, first };
+        let how = RegistrationParameters { access, first };
         if self.is_empty() {
             let error = Error::invalid("memory to expose", "0 bytes cannot be registered");
             return Err(Refused::new(self, error));

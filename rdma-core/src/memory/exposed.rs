@@ -7,7 +7,7 @@ use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{AccessFlags, Buffer, RemoteMemory, VolatileSlice};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering};
+use crate::ffi::{Exposed, LocalKey, RegionHandle, RegistrationParameters};
 use crate::refused::Refused;
 
 /// Memory, or a part of it, that peers can access by RDMA as long as this value or a clone exists.
@@ -206,7 +206,7 @@ impl ExposedMemory {
         let (domain, memory) = (span.region().domain(), span.region().memory());
         let start = span.range().start;
         let range = start + self.range.start..start + self.range.end;
-        let how = Registering {
+        let how = RegistrationParameters {
             access: access | AccessFlags::LOCAL_WRITE,
             first: None,
         };

@@ -126,7 +126,7 @@ pub use lease::{LeaseState, WindowLease};
 pub use lent::LentMemory;
 pub use registration::Registration;
 pub use remote::RemoteMemory;
-pub use reregister::{Left, ReregisterError, Reregistered, Reregistration};
+pub use reregister::{FailedBuffer, ReregisterError, Reregistered, Reregistration};
 pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};
 pub use slice::{BufferSlice, BufferSliceMut};
 pub use tagged::Tagged;

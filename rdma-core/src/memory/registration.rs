@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{AccessFlags, Buffer, DetachedMemory, FrozenBuffer, HostMemory};
 use crate::error::{Error, Result};
-use crate::ffi::{Backing, RegionHandle, Registering, Span, StableMemory, StableMemoryMut};
+use crate::ffi::{
+    Backing, RegionHandle, RegistrationParameters, Span, StableMemory, StableMemoryMut,
+};
 use crate::protection_domain::ProtectionDomain;
 use crate::refused::Refused;
 
@@ -17,7 +19,7 @@ use crate::refused::Refused;
 #[must_use = "nothing is registered until memory is given"]
 pub struct Registration {
     domain: ProtectionDomain,
-    how: Registering,
+    how: RegistrationParameters,
 }
 
 impl Registration {
@@ -101,7 +103,11 @@ impl Registration {
             .map_err(|refused| refused.map(DetachedMemory::new))
     }
 
-    fn make(&self, memory: Backing, how: Registering) -> Result<Buffer, Refused<Backing>> {
+    fn make(
+        &self,
+        memory: Backing,
+        how: RegistrationParameters,
+    ) -> Result<Buffer, Refused<Backing>> {
         if how.access.intersects(AccessFlags::REMOTE) {
             let reason = "a buffer is this process's alone; expose it to grant remote access";
             let error = Error::invalid("access of a buffer", reason);

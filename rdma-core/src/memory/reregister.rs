@@ -56,24 +56,24 @@ pub struct Reregistered {
     pub old: Option<DetachedMemory>,
 }
 
-/// The error of [`Buffer::reregister`]: why the registration was not changed, and what is left of
+/// The error of [`Buffer::reregister`]: why the registration was not changed, and the state of
 /// the buffer.
 ///
 /// If the program passed new memory, that memory has been dropped. `Debug` prints the same text as
 /// `Display`.
 #[derive(thiserror::Error)]
-#[error("{error}; {left}")]
+#[error("{error}; {buffer}")]
 pub struct ReregisterError {
     /// The reason why the registration was not changed.
     pub error: Error,
     /// The state of the buffer and its memory after the failure.
-    pub left: Left,
+    pub buffer: FailedBuffer,
 }
 
 /// The state of a buffer after a failed [`Buffer::reregister`], with its memory.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Left {
+pub enum FailedBuffer {
     /// The buffer is unchanged: the change was refused before it began.
     Unchanged(Buffer),
     /// The memory is no longer registered: the old registration ended, and the device then refused
@@ -96,7 +96,7 @@ impl fmt::Debug for ReregisterError {
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for FailedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unchanged(_) => "the buffer is unchanged",
@@ -113,17 +113,17 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// See [`Left`] for the state of the memory after each failure. [`Error::InUse`] if the buffer
-    /// is only a part of the registered memory; [`Error::InvalidArgument`] for an empty set of
-    /// changes, for remote rights or for a change of addresses that `ibv_rereg_mr` cannot express;
-    /// and the error of `ibv_rereg_mr`. Many devices do [not support](Error::is_unsupported)
-    /// reregistration.
+    /// See [`FailedBuffer`] for the state of the memory after each failure. [`Error::InUse`] if the
+    /// buffer is only a part of the registered memory; [`Error::InvalidArgument`] for an empty set
+    /// of changes, for remote rights or for a change of addresses that `ibv_rereg_mr` cannot
+    /// express; and the error of `ibv_rereg_mr`. Many devices do [not
+    /// support](Error::is_unsupported) reregistration.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;
         let unchanged = |buffer, error| ReregisterError {
             error,
-            left: Left::Unchanged(buffer),
+            buffer: FailedBuffer::Unchanged(buffer),
         };
         if let Err(error) = check(&self, &changes) {
             return Err(unchanged(self, error));
@@ -142,8 +142,8 @@ impl Buffer {
             }),
             Err((Status::Valid, error)) => Err(unchanged(Self::new(Span::whole(region)), error)),
             Err((Status::Unusable, error)) => {
-                let left = ended(region, changes);
-                Err(ReregisterError { error, left })
+                let buffer = ended(region, changes);
+                Err(ReregisterError { error, buffer })
             }
         }
     }
@@ -175,18 +175,18 @@ fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
     Ok(())
 }
 
-/// Deregisters a region whose change failed, and returns what is left of its memory.
-fn ended(region: RegionHandle, changes: Changes) -> Left {
+/// Deregisters a region whose change failed, and returns the memory that remains.
+fn ended(region: RegionHandle, changes: Changes) -> FailedBuffer {
     match region.release() {
         Ok(memory) => Arc::into_inner(memory)
             .map(DetachedMemory::new)
-            .map_or(Left::Lost, Left::Unregistered),
+            .map_or(FailedBuffer::Lost, FailedBuffer::Unregistered),
         Err((region, _)) => {
             // The device may still use the old memory, which dropping `region` leaks, or the new
             // memory.
             std::mem::forget(changes.memory);
             drop(region);
-            Left::Lost
+            FailedBuffer::Lost
         }
     }
 }

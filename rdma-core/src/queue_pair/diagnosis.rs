@@ -15,7 +15,7 @@ use crate::ffi::QueuePairHandle;
 /// Values of a queue pair and its device, queried after the device refused a modification. A value
 /// that cannot be queried is absent, and the checks that need the value are skipped.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct QueriedValues {
     kind: Transport,
     state: Option<QueuePairState>,
     draining: bool,
@@ -26,7 +26,7 @@ pub(super) struct Known {
     gids: Vec<GidEntry>,
 }
 
-impl Known {
+impl QueriedValues {
     /// Queries the queue pair and its device, and returns everything that was learned. A part whose
     /// query fails is left out.
     pub(super) fn of(handle: &QueuePairHandle) -> Self {
@@ -61,8 +61,8 @@ impl Known {
             self.check_path(wanted, vector, errno, &mut flaws);
         }
         if flaws.is_empty() && self.changes_path_in_drain(wanted) {
-            let what = "the way of an unreliable connection change: with the way it sets the port, \
-                        which such a queue pair cannot change";
+            let what = "changes of an unreliable connection's address vector in the state SQD: its \
+                        system call also sets the port, which cannot be changed in that state";
             flaws.push(Flaw::NotOnLinux(what));
         }
         if flaws.is_empty() {
@@ -312,7 +312,7 @@ mod tests {
 
     /// Returns what is known about a queue pair in the state `state` on a device with one Ethernet
     /// port.
-    fn known(kind: Transport, state: QueuePairState) -> Known {
+    fn known(kind: Transport, state: QueuePairState) -> QueriedValues {
         let device = ibv_device_attr {
             phys_port_cnt: 1,
             max_qp_rd_atom: 16,
@@ -326,7 +326,7 @@ mod tests {
             link_layer: 2,
             ..ibv_port_attr::default()
         };
-        Known {
+        QueriedValues {
             kind,
             state: Some(state),
             draining: false,
@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn without_queried_values_no_flaw_is_reported() {
-        let nothing = Known {
+        let nothing = QueriedValues {
             kind: Transport::ReliableConnected,
             state: None,
             draining: false,

@@ -28,7 +28,7 @@ pub struct Endpoint {
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
 /// The name of an endpoint in error messages.
-const WHAT: &str = "endpoint of the peer";
+const ENDPOINT_NAME: &str = "endpoint of the peer";
 
 impl Endpoint {
     /// Length in bytes of the array that [`Self::to_bytes`] returns.
@@ -58,7 +58,7 @@ impl Endpoint {
         let mtu = Mtu::ALL
             .into_iter()
             .find(|&mtu| mtu as u8 == bytes[26])
-            .ok_or_else(|| Error::invalid(WHAT, "there is no such path MTU"))?;
+            .ok_or_else(|| Error::invalid(ENDPOINT_NAME, "there is no such path MTU"))?;
         let endpoint = Self {
             queue_pair: number(0),
             packet_sequence: number(4),
@@ -77,7 +77,7 @@ impl Endpoint {
     pub(super) fn checked(&self) -> Result<()> {
         if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
             let reason = "queue pair and packet sequence numbers have 24 bits";
-            return Err(Error::invalid(WHAT, reason));
+            return Err(Error::invalid(ENDPOINT_NAME, reason));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Modification of a queue pair, with a diagnosis if the device refuses it.
 
-use super::diagnosis::Known;
+use super::diagnosis::QueriedValues;
 use super::{Modification, QueuePairState, RefusedModification};
 use crate::error::{Error, Result};
 use crate::ffi::QueuePairHandle;
@@ -26,7 +26,7 @@ pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<
     let Err(errno) = handle.apply(&mut attributes, wanted.mask()) else {
         return Ok(());
     };
-    let facts = Known::of(handle);
+    let facts = QueriedValues::of(handle);
     Err(Error::RefusedModification(Box::new(RefusedModification {
         queue_pair: handle.describe(),
         kind: handle.kind(),

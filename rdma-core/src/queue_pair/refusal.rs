@@ -231,7 +231,7 @@ impl fmt::Display for ModificationFlaw {
                 destination,
             } => write!(f, "no route to {destination}"),
             Self::PortDown(port) => write!(f, "port {port} is not active"),
-            Self::NotOnLinux(what) => write!(f, "Linux does not let {what}"),
+            Self::NotOnLinux(what) => write!(f, "Linux does not support {what}"),
         }
     }
 }

@@ -37,7 +37,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
 const TESTS: &[(&str, &str, &str, &str)] = &[(
     "softroce",
     "same_host",
-    "a_queue_pair_that_is_gone_takes_nothing",
+    "a_destroyed_queue_pair_receives_nothing",
     "queue pairs destroyed under a storm of writes between processes",
 )];
 

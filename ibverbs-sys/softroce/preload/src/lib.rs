@@ -55,7 +55,7 @@ mod tree;
 /// library.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static SHOW: extern "C" fn() = {
+static SET_DEVICE_PATHS: extern "C" fn() = {
     extern "C" fn show() {
         device::sysfs::show();
     }

@@ -44,28 +44,28 @@ impl Next {
 }
 
 /// Result of a function of the C library that reports an error by a special value.
-pub(crate) trait Failed {
+pub(crate) trait ErrorValue {
     /// The value that reports an error.
     const FAILED: Self;
 }
 
-impl Failed for c_int {
+impl ErrorValue for c_int {
     const FAILED: Self = -1;
 }
 
-impl Failed for ssize_t {
+impl ErrorValue for ssize_t {
     const FAILED: Self = -1;
 }
 
-impl Failed for *mut libc::DIR {
+impl ErrorValue for *mut libc::DIR {
     const FAILED: Self = ptr::null_mut();
 }
 
-impl Failed for *mut FILE {
+impl ErrorValue for *mut FILE {
     const FAILED: Self = ptr::null_mut();
 }
 
-impl Failed for *mut c_char {
+impl ErrorValue for *mut c_char {
     const FAILED: Self = ptr::null_mut();
 }
 
@@ -111,7 +111,7 @@ macro_rules! next {
             }
             None => {
                 $crate::next::set_errno(::libc::ENOSYS);
-                $crate::next::Failed::FAILED
+                $crate::next::ErrorValue::FAILED
             }
         }
     }};

@@ -13,7 +13,7 @@ use crate::next::{errno, set_errno};
 use crate::tree::{self, Tree};
 
 /// Length of the buffers for paths.
-const ROOM: usize = libc::PATH_MAX as usize;
+const PATH_BUFFER_LENGTH: usize = libc::PATH_MAX as usize;
 
 /// Calls `function`, a function of the C library, with a path: if `path` is about softroce's
 /// device, with the path of the file in the private directory, and otherwise with `path` itself. A
@@ -29,10 +29,10 @@ pub(crate) unsafe fn answer<R>(
 ) -> R {
     // SAFETY: the caller guarantees the conditions of these functions.
     unsafe {
-        if !is_near(path) {
+        if !may_be_device_path(path) {
             return function(path);
         }
-        answer_near(at, path, function)
+        answer_device_path(at, path, function)
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) unsafe fn answer<R>(
 /// # Safety
 /// `path` must be a C string or null.
 #[inline]
-unsafe fn is_near(path: *const c_char) -> bool {
+unsafe fn may_be_device_path(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
@@ -64,12 +64,12 @@ unsafe fn is_near(path: *const c_char) -> bool {
 }
 
 #[cold]
-unsafe fn answer_near<R>(
+unsafe fn answer_device_path<R>(
     at: c_int,
     path: *const c_char,
     function: impl FnOnce(*const c_char) -> R,
 ) -> R {
-    let mut buffer = [0; ROOM];
+    let mut buffer = [0; PATH_BUFFER_LENGTH];
     // SAFETY: the caller guarantees a C string.
     function(unsafe { answered_path(at, path, &mut buffer) })
 }
@@ -79,7 +79,11 @@ unsafe fn answer_near<R>(
 ///
 /// # Safety
 /// `path` must be a C string.
-unsafe fn answered_path(at: c_int, path: *const c_char, buffer: &mut [u8; ROOM]) -> *const c_char {
+unsafe fn answered_path(
+    at: c_int,
+    path: *const c_char,
+    buffer: &mut [u8; PATH_BUFFER_LENGTH],
+) -> *const c_char {
     let saved = errno();
     // SAFETY: the caller guarantees a C string.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -94,21 +98,21 @@ unsafe fn answered_path(at: c_int, path: *const c_char, buffer: &mut [u8; ROOM])
 
 /// Writes the path that takes the place of `path` to `buffer`, with a zero behind it. Returns
 /// `None` if the path is not about softroce's device.
-fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; ROOM]) -> Option<()> {
-    let mut absolute = [0; ROOM];
+fn write_answer(at: c_int, path: &[u8], buffer: &mut [u8; PATH_BUFFER_LENGTH]) -> Option<()> {
+    let mut absolute = [0; PATH_BUFFER_LENGTH];
     let path = if path.starts_with(b"/") {
         path
     } else {
         absolute_path(at, path, &mut absolute)?
     };
-    let place = Place::of(path, sysfs::device_name().as_bytes())?;
-    if place == Place::Shared && sysfs::is_real_library_running() {
+    let place = DevicePath::of(path, sysfs::device_name().as_bytes())?;
+    if place == DevicePath::Shared && sysfs::is_real_library_running() {
         return None;
     }
     match place {
-        Place::Node => write(buffer, &[sysfs::NODE.as_bytes()]),
-        Place::Shared => write(buffer, &[tree::with_devices_of_the_machine()?.root(), path]),
-        Place::Device => write(buffer, &[tree::current()?.root(), path]),
+        DevicePath::Node => write(buffer, &[sysfs::NODE.as_bytes()]),
+        DevicePath::Shared => write(buffer, &[tree::with_devices_of_the_machine()?.root(), path]),
+        DevicePath::Device => write(buffer, &[tree::current()?.root(), path]),
     }
 }
 
@@ -122,14 +126,18 @@ fn write(mut buffer: &mut [u8], parts: &[&[u8]]) -> Option<()> {
 
 /// Returns the absolute path of a file that is named relative to the directory with the descriptor
 /// `at`.
-fn absolute_path<'a>(at: c_int, path: &[u8], buffer: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
+fn absolute_path<'a>(
+    at: c_int,
+    path: &[u8],
+    buffer: &'a mut [u8; PATH_BUFFER_LENGTH],
+) -> Option<&'a [u8]> {
     let mut name = [0; 32];
     match at {
         libc::AT_FDCWD => write(&mut name, &[b"/proc/self/cwd"])?,
         at => write(&mut name, &[b"/proc/self/fd/", at.to_string().as_bytes()])?,
     }
     let name = CStr::from_bytes_until_nul(&name).ok()?;
-    let room = &mut buffer[..ROOM / 2];
+    let room = &mut buffer[..PATH_BUFFER_LENGTH / 2];
     let length = readlinkat_raw(CWD, name, room).ok()?;
     let end = length + 1 + path.len();
     let rest = buffer.get_mut(length..end)?;
@@ -140,7 +148,7 @@ fn absolute_path<'a>(at: c_int, path: &[u8], buffer: &'a mut [u8; ROOM]) -> Opti
 
 /// Meaning of a path that belongs to softroce's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DevicePath {
     /// The device's node in `/dev/infiniband`.
     Node,
     /// A directory that has entries for devices of the machine, too.
@@ -149,7 +157,7 @@ enum Place {
     Device,
 }
 
-impl Place {
+impl DevicePath {
     /// Returns the meaning of an absolute path, or `None` if the path does not belong to the device
     /// with this name.
     fn of(path: &[u8], device: &[u8]) -> Option<Self> {
@@ -208,13 +216,13 @@ fn behind_root<'a>(tree: &Tree, path: &'a [u8]) -> Option<&'a [u8]> {
 pub(crate) unsafe fn node(path: *const c_char) -> Option<CString> {
     // SAFETY: the caller guarantees the conditions of these functions.
     let path = unsafe {
-        if !is_near(path) {
+        if !may_be_device_path(path) {
             return None;
         }
         CStr::from_ptr(path).to_bytes()
     };
     let name = sysfs::device_name();
-    let is_node = Place::of(path, name.as_bytes()) == Some(Place::Node);
+    let is_node = DevicePath::of(path, name.as_bytes()) == Some(DevicePath::Node);
     let node = is_node.then(|| CString::new(format!("/dev/infiniband/{name}")));
     node?.ok()
 }
@@ -225,9 +233,12 @@ mod tests {
 
     #[test]
     fn only_paths_of_the_device_and_its_classes_have_a_place() {
-        let place = |path: &str| Place::of(path.as_bytes(), b"softroce0");
-        assert_eq!(place("/dev/infiniband/softroce0"), Some(Place::Node));
-        assert_eq!(place("/dev//infiniband/./softroce0"), Some(Place::Node));
+        let place = |path: &str| DevicePath::of(path.as_bytes(), b"softroce0");
+        assert_eq!(place("/dev/infiniband/softroce0"), Some(DevicePath::Node));
+        assert_eq!(
+            place("/dev//infiniband/./softroce0"),
+            Some(DevicePath::Node)
+        );
         for path in [
             "/dev/infiniband",
             "/dev/infiniband/",
@@ -236,7 +247,7 @@ mod tests {
             "/sys/class/infiniband/..",
             "/sys/devices/virtual/infiniband",
         ] {
-            assert_eq!(place(path), Some(Place::Shared), "{path}");
+            assert_eq!(place(path), Some(DevicePath::Shared), "{path}");
         }
         for path in [
             "/sys/class/infiniband/softroce0",
@@ -245,7 +256,7 @@ mod tests {
             "/sys/class/infiniband_verbs/softroce0/ibdev",
             "/sys/devices/virtual/infiniband/softroce0/node_guid",
         ] {
-            assert_eq!(place(path), Some(Place::Device), "{path}");
+            assert_eq!(place(path), Some(DevicePath::Device), "{path}");
         }
         for path in [
             "/",
@@ -285,15 +296,15 @@ mod tests {
                 c"/dev/null",
                 c"/home/infiniband",
             ] {
-                assert!(!is_near(path.as_ptr()), "{path:?}");
+                assert!(!may_be_device_path(path.as_ptr()), "{path:?}");
             }
-            assert!(!is_near(ptr::null()));
+            assert!(!may_be_device_path(ptr::null()));
             for path in [
                 c"/sys/class//infiniband",
                 c"/dev/infiniband",
                 c"class/infiniband",
             ] {
-                assert!(is_near(path.as_ptr()), "{path:?}");
+                assert!(may_be_device_path(path.as_ptr()), "{path:?}");
             }
         }
     }
@@ -302,7 +313,7 @@ mod tests {
     fn a_relative_path_is_that_below_its_directory() {
         let directory = std::fs::File::open("/sys/class").unwrap();
         let at = std::os::fd::AsRawFd::as_raw_fd(&directory);
-        let mut buffer = [0; ROOM];
+        let mut buffer = [0; PATH_BUFFER_LENGTH];
         assert_eq!(
             absolute_path(at, b"infiniband/x", &mut buffer),
             Some(&b"/sys/class/infiniband/x"[..])

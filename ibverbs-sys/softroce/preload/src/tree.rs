@@ -40,13 +40,13 @@ pub(crate) struct Tree {
     /// Absolute path without symbolic links.
     root: PathBuf,
     /// Content of the directory on disk. Only one thread at a time updates the files.
-    written: Mutex<Written>,
+    written: Mutex<DirectoryContent>,
     _lock: OwnedFd,
 }
 
 /// The content of a private directory.
 #[derive(Debug, Default)]
-struct Written {
+struct DirectoryContent {
     /// State of the device in the files; `None` before the first is complete.
     state: Option<State>,
     files: BTreeMap<String, File>,

@@ -9,9 +9,9 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::answer::{self, hand_out, pointer, status};
+use super::answer::{self, into_c_object, pointer, status};
 use super::{fail, forward, guard, minus_one, number, open, pd, set_errno, verb};
-use crate::context::{AddressHandle, Held, ProtectionDomain, Refusal};
+use crate::context::{AddressHandle, InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
@@ -24,7 +24,7 @@ use crate::proto::Path;
 struct AddressHandleObject {
     public: ibv_ah,
     address: AddressHandle,
-    _domain: Held<ProtectionDomain>,
+    _domain: InUse<ProtectionDomain>,
     _counted: Counted,
 }
 
@@ -56,14 +56,14 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
             if objects(Kind::AddressHandle) >= limits::MAX_AH as u64 {
                 return Err(Refusal::Exhausted);
             }
-            Ok(hand_out(AddressHandleObject {
+            Ok(into_c_object(AddressHandleObject {
                 public: ibv_ah {
                     context,
                     pd,
                     handle: answer::handle(),
                 },
                 address: AddressHandle::new(domain, path),
-                _domain: Held::new(domain)?,
+                _domain: InUse::new(domain)?,
                 _counted: Counted::new(Kind::AddressHandle),
             }))
         })
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the C API requires the caller to pass a valid address handle.
     unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
     verb(Verb::DestroyAh, number, || {
-        // SAFETY: the handle belongs to this device, and was created by `hand_out`. The C API
+        // SAFETY: the handle belongs to this device, and was created by `into_c_object`. The C API
         // forbids its use after this call.
         drop(unsafe { Box::from_raw(ah.cast::<AddressHandleObject>()) });
         status(|| Ok(()))

@@ -47,7 +47,7 @@ pub(super) fn handle() -> u32 {
 
 /// Moves an object to the heap, and returns a pointer to the C structure with which the object
 /// begins.
-pub(super) fn hand_out<T, C>(object: T) -> *mut C {
+pub(super) fn into_c_object<T, C>(object: T) -> *mut C {
     // Every type that is passed here is `repr(C)`, and its first field is the C structure.
     Box::into_raw(Box::new(object)).cast()
 }

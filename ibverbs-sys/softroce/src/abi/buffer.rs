@@ -13,7 +13,7 @@ use super::answer::pointer;
 use super::memory::register;
 use super::real::call;
 use super::{fail, forward, guard, open, pd, set_errno, verb};
-use crate::context::{Held, ProtectionDomain, Refusal};
+use crate::context::{InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::Block;
 use crate::object_counts::{Counted, Kind};
@@ -27,7 +27,7 @@ struct Buffer {
     block: Arc<Block>,
     length: u64,
     /// Keeps the protection domain from being deallocated before the buffer is freed.
-    _domain: Held<ProtectionDomain>,
+    _domain: InUse<ProtectionDomain>,
     _counted: Counted,
 }
 
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
             static NEXT: AtomicUsize = AtomicUsize::new(1);
             // SAFETY: the domain belongs to this device, as `forward!` has checked, and so does its
             // context.
-            let (domain, nic) = unsafe { (Held::new(pd::domain(pd))?, open::nic((*pd).context)) };
+            let (domain, nic) = unsafe { (InUse::new(pd::domain(pd))?, open::nic((*pd).context)) };
             let arena = nic.memory.arena().ok_or(Refusal::Unsupported)?;
             let block = arena.allocate(size)?;
             let start = ptr::with_exposed_provenance_mut(block.address());

@@ -13,14 +13,14 @@ use ibverbs_sys::{
 };
 use libc::{c_int, c_void};
 
-use super::answer::{fetched, hand_out, handle, pointer, status};
+use super::answer::{fetched, handle, into_c_object, pointer, status};
 use super::extended_poll::{self, Iteration};
 use super::work_completion;
 use super::{fail, forward, guard, minus_one, number, open, pd, verb};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Moderation,
 };
-use crate::context::{HasUsage, Held, ProtectionDomain, Refusal};
+use crate::context::{HasUsage, InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::limits;
 use crate::nic::Nic;
@@ -47,8 +47,8 @@ pub(super) struct QueueHandle {
     /// State of the iteration by `ibv_start_poll` and `ibv_next_poll` over the entries of an
     /// extended queue.
     pub(super) iteration: Iteration,
-    _channel: Option<Held<CompletionChannel>>,
-    _domain: Option<Held<ProtectionDomain>>,
+    _channel: Option<InUse<CompletionChannel>>,
+    _domain: Option<InUse<ProtectionDomain>>,
     _counted: Counted,
 }
 
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         fail,
         // SAFETY: the context belongs to this device, as `forward!` has checked.
         || match unsafe { open::nic(context) }.new_channel() {
-            Ok(channel) => hand_out(ChannelHandle {
+            Ok(channel) => into_c_object(ChannelHandle {
                 public: ibv_comp_channel {
                     context,
                     fd: channel.number(),
@@ -116,8 +116,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     unsafe { forward!((*channel).context, ibv_destroy_comp_channel(channel)) };
     verb(Verb::DestroyCompChannel, number, || {
         status(|| {
-            // SAFETY: the channel belongs to this device, and was created by `hand_out`. The C API
-            // forbids its use after this call.
+            // SAFETY: the channel belongs to this device, and was created by `into_c_object`. The C
+            // API forbids its use after this call.
             unsafe {
                 channel_of(channel).usage().close()?;
                 drop(Box::from_raw(channel.cast::<ChannelHandle>()));
@@ -288,10 +288,10 @@ unsafe fn create(context: *mut ibv_context, wanted: Settings) -> Result<*mut ibv
             return Err(Refusal::Invalid);
         }
         let channel = channel
-            .map(|channel| Held::new(channel_of(channel)))
+            .map(|channel| InUse::new(channel_of(channel)))
             .transpose()?;
         let domain = domain
-            .map(|domain| Held::new(pd::domain(domain)))
+            .map(|domain| InUse::new(pd::domain(domain)))
             .transpose()?;
         (open::nic(context), channel, domain)
     };
@@ -316,7 +316,7 @@ unsafe fn create(context: *mut ibv_context, wanted: Settings) -> Result<*mut ibv
     public.cq_context = wanted.cq_context;
     public.cqe = wanted.capacity.cast_signed();
     extended_poll::set_functions(&mut public);
-    let made: *mut ibv_cq_ex = hand_out(QueueHandle {
+    let made: *mut ibv_cq_ex = into_c_object(QueueHandle {
         _public: UnsafeCell::new(public),
         queue: Arc::clone(&queue),
         nic: Arc::clone(nic),
@@ -338,8 +338,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe { forward!((*cq).context, ibv_destroy_cq(cq)) };
     verb(Verb::DestroyCq, number, || {
         status(|| {
-            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API
-            // forbids its use after this call.
+            // SAFETY: the queue belongs to this device, and was created by `into_c_object`. The C
+            // API forbids its use after this call.
             unsafe {
                 queue(cq).close()?;
                 drop(Box::from_raw(cq.cast::<QueueHandle>()));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ibverbs_sys::{_ibv_device_ops, ibv_context, ibv_device, ibv_node_type, ibv_transport_type};
 use libc::{c_char, c_int};
 
-use super::guard::{catch, fail};
+use super::guard::{catch_panic, fail};
 use super::real::{InRealLibrary, call};
 use crate::config::Config;
 use crate::fault::{Errno, Verb};
@@ -32,13 +32,13 @@ pub(crate) fn address() -> *mut ibv_device {
 
 /// Returns the C object of the parent's device, to which contexts that a child of `fork` has
 /// inherited point. It has the same name; opening it opens the device of the child.
-pub(crate) fn of_parent() -> *mut ibv_device {
-    OF_PARENT.0.get().cast()
+pub(crate) fn device_of_parent() -> *mut ibv_device {
+    PARENT_DEVICE.0.get().cast()
 }
 
 /// Returns whether `device` is one of the two device objects of this library.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
-    ptr::eq(device, address()) || ptr::eq(device, of_parent())
+    ptr::eq(device, address()) || ptr::eq(device, device_of_parent())
 }
 
 /// Lists that [`ibv_get_device_list`] has returned with devices of the real library. The lock is
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         // SAFETY: the real library made this call for itself, and gets its own argument.
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
-    catch(fail, || {
+    catch_panic(fail, || {
         if let Err(Errno(errno)) = nic::faults().check(Verb::GetDeviceList) {
             return fail(errno);
         }
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
         // SAFETY: the device is not of this library, so it must be a valid one of the real library.
         return unsafe { call!(ibv_get_device_guid(device)) };
     }
-    catch(|_| 0, || nic::guid().to_be())
+    catch_panic(|_| 0, || nic::guid().to_be())
 }
 
 /// Returns the kernel's index of a device (`ibv_get_device_index(3)`), or -1 for this device.
@@ -217,11 +217,11 @@ struct StaticDevice(UnsafeCell<DeviceObject>);
 // afterwards. The cell exists because C code has mutable pointers to the device.
 unsafe impl Sync for StaticDevice {}
 
-static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
-static OF_PARENT: StaticDevice = StaticDevice(UnsafeCell::new(NAMELESS));
+static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
+static PARENT_DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 
 /// Device object before its names and functions are filled in.
-const NAMELESS: DeviceObject = DeviceObject {
+const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {
             _dummy1: None,
@@ -255,7 +255,7 @@ fn name_device() {
         // An invalid configuration is reported when the device is opened.
         let default = Config::default();
         let name = &Config::of_process().unwrap_or(&default).device;
-        for device in [&DEVICE, &OF_PARENT] {
+        for device in [&DEVICE, &PARENT_DEVICE] {
             // SAFETY: no other code writes to the device, and readers get the device only after
             // this.
             let device = unsafe { &mut (*device.0.get()).public };

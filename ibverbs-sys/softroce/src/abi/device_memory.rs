@@ -7,10 +7,10 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use libc::{c_int, c_uint, c_void};
 
-use super::answer::{hand_out, handle, pointer, status};
+use super::answer::{handle, into_c_object, pointer, status};
 use super::memory::{self, Memory};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{HasUsage, Held, Refusal};
+use crate::context::{HasUsage, InUse, Refusal};
 use crate::fault::Verb;
 use crate::memory::{DeviceMemory, Span, region_access};
 use crate::nic::Nic;
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
 /// # Safety
 /// `context` must be an open context of this device.
 unsafe fn make(context: *mut ibv_context, memory: Arc<DeviceMemory>, handle: u32) -> *mut ibv_dm {
-    hand_out(DeviceMemoryHandle {
+    into_c_object(DeviceMemoryHandle {
         public: ibv_dm {
             context,
             memcpy_to_dm: Some(memcpy_to_dm),
@@ -78,8 +78,8 @@ unsafe fn make(context: *mut ibv_context, memory: Arc<DeviceMemory>, handle: u32
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     verb(Verb::FreeDm, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the
-            // object. The C API forbids its use after this call.
+            // SAFETY: only contexts of this device have this function, and `into_c_object` created
+            // the object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*dm.cast::<DeviceMemoryHandle>();
                 handle.memory.usage().close()?;
@@ -174,7 +174,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
                 let held = &(*dm.cast::<DeviceMemoryHandle>()).memory;
                 let span = Span::device(held, dm_offset, length as u64).ok_or(Refusal::Invalid)?;
                 let held = Memory::Device {
-                    _memory: Held::new(held)?,
+                    _memory: InUse::new(held)?,
                 };
                 memory::make(pd, (span, 0, access), (ptr::null_mut(), length), held)
             }
@@ -207,8 +207,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the C API requires the caller to pass valid device memory.
     unsafe { forward!((*dm).context, ibv_unimport_dm(dm)) };
-    // SAFETY: the memory belongs to this device, and its C object was created by `hand_out`. The C
-    // API forbids its use after this call.
+    // SAFETY: the memory belongs to this device, and its C object was created by `into_c_object`.
+    // The C API forbids its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
     });

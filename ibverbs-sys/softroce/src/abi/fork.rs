@@ -49,7 +49,7 @@ pub(crate) fn register_handlers() {
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     // SAFETY: the caller guarantees a valid context. Only the forking thread writes the field,
     // before the child continues.
-    IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
+    IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::device_of_parent() }
 }
 
 /// Set in a child that was forked while the device was in use. Functions check this flag first,

@@ -9,14 +9,14 @@ use crate::nic::{Nic, faults};
 /// Calls `body`, the body of a function that C code calls, and returns its result. After a panic,
 /// sets errno to `EIO` and returns `failed`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
-    catch(|_| failed, body)
+    catch_panic(|_| failed, body)
 }
 
 /// Calls `body`, the body of a verb that fault injection can [make fail](crate::fault), and handles
 /// panics like [`guard`]. `failed` converts an error number, which is also stored in errno, to the
 /// result of the verb.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    catch(&failed, || match faults().check(verb) {
+    catch_panic(&failed, || match faults().check(verb) {
         Ok(()) => body(),
         Err(Errno(errno)) => {
             set_errno(errno);
@@ -44,7 +44,7 @@ pub(crate) fn fail<T>(errno: c_int) -> *mut T {
 
 /// Calls `body`, and returns its result. After a panic, makes the device fail, and returns the
 /// result of `failed` for the error number `EIO`.
-pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
+pub(crate) fn catch_panic<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
     // State that a panic has left inconsistent is not used any more: the device reports a fatal
     // error and fails all verbs. Its locks are released.
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -7,7 +7,7 @@ use std::slice;
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::work_request::{inline, slice};
-use crate::proto::{Data, Inline, Posted, Remote, Segment, Service};
+use crate::proto::{Data, Inline, Remote, Segment, Service, UnqueuedMessage};
 use crate::queue_pair::{PostedList, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
@@ -94,7 +94,7 @@ pub(super) unsafe fn message<'a>(
     request: &'a ibv_send_wr,
     rules: &Rules,
     gathered: &'a mut Inline,
-) -> Option<(Posted, Data<'a>)> {
+) -> Option<(UnqueuedMessage, Data<'a>)> {
     // SAFETY: the opcode determines which parts of the unions are set.
     let (immediate, remote) = unsafe {
         let immediate = || Some(request.__bindgen_anon_1.imm_data.to_ne_bytes());
@@ -124,7 +124,7 @@ pub(super) unsafe fn message<'a>(
         }
         None => return None,
     };
-    let message = Posted {
+    let message = UnqueuedMessage {
         id: request.wr_id,
         immediate,
         remote,

@@ -54,7 +54,7 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
         operations.post_send = Some(post_send);
         operations.post_recv = Some(post_recv);
         operations.post_srq_recv = Some(post_srq_recv);
-        table.context.device = device::of_parent();
+        table.context.device = device::device_of_parent();
         // The descriptors are closed, and their numbers may be reused for other files.
         table.context.async_fd = -1;
         table.context.cmd_fd = -1;

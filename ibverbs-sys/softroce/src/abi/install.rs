@@ -13,16 +13,16 @@ use super::symbols::{SYMBOLS, Symbol};
 pub fn install() {
     static CHECKED: Once = Once::new();
     CHECKED.call_once(|| {
-        let foreign: Vec<String> = SYMBOLS.iter().filter_map(Symbol::foreign).collect();
+        let foreign_definition: Vec<String> = SYMBOLS.iter().filter_map(Symbol::foreign_definition).collect();
         assert!(
-            foreign.is_empty(),
+            foreign_definition.is_empty(),
             "softroce is linked into this program, but {} of its {} functions are not what the program's \
              libraries get, so half of them would use another libibverbs. A program must export its symbols \
              of the names ibv_* (a version script, -Wl,--exclude-libs or a static link can hide them), and \
              no other libibverbs may be loaded before it. Not ours: {}",
-            foreign.len(),
+            foreign_definition.len(),
             SYMBOLS.len(),
-            foreign.join(", "),
+            foreign_definition.join(", "),
         );
     });
 }

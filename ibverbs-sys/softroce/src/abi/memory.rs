@@ -11,9 +11,9 @@ use ibverbs_sys::{
 use libc::{c_int, c_uint, c_void};
 use parking_lot::Mutex;
 
-use super::answer::{hand_out, handle, pointer, status};
+use super::answer::{handle, into_c_object, pointer, status};
 use super::{fail, forward, guard, number, open, pd, set_errno, verb};
-use crate::context::{Held, ProtectionDomain, Refusal};
+use crate::context::{InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::{
     Block, DeviceMemory, RegionAttributes, RegionChange, Span, is_mapped, region_access,
@@ -41,7 +41,7 @@ struct Registered {
     key: u32,
     length: usize,
     memory: Memory,
-    domain: Held<ProtectionDomain>,
+    domain: InUse<ProtectionDomain>,
 }
 
 /// Kind of memory that a region consists of, with the data that the kind requires.
@@ -53,7 +53,7 @@ pub(super) enum Memory {
         _block: Option<Arc<Block>>,
     },
     Device {
-        _memory: Held<DeviceMemory>,
+        _memory: InUse<DeviceMemory>,
     },
     Null,
 }
@@ -198,8 +198,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     unsafe { forward!((*mr).context, ibv_dereg_mr(mr)) };
     verb(Verb::DeregMr, number, || {
         status(|| {
-            // SAFETY: the region belongs to this device, and was created by `hand_out`. The C API
-            // forbids its use after this call.
+            // SAFETY: the region belongs to this device, and was created by `into_c_object`. The C
+            // API forbids its use after this call.
             unsafe {
                 let handle = &*mr.cast::<RegionHandle>();
                 let mut registered = handle.region.0.lock();
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
                 let is_null = matches!(registered.memory, Memory::Null);
                 (key, if is_null { 0 } else { key }, registered.length)
             };
-            Ok(hand_out(RegionHandle {
+            Ok(into_c_object(RegionHandle {
                 public: ibv_mr {
                     // SAFETY: the C API requires the caller to pass a valid protection domain.
                     context: unsafe { (*pd).context },
@@ -261,8 +261,8 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the C API requires the caller to pass a valid memory region.
     unsafe { forward!((*mr).context, ibv_unimport_mr(mr)) };
-    // SAFETY: the region belongs to this device, and its C object was created by `hand_out`. The C
-    // API forbids its use after this call.
+    // SAFETY: the region belongs to this device, and its C object was created by `into_c_object`.
+    // The C API forbids its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(mr.cast::<RegionHandle>()));
     });
@@ -374,7 +374,7 @@ pub(super) unsafe fn make(
     memory: Memory,
 ) -> Result<*mut ibv_mr, Refusal> {
     // SAFETY: the caller guarantees the conditions of this function.
-    let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
+    let (context, domain) = unsafe { ((*pd).context, InUse::new(pd::domain(pd))?) };
     // SAFETY: the context of a domain of this device belongs to this device.
     let nic = Arc::clone(unsafe { open::nic(context) });
     let attributes = RegionAttributes {
@@ -395,7 +395,7 @@ pub(super) unsafe fn make(
     unsafe { open::file(context) }
         .regions
         .insert(handle, &region);
-    Ok(hand_out(RegionHandle {
+    Ok(into_c_object(RegionHandle {
         public: ibv_mr {
             context,
             pd,
@@ -450,7 +450,7 @@ unsafe fn reregister(
             if pd.is_null() || (*pd).context != handle.public.context {
                 return Err(Refusal::Invalid);
             }
-            domain = Some(Held::new(pd::domain(pd))?);
+            domain = Some(InUse::new(pd::domain(pd))?);
         }
     }
     if flags & ACCESS != 0 {

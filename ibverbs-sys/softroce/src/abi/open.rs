@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
                 opened.nic.transmit(&queue_pair);
                 // The error is ignored: this call cannot report that a peer is stopped during a
                 // copy.
-                let _ = queue_pair.vacate();
+                let _ = queue_pair.withdraw_and_wait();
                 opened.nic.queue_pairs.remove(queue_pair.number());
                 queue_pair.close();
                 opened.nic.remove(&queue_pair);

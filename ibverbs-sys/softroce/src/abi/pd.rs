@@ -9,9 +9,9 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{into_c_object, pointer, status};
 use super::{fail, forward, guard, number, open, verb};
-use crate::context::{Context, HasUsage, Held, ProtectionDomain, Refusal, ThreadDomain};
+use crate::context::{Context, HasUsage, InUse, ProtectionDomain, Refusal, ThreadDomain};
 use crate::fault::Verb;
 use crate::limits;
 use crate::object_counts::{Counted, Kind, objects};
@@ -27,7 +27,7 @@ struct ProtectionDomainHandle {
     _context: Arc<Context>,
     /// For a parent domain: the protection domain and the thread domain that must not be
     /// deallocated before the parent domain.
-    _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
+    _parent: Option<(InUse<ProtectionDomain>, Option<InUse<ThreadDomain>>)>,
     _counted: Counted,
 }
 
@@ -75,8 +75,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     unsafe { forward!((*pd).context, ibv_dealloc_pd(pd)) };
     verb(Verb::DeallocPd, number, || {
         status(|| {
-            // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API
-            // forbids its use after this call.
+            // SAFETY: the domain belongs to this device, and was created by `into_c_object`. The C
+            // API forbids its use after this call.
             unsafe {
                 let domain = domain(pd);
                 domain.usage().close()?;
@@ -116,8 +116,8 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: the C API requires the caller to pass a valid protection domain.
     unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
-    // SAFETY: the domain belongs to this device, and was created by `hand_out`. The C API forbids
-    // its use after this call.
+    // SAFETY: the domain belongs to this device, and was created by `into_c_object`. The C API
+    // forbids its use after this call.
     guard((), || unsafe {
         drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
     });
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn alloc_td(
         if unsafe { (*init_attr).comp_mask } != 0 {
             return pointer(|| Err(Refusal::Invalid));
         }
-        hand_out(ThreadDomainHandle {
+        into_c_object(ThreadDomainHandle {
             public: ibv_td { context },
             domain: ThreadDomain::new(),
         })
@@ -144,8 +144,8 @@ pub(super) unsafe extern "C" fn alloc_td(
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     verb(Verb::DeallocTd, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the
-            // object. The C API forbids its use after this call.
+            // SAFETY: only contexts of this device have this function, and `into_c_object` created
+            // the object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*td.cast::<ThreadDomainHandle>();
                 handle.domain.usage().close()?;
@@ -185,11 +185,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
                     return Err(Refusal::Invalid);
                 }
                 let thread = attr.td.cast::<ThreadDomainHandle>().as_ref();
-                let thread = thread.map(|thread| Held::new(&thread.domain)).transpose()?;
+                let thread = thread
+                    .map(|thread| InUse::new(&thread.domain))
+                    .transpose()?;
                 make(
                     context,
                     ProtectionDomain::parent(child),
-                    Some((Held::new(child)?, thread)),
+                    Some((InUse::new(child)?, thread)),
                 )
             }
         })
@@ -203,13 +205,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
 unsafe fn make(
     context: *mut ibv_context,
     domain: Arc<ProtectionDomain>,
-    parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
+    parent: Option<(InUse<ProtectionDomain>, Option<InUse<ThreadDomain>>)>,
 ) -> Result<*mut ibv_pd, Refusal> {
     if objects(Kind::ProtectionDomain) >= limits::MAX_PD as u64 {
         return Err(Refusal::Exhausted);
     }
     let handle = domain.id().number() as u32;
-    Ok(hand_out(ProtectionDomainHandle {
+    Ok(into_c_object(ProtectionDomainHandle {
         public: ibv_pd { context, handle },
         domain,
         // SAFETY: the caller guarantees an open context of this device.

@@ -13,7 +13,7 @@ use libc::{c_int, c_uint};
 
 use super::extended_post::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
-use crate::context::{Element, HasUsage, Held};
+use crate::context::{Element, HasUsage, InUse};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
@@ -40,7 +40,7 @@ pub(super) struct QueuePairHandle {
     /// Set if the queue pair was created for the functions of [`ibv_qp_ex`].
     extended: bool,
     /// The XRC domain by which the queue pair was opened.
-    _xrc: Option<Held<XrcDomain>>,
+    _xrc: Option<InUse<XrcDomain>>,
     _counted: Counted,
 }
 
@@ -153,7 +153,7 @@ pub(super) unsafe extern "C" fn open_qp(
                 new_handle(context),
             )
         };
-        let Ok(held) = Held::new(domain) else {
+        let Ok(held) = InUse::new(domain) else {
             return fail(libc::EINVAL);
         };
         let found = nic
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         } = object;
         let shared = queue_pair.service() == Service::XrcTarget;
         if !shared {
-            let closed = (queue_pair.vacate()).and_then(|()| queue_pair.usage().close());
+            let closed = (queue_pair.withdraw_and_wait()).and_then(|()| queue_pair.usage().close());
             if let Err(refusal) = closed {
                 queue_pair.republish();
                 return refusal.errno();
@@ -484,21 +484,21 @@ unsafe fn create(
     // SAFETY: the caller guarantees the conditions of this function.
     let (domain, send_queue, receive_queue, shared_queue, xrc) = unsafe {
         (
-            used(context, wanted.pd, pd::domain, "the protection domain")?,
-            used(
+            used_object(context, wanted.pd, pd::domain, "the protection domain")?,
+            used_object(
                 context,
                 basic.send_cq,
                 completion::queue,
                 "a completion queue",
             )?,
-            used(
+            used_object(
                 context,
                 basic.recv_cq,
                 completion::queue,
                 "a completion queue",
             )?,
-            used(context, basic.srq, srq::queue, "the shared receive queue")?,
-            used(context, wanted.xrcd, xrc::domain, "the XRC domain")?,
+            used_object(context, basic.srq, srq::queue, "the shared receive queue")?,
+            used_object(context, wanted.xrcd, xrc::domain, "the XRC domain")?,
         )
     };
     let device: Arc<dyn Adapter> = Arc::clone(nic) as Arc<dyn Adapter>;
@@ -525,7 +525,7 @@ unsafe fn create(
 /// # Safety
 /// `object` must be null, or valid and begin with a pointer to its context. If the context belongs
 /// to this device, the conditions of `inner` must hold.
-unsafe fn used<'a, C, T>(
+unsafe fn used_object<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,
     inner: unsafe fn(*const C) -> &'a T,
@@ -569,7 +569,7 @@ fn publish(
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
-    xrc: Option<Held<XrcDomain>>,
+    xrc: Option<InUse<XrcDomain>>,
 ) -> *mut ibv_qp {
     let basic = &wanted.basic;
     let mut public = ibv_qp_ex::default();

@@ -9,11 +9,11 @@ use ibverbs_sys::{
 };
 use libc::{c_int, c_void};
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{into_c_object, pointer, status};
 use super::in_place::segments;
 use super::{completion, fail, forward, guard, number, open, pd, set_errno, verb, xrc};
 use crate::completion::CompletionQueue;
-use crate::context::{Held, ProtectionDomain, Refusal};
+use crate::context::{InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::object_counts::{Counted, Kind};
@@ -28,8 +28,8 @@ struct QueueHandle {
     public: ibv_srq,
     queue: Arc<SharedReceiveQueue>,
     nic: Arc<Nic>,
-    _domain: Held<ProtectionDomain>,
-    _xrc: Option<(Held<XrcDomain>, Held<CompletionQueue>)>,
+    _domain: InUse<ProtectionDomain>,
+    _xrc: Option<(InUse<XrcDomain>, InUse<CompletionQueue>)>,
     _counted: Counted,
 }
 
@@ -139,8 +139,8 @@ unsafe fn create_extended(
             {
                 return Err(Refusal::Invalid);
             }
-            let domain = Held::new(xrc::domain(init.xrcd))?;
-            bound = Some((domain, Held::new(completion::queue(init.cq))?));
+            let domain = InUse::new(xrc::domain(init.xrcd))?;
+            bound = Some((domain, InUse::new(completion::queue(init.cq))?));
         }
         create(context, init.pd, init.srq_context, &mut init.attr, bound)
     }
@@ -155,13 +155,13 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
-    xrc: Option<(Held<XrcDomain>, Held<CompletionQueue>)>,
+    xrc: Option<(InUse<XrcDomain>, InUse<CompletionQueue>)>,
 ) -> Result<*mut ibv_srq, Refusal> {
     // SAFETY: the caller guarantees the conditions of this function.
     let (nic, domain) = unsafe { (open::nic(context), pd::domain(pd)) };
     // SAFETY: the caller guarantees a context of this device.
     let events = unsafe { open::context(context) };
-    let held = Held::new(domain)?;
+    let held = InUse::new(domain)?;
     let binding = xrc.as_ref().map(|(domain, completions)| XrcBinding {
         domain: domain.id(),
         completion_queue: Arc::clone(completions.shared()),
@@ -179,7 +179,7 @@ unsafe fn create(
     public.srq_context = srq_context;
     public.pd = pd;
     public.handle = queue.number();
-    let handle: *mut ibv_srq = hand_out(QueueHandle {
+    let handle: *mut ibv_srq = into_c_object(QueueHandle {
         public,
         queue: Arc::clone(&queue),
         nic: Arc::clone(nic),
@@ -198,8 +198,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     unsafe { forward!((*srq).context, ibv_destroy_srq(srq)) };
     verb(Verb::DestroySrq, number, || {
         status(|| {
-            // SAFETY: the queue belongs to this device, and was created by `hand_out`. The C API
-            // forbids its use after this call.
+            // SAFETY: the queue belongs to this device, and was created by `into_c_object`. The C
+            // API forbids its use after this call.
             unsafe {
                 let handle = &*srq.cast::<QueueHandle>();
                 handle.queue.close()?;

@@ -19,7 +19,7 @@ impl Symbol {
     /// Checks which definition of the symbol the dynamic linker finds. Returns `None` if it is the
     /// definition of this crate, or if only newer libraries than the installed one have the symbol.
     /// Otherwise returns the name of the symbol and the file that contains the other definition.
-    pub(crate) fn foreign(&self) -> Option<String> {
+    pub(crate) fn foreign_definition(&self) -> Option<String> {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
         let ours = ptr::eq(found.cast_const().cast(), self.ours);

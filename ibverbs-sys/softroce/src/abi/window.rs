@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mw, ibv_mw_type, ibv_pd};
 use libc::c_int;
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{into_c_object, pointer, status};
 use super::{fail, number, open, pd, verb};
-use crate::context::{Held, ProtectionDomain, Refusal};
+use crate::context::{InUse, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::WindowKind;
 use crate::nic::Nic;
@@ -22,7 +22,7 @@ struct WindowHandle {
     /// Key that the window got when it was allocated. The key in the public structure changes with
     /// every binding.
     key: u32,
-    _domain: Held<ProtectionDomain>,
+    _domain: InUse<ProtectionDomain>,
     _counted: Counted,
 }
 
@@ -36,11 +36,11 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
                 _ => return Err(Refusal::Invalid),
             };
             // SAFETY: only contexts of this device have this function, so the domain belongs to it.
-            let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
+            let (context, domain) = unsafe { ((*pd).context, InUse::new(pd::domain(pd))?) };
             // SAFETY: only contexts of this device have this function.
             let nic = Arc::clone(unsafe { open::nic(context) });
             let key = nic.memory.allocate_window(domain.id(), window)?;
-            Ok(hand_out(WindowHandle {
+            Ok(into_c_object(WindowHandle {
                 public: ibv_mw {
                     context,
                     pd,
@@ -61,8 +61,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     verb(Verb::DeallocMw, number, || {
         status(|| {
-            // SAFETY: only contexts of this device have this function, and `hand_out` created the
-            // object. The C API forbids its use after this call.
+            // SAFETY: only contexts of this device have this function, and `into_c_object` created
+            // the object. The C API forbids its use after this call.
             unsafe {
                 let handle = &*mw.cast::<WindowHandle>();
                 handle.nic.memory.deallocate_window(handle.key)?;

@@ -4,7 +4,7 @@ use ibverbs_sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv
 use libc::c_uint;
 
 use crate::completion::Entry;
-use crate::proto::{CompletionStatus, NetworkHeader, Work};
+use crate::proto::{CompletionOpcode, CompletionStatus, NetworkHeader};
 
 /// Converts a completion queue entry to a work completion of the C ABI.
 pub(super) fn of(entry: &Entry) -> ibv_wc {
@@ -38,18 +38,18 @@ const FLUSH: ibv_wc_opcode = ibv_wc_opcode(8);
 
 /// Returns the opcode of a completion queue entry in the C ABI.
 pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
-    match entry.completion.work {
-        Work::Send => ibv_wc_opcode::IBV_WC_SEND,
-        Work::Write => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
-        Work::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
-        Work::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
-        Work::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
-        Work::AtomicWrite => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
-        Work::Flush => FLUSH,
-        Work::Bind => ibv_wc_opcode::IBV_WC_BIND_MW,
-        Work::LocalInvalidate => ibv_wc_opcode::IBV_WC_LOCAL_INV,
-        Work::Receive => ibv_wc_opcode::IBV_WC_RECV,
-        Work::ReceiveWithImmediate => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+    match entry.completion.opcode {
+        CompletionOpcode::Send => ibv_wc_opcode::IBV_WC_SEND,
+        CompletionOpcode::Write => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+        CompletionOpcode::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        CompletionOpcode::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        CompletionOpcode::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        CompletionOpcode::AtomicWrite => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        CompletionOpcode::Flush => FLUSH,
+        CompletionOpcode::Bind => ibv_wc_opcode::IBV_WC_BIND_MW,
+        CompletionOpcode::LocalInvalidate => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        CompletionOpcode::Receive => ibv_wc_opcode::IBV_WC_RECV,
+        CompletionOpcode::ReceiveWithImmediate => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
     }
 }
 
@@ -69,7 +69,10 @@ pub(super) fn flags(entry: &Entry) -> c_uint {
     // All packets of RoCE have a network header. The kernel's Soft-RoCE sets the flag for every
     // received message, too.
     let is_received = completion.status == CompletionStatus::Success
-        && matches!(completion.work, Work::Receive | Work::ReceiveWithImmediate);
+        && matches!(
+            completion.opcode,
+            CompletionOpcode::Receive | CompletionOpcode::ReceiveWithImmediate
+        );
     flag(is_received, ibv_wc_flags::IBV_WC_GRH)
         | flag(
             completion.immediate.is_some(),
@@ -108,12 +111,12 @@ mod tests {
     use super::*;
     use crate::proto::Completion;
 
-    fn entry(work: Work) -> Entry {
+    fn entry(opcode: CompletionOpcode) -> Entry {
         Entry {
             completion: Completion {
                 length: 17,
                 source: 5,
-                ..Completion::new(9, CompletionStatus::Success, work)
+                ..Completion::new(9, CompletionStatus::Success, opcode)
             },
             queue_pair: 3,
             timestamp: 0,
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_datagram_with_immediate_data_is_converted() {
-        let mut entry = entry(Work::Receive);
+        let mut entry = entry(CompletionOpcode::Receive);
         entry.completion.network = Some(NetworkHeader::Ipv4);
         entry.completion.immediate = Some([1, 2, 3, 4]);
         let wc = of(&entry);
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_message_that_invalidated_a_key_is_converted() {
-        let mut entry = entry(Work::Receive);
+        let mut entry = entry(CompletionOpcode::Receive);
         entry.completion.invalidated = Some(0x1234_5678);
         let wc = of(&entry);
         let flags = ibv_wc_flags::IBV_WC_WITH_INV.0 | ibv_wc_flags::IBV_WC_GRH.0;
@@ -219,7 +222,7 @@ mod tests {
             ),
             (CompletionStatus::General, ibv_wc_status::IBV_WC_GENERAL_ERR),
         ] {
-            let mut entry = entry(Work::Send);
+            let mut entry = entry(CompletionOpcode::Send);
             entry.completion.status = ours;
             assert_eq!(of(&entry).status, theirs);
         }

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 
-use crate::proto::{Completion, CompletionStatus, Work};
+use crate::proto::{Completion, CompletionOpcode, CompletionStatus};
 
 /// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,9 @@ impl Entry {
         let completion = &self.completion;
         completion.status != CompletionStatus::Success
             || completion.solicited
-                && matches!(completion.work, Work::Receive | Work::ReceiveWithImmediate)
+                && matches!(
+                    completion.opcode,
+                    CompletionOpcode::Receive | CompletionOpcode::ReceiveWithImmediate
+                )
     }
 }

@@ -14,7 +14,7 @@ use crate::proto::Time;
 use crate::spin::Mutex;
 
 use super::moderation::{self, EventTiming, Moderation};
-use super::ring::{AddError, Added, Marks, Position, Ring, TooMany};
+use super::ring::{AddError, Added, Position, Ring, TailFlags, TooManyEntries};
 use super::{CompletionChannel, Deadlines, Entry};
 
 #[cfg(all(test, not(loom)))]
@@ -313,7 +313,7 @@ impl CompletionQueue {
         let entries = checked_capacity(capacity)?;
         match self.entries.resize(entries) {
             Ok(()) => Ok(capacity),
-            Err(TooMany) => Err(Refusal::Invalid),
+            Err(TooManyEntries) => Err(Refusal::Invalid),
         }
     }
 
@@ -381,10 +381,10 @@ impl CompletionQueue {
 }
 
 impl Arming {
-    fn marks(self) -> Marks {
+    fn marks(self) -> TailFlags {
         match self {
-            Self::Any => Marks::FIRST,
-            Self::Solicited => Marks::SECOND,
+            Self::Any => TailFlags::FIRST,
+            Self::Solicited => TailFlags::SECOND,
         }
     }
 }

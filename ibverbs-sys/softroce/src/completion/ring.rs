@@ -30,7 +30,7 @@ mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(super) use hold::TooMany;
+pub(super) use hold::TooManyEntries;
 pub(super) use position::Position;
 
 /// Bounded lock-free queue of entries in a ring of slots.
@@ -57,7 +57,7 @@ pub(super) struct Added(Position);
 /// Flags in the tail of the ring whose meaning the completion queue defines: the kinds of entries
 /// for which the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Marks(u64);
+pub(super) struct TailFlags(u64);
 
 /// Reason why no entry could be added to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) enum AddError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full(Position);
 
-impl Marks {
+impl TailFlags {
     pub(super) const FIRST: Self = Self(1 << 2);
     pub(super) const SECOND: Self = Self(1 << 3);
 
@@ -90,8 +90,8 @@ impl Marks {
 impl Added {
     /// Returns the marks (flags of the tail) that were set when the entries were added.
     #[inline]
-    pub(super) fn marks(self) -> Marks {
-        Marks(self.0.0 & Position::MARKS)
+    pub(super) fn marks(self) -> TailFlags {
+        TailFlags(self.0.0 & Position::MARKS)
     }
 
     /// Returns whether the entries were added before a mark was set at the position `mark`.
@@ -235,7 +235,7 @@ impl<T: Copy + Send> Ring<T> {
 
     /// Sets marks (flags of the tail), and returns the position of the tail. A thread that adds an
     /// entry at or behind this position finds the marks in its [`Added`].
-    pub(super) fn mark(&self, marks: Marks) -> Position {
+    pub(super) fn mark(&self, marks: TailFlags) -> Position {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 

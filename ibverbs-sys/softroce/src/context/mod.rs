@@ -17,4 +17,4 @@ pub use element::Element;
 pub use event_queue::EventQueue;
 pub(crate) use event_queue::decrement;
 pub use refusal::Refusal;
-pub use usage::{HasUsage, Held, Usage};
+pub use usage::{HasUsage, InUse, Usage};

@@ -53,9 +53,9 @@ pub trait HasUsage {
 /// Reference to an object that counts as one use of the object in its [`Usage`] count. An object
 /// that uses another object keeps such a reference until the program destroys it, although a thread
 /// of the device may hold its last `Arc` somewhat longer.
-pub struct Held<T: HasUsage>(Arc<T>);
+pub struct InUse<T: HasUsage>(Arc<T>);
 
-impl<T: HasUsage> Held<T> {
+impl<T: HasUsage> InUse<T> {
     /// Creates a reference to `object`, and increments its usage count. Fails if the object is
     /// being destroyed.
     pub fn new(object: &Arc<T>) -> Result<Self, Refusal> {
@@ -69,7 +69,7 @@ impl<T: HasUsage> Held<T> {
     }
 }
 
-impl<T: HasUsage> Deref for Held<T> {
+impl<T: HasUsage> Deref for InUse<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -77,13 +77,13 @@ impl<T: HasUsage> Deref for Held<T> {
     }
 }
 
-impl<T: HasUsage> Drop for Held<T> {
+impl<T: HasUsage> Drop for InUse<T> {
     fn drop(&mut self) {
         self.0.usage().release();
     }
 }
 
-impl<T: HasUsage + fmt::Debug> fmt::Debug for Held<T> {
+impl<T: HasUsage + fmt::Debug> fmt::Debug for InUse<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn an_object_in_use_is_not_closed_and_a_closed_object_is_not_used() {
         let object = Arc::new(Object::default());
-        let first = Held::new(&object).unwrap();
-        let second = Held::new(&object).unwrap();
+        let first = InUse::new(&object).unwrap();
+        let second = InUse::new(&object).unwrap();
         drop(first);
         assert_eq!(object.usage().close(), Err(Refusal::Busy));
         drop(second);
         assert_eq!(object.usage().close(), Ok(()));
-        assert!(Held::new(&object).is_err());
+        assert!(InUse::new(&object).is_err());
         assert_eq!(object.usage().close(), Err(Refusal::Busy));
     }
 }

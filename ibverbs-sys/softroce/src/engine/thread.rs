@@ -59,10 +59,11 @@ pub(crate) trait EngineTasks: Send + Sync + 'static {
     }
 
     /// Handles the events of the descriptor that [`host_changes`](Self::host_changes) returns.
-    fn follow_host(&self) {}
+    fn handle_host_changes(&self) {}
 
     /// Returns a descriptor that is readable while events are pending for
-    /// [`follow_host`](Self::follow_host). Every call must return the same descriptor.
+    /// [`handle_host_changes`](Self::handle_host_changes). Every call must return the same
+    /// descriptor.
     fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -230,7 +231,7 @@ impl EngineState {
                 host_changed,
             } = watch.take();
             if host_changed {
-                device_now.follow_host();
+                device_now.handle_host_changes();
             }
             device_now.handle_events();
             let (packets, look) = receive(&*device_now);

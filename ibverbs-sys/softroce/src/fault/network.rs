@@ -32,7 +32,7 @@ impl NetworkFaults {
 
 /// Faults that the random generator has selected for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct PacketFaults {
     /// Set if the packet is dropped.
     pub(crate) lost: bool,
     /// Set if the packet is sent twice.
@@ -68,13 +68,13 @@ impl FaultGenerator {
     /// Selects the faults of the next packet, which has `len` bytes. Always draws the same number
     /// of random numbers, so that a change of one fault's probability does not affect the other
     /// faults.
-    pub(crate) fn fate(&mut self, len: usize) -> Fate {
+    pub(crate) fn packet_faults(&mut self, len: usize) -> PacketFaults {
         let lost = self.draw(self.faults.loss);
         let doubled = self.draw(self.faults.duplicate);
         let reordered = self.draw(self.faults.reorder);
         let corrupted = self.draw(self.faults.corrupt);
         let (overtaken, bit) = (self.next(), self.next());
-        Fate {
+        PacketFaults {
             lost,
             doubled,
             flipped: (corrupted && len > 0).then(|| (bit % (len as u64 * 8)) as usize),
@@ -108,13 +108,13 @@ impl FaultGenerator {
 mod tests {
     use super::*;
 
-    fn fates(faults: NetworkFaults) -> Vec<Fate> {
-        let mut accidents = FaultGenerator::new(faults);
-        (0..10_000).map(|_| accidents.fate(100)).collect()
+    fn draw_all(faults: NetworkFaults) -> Vec<PacketFaults> {
+        let mut generator = FaultGenerator::new(faults);
+        (0..10_000).map(|_| generator.packet_faults(100)).collect()
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_fates() {
+    fn the_same_seed_gives_the_same_faults() {
         let faults = NetworkFaults {
             loss: 0.1,
             duplicate: 0.2,
@@ -123,12 +123,15 @@ mod tests {
             seed: 7,
             ..NetworkFaults::default()
         };
-        assert_eq!(fates(faults), fates(faults));
-        assert_ne!(fates(faults), fates(NetworkFaults { seed: 8, ..faults }));
+        assert_eq!(draw_all(faults), draw_all(faults));
+        assert_ne!(
+            draw_all(faults),
+            draw_all(NetworkFaults { seed: 8, ..faults })
+        );
         let lost = |faults| {
-            fates(faults)
+            draw_all(faults)
                 .iter()
-                .map(|fate| fate.lost)
+                .map(|packet_faults| packet_faults.lost)
                 .collect::<Vec<_>>()
         };
         let alone = NetworkFaults {
@@ -148,24 +151,34 @@ mod tests {
             corrupt: 0.0,
             ..NetworkFaults::default()
         };
-        let fates = fates(faults);
-        let count = |what: fn(&Fate) -> bool| fates.iter().filter(|fate| what(fate)).count();
+        let draw_all = draw_all(faults);
+        let count = |what: fn(&PacketFaults) -> bool| {
+            draw_all
+                .iter()
+                .filter(|packet_faults| what(packet_faults))
+                .count()
+        };
         // The seed is fixed, so these numbers are the same in each run. They are within nine
         // standard deviations of the mean.
-        assert!((730..1270).contains(&count(|fate| fate.lost)));
-        assert_eq!(count(|fate| fate.doubled), 10_000);
-        assert!((4550..5450).contains(&count(|fate| fate.overtaken > 0)));
-        assert_eq!(count(|fate| fate.overtaken > 3), 0);
-        assert_eq!(count(|fate| fate.flipped.is_some()), 0);
+        assert!((730..1270).contains(&count(|packet_faults| packet_faults.lost)));
+        assert_eq!(count(|packet_faults| packet_faults.doubled), 10_000);
+        assert!((4550..5450).contains(&count(|packet_faults| packet_faults.overtaken > 0)));
+        assert_eq!(count(|packet_faults| packet_faults.overtaken > 3), 0);
+        assert_eq!(count(|packet_faults| packet_faults.flipped.is_some()), 0);
     }
 
     #[test]
     fn a_flipped_bit_is_in_the_packet() {
-        let mut accidents = FaultGenerator::new(NetworkFaults {
+        let mut generator = FaultGenerator::new(NetworkFaults {
             corrupt: 1.0,
             ..NetworkFaults::default()
         });
-        assert!((0..1000).all(|_| accidents.fate(2).flipped.is_some_and(|bit| bit < 16)));
-        assert_eq!(accidents.fate(0).flipped, None);
+        assert!((0..1000).all(|_| {
+            generator
+                .packet_faults(2)
+                .flipped
+                .is_some_and(|bit| bit < 16)
+        }));
+        assert_eq!(generator.packet_faults(0).flipped, None);
     }
 }

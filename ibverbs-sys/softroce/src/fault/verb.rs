@@ -81,7 +81,7 @@ impl Verb {
     /// Returns whether the verb fails after the device has failed. All verbs fail except queries,
     /// destruction, polling, and posting to a queue pair, which flushes the requests.
     /// `ibv_modify_qp` fails depending on the requested state.
-    pub(super) const fn needs_device(self) -> bool {
+    pub(super) const fn fails_with_device(self) -> bool {
         !matches!(
             self,
             Self::GetDeviceList

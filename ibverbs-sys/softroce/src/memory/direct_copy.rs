@@ -3,15 +3,15 @@
 
 use smallvec::SmallVec;
 
-use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Remote, Segment, Sink};
+use crate::proto::{AccessFlags, CopyError, Data, LocalFault, Remote, Segment, Sink};
 
 use super::Piece;
-use super::entries::{Entries, Found};
+use super::entries::{AccessibleSpan, Entries};
 use super::view::{View, pieces};
 
 /// Memory ranges of a message, in the order of its bytes. Each entry has the location of the first
 /// byte of a range, and the length of the range.
-type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
+type Parts<'a> = SmallVec<[(AccessibleSpan<'a>, usize); 2]>;
 
 impl View<'_> {
     /// Checks that the queue pair of this view may read `length` bytes of a message, from byte
@@ -39,7 +39,7 @@ impl View<'_> {
         length: u32,
         peer: &View<'_>,
         to: Sink<'_>,
-    ) -> Result<(), Misplaced> {
+    ) -> Result<(), CopyError> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
             if let (Data::Gathered([only]), Sink::Remote(remote)) = (message, to) {
@@ -49,21 +49,21 @@ impl View<'_> {
                 let from = address.filter(|_| inside).and_then(|address| {
                     self.local(entries, only.key, address, length as u64, false)
                 });
-                let from = from.ok_or(Misplaced::Here)?;
+                let from = from.ok_or(CopyError::Local)?;
                 let access = AccessFlags::REMOTE_WRITE;
                 let place = peer.remote(entries, remote, length as u64, access);
-                let place = place.ok_or(Misplaced::There)?;
+                let place = place.ok_or(CopyError::Peer)?;
                 return (from.span).copy_to(from.offset, place.span, place.offset, length);
             }
             let from = match message {
                 Data::Inline(bytes) => {
                     let rest = bytes.get(offset as usize..);
                     let bytes = rest.and_then(|rest| rest.get(..length));
-                    Err(bytes.ok_or(Misplaced::Here)?)
+                    Err(bytes.ok_or(CopyError::Local)?)
                 }
                 Data::Gathered(list) => Ok(self
                     .find_local(entries, list, offset, length, false)
-                    .ok_or(Misplaced::Here)?),
+                    .ok_or(CopyError::Local)?),
             };
             let to = match to {
                 Sink::Remote(remote) => {
@@ -71,7 +71,7 @@ impl View<'_> {
                 }
                 Sink::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
             }
-            .ok_or(Misplaced::There)?;
+            .ok_or(CopyError::Peer)?;
             match from {
                 Ok(from) => copy(&from, &to),
                 Err(bytes) => fill(bytes, &to),
@@ -89,20 +89,20 @@ impl View<'_> {
         length: u32,
         peer: &View<'_>,
         from: Remote,
-    ) -> Result<(), Misplaced> {
+    ) -> Result<(), CopyError> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
             let from = peer
                 .find_remote(entries, from, length, AccessFlags::REMOTE_READ)
-                .ok_or(Misplaced::There)?;
+                .ok_or(CopyError::Peer)?;
             let to = self
                 .find_local(entries, list, offset, length, true)
-                .ok_or(Misplaced::Here)?;
+                .ok_or(CopyError::Local)?;
             // The bytes flow from the peer to this side, so `copy` reports the faulty side the
             // other way around.
             copy(&from, &to).map_err(|fault| match fault {
-                Misplaced::Here => Misplaced::There,
-                Misplaced::There => Misplaced::Here,
+                CopyError::Local => CopyError::Peer,
+                CopyError::Peer => CopyError::Local,
             })
         })
     }
@@ -172,13 +172,13 @@ impl View<'_> {
 
 /// Copies the bytes of the memory ranges `from` to the memory ranges `to`, which have the same
 /// total length.
-fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
+fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), CopyError> {
     let (mut sources, mut begin) = (from.iter(), 0);
     let mut source = sources.next();
     for (place, room) in to {
         let mut filled = 0;
         while filled < *room {
-            let (bytes, length) = source.ok_or(Misplaced::Here)?;
+            let (bytes, length) = source.ok_or(CopyError::Local)?;
             let count = (length - begin).min(room - filled);
             let (here, there) = (bytes.offset + begin as u64, place.offset + filled as u64);
             bytes.span.copy_to(here, place.span, there, count)?;
@@ -192,11 +192,11 @@ fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
     Ok(())
 }
 
-fn fill(mut bytes: &[u8], to: &Parts<'_>) -> Result<(), Misplaced> {
+fn fill(mut bytes: &[u8], to: &Parts<'_>) -> Result<(), CopyError> {
     for (place, room) in to {
-        let (part, rest) = bytes.split_at_checked(*room).ok_or(Misplaced::Here)?;
+        let (part, rest) = bytes.split_at_checked(*room).ok_or(CopyError::Local)?;
         let written = place.span.write(place.offset, part);
-        written.map_err(|_| Misplaced::There)?;
+        written.map_err(|_| CopyError::Peer)?;
         bytes = rest;
     }
     Ok(())

@@ -24,7 +24,7 @@ pub(super) enum Entry {
 
 /// Memory that an access may use: the span of a region or window whose key was checked, and the
 /// offset in it.
-pub(super) struct Found<'a> {
+pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first accessed byte in the span.
     pub(super) offset: u64,
@@ -42,7 +42,7 @@ impl Entries {
         address: u64,
         length: u64,
         write: bool,
-    ) -> Result<Found<'_>, LocalFault> {
+    ) -> Result<AccessibleSpan<'_>, LocalFault> {
         let Some((_, Entry::Region(region))) = self.table.find(key) else {
             return Err(LocalFault::Protection);
         };
@@ -52,7 +52,7 @@ impl Entries {
         let offset = region
             .offset(address, length)
             .ok_or(LocalFault::Protection)?;
-        Ok(Found {
+        Ok(AccessibleSpan {
             span: &region.span,
             offset,
         })
@@ -70,7 +70,7 @@ impl Entries {
         address: u64,
         length: u64,
         access: AccessFlags,
-    ) -> Result<Found<'_>, RemoteFault> {
+    ) -> Result<AccessibleSpan<'_>, RemoteFault> {
         self.find_remote(domain, queue_pair, key, address, length, access)
             .ok_or(RemoteFault::Access)
     }
@@ -84,7 +84,7 @@ impl Entries {
         address: u64,
         length: u64,
         access: AccessFlags,
-    ) -> Option<Found<'_>> {
+    ) -> Option<AccessibleSpan<'_>> {
         match self.table.find(key)?.1 {
             Entry::Region(region) => {
                 // The null region has only a local key.
@@ -95,7 +95,7 @@ impl Entries {
                     return None;
                 }
                 let offset = region.offset(address, length)?;
-                Some(Found {
+                Some(AccessibleSpan {
                     span: &region.span,
                     offset,
                 })
@@ -112,7 +112,7 @@ impl Entries {
                     return None;
                 };
                 let inside = offset(binding.start, binding.length, address, length)?;
-                Some(Found {
+                Some(AccessibleSpan {
                     span: &region.span,
                     offset: binding.offset + inside,
                 })

@@ -10,7 +10,7 @@ use crate::context::{DomainId, Refusal};
 use crate::limits;
 use crate::proto::{AccessFlags, LocalFault, Segment, WindowBinding, Withdrawal};
 
-use super::entries::{Entries, Entry, Found};
+use super::entries::{AccessibleSpan, Entries, Entry};
 use super::guarded;
 use super::read_mostly::{ReadGuard, ReadMostly, WriteGuard};
 use super::region::Region;
@@ -53,7 +53,7 @@ impl Regions<'_> {
         let found = self
             .0
             .local(domain, segment.key, segment.address, length, write);
-        let Found { span, offset } = found.ok()?;
+        let AccessibleSpan { span, offset } = found.ok()?;
         span.piece(offset, segment.length as usize, write)
     }
 }
@@ -119,7 +119,7 @@ impl Registry {
     /// # Errors
     /// [`Refusal::Busy`] if a peer does not finish its copy in time. The region or window is then
     /// published again.
-    fn vacate(&self, slot: u32) -> Result<(), Refusal> {
+    fn withdraw_and_wait(&self, slot: u32) -> Result<(), Refusal> {
         let Some(peers) = self.peers.get() else {
             return Ok(());
         };
@@ -233,7 +233,7 @@ impl Registry {
             check(region).map(|()| number)
         };
         let number = find(&self.entries.read(0))?;
-        self.vacate(number)?;
+        self.withdraw_and_wait(number)?;
         let entries = self.entries.write();
         // Another thread may have changed the entries while no lock was held.
         match find(&entries) {
@@ -287,7 +287,7 @@ impl Registry {
             is_window.then_some(number).ok_or(Refusal::Invalid)
         };
         let number = find(&self.entries.read(0))?;
-        self.vacate(number)?;
+        self.withdraw_and_wait(number)?;
         let mut entries = self.entries.write();
         find(&entries)?;
         entries.unbind(number);
@@ -410,7 +410,7 @@ impl Registry {
 
     /// Publishes a window to peer processes again if it was withdrawn for a request that was not
     /// executed.
-    pub(crate) fn keep(&self, key: u32) {
+    pub(crate) fn restore_window(&self, key: u32) {
         let Some(peers) = self.peers.get() else {
             return;
         };

@@ -6,7 +6,7 @@ use super::device::DeviceMemory;
 use super::guarded::Missing;
 use super::{ArenaLocation, Block, Piece, copy, is_mapped, kernel};
 use crate::context::Refusal;
-use crate::proto::Misplaced;
+use crate::proto::CopyError;
 
 /// Range of registered memory of one kind: memory of the program, device memory, or no memory.
 #[derive(Clone, Debug)]
@@ -194,9 +194,9 @@ impl Span {
         to: &Self,
         to_offset: u64,
         length: usize,
-    ) -> Result<(), Misplaced> {
-        let from = self.locate(offset, length).map_err(|_| Misplaced::Here)?;
-        let place = to.locate(to_offset, length).map_err(|_| Misplaced::There)?;
+    ) -> Result<(), CopyError> {
+        let from = self.locate(offset, length).map_err(|_| CopyError::Local)?;
+        let place = to.locate(to_offset, length).map_err(|_| CopyError::Peer)?;
         match (&self.kind, &to.kind) {
             (
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
@@ -205,8 +205,8 @@ impl Span {
                 // SAFETY: the bytes are inside the spans, whose creators guarantee that no
                 // references to them exist.
                 unsafe { copy::copy(from, place, length) }.map_err(|missing| match missing {
-                    Missing::Source => Misplaced::Here,
-                    Missing::Target => Misplaced::There,
+                    Missing::Source => CopyError::Local,
+                    Missing::Target => CopyError::Peer,
                 })?;
             }
             _ => {
@@ -216,9 +216,9 @@ impl Span {
                     let part = room.len().min(length - done);
                     let bytes = &mut room[..part];
                     self.read(offset + done as u64, bytes)
-                        .map_err(|_| Misplaced::Here)?;
+                        .map_err(|_| CopyError::Local)?;
                     to.write(to_offset + done as u64, bytes)
-                        .map_err(|_| Misplaced::There)?;
+                        .map_err(|_| CopyError::Peer)?;
                     done += part;
                 }
             }
@@ -367,8 +367,8 @@ mod tests {
     #[test]
     fn copies_stay_inside_and_errors_name_the_failing_side() {
         let ((_one, small), (_other, large)) = (memory(64), memory(128));
-        assert_eq!(small.copy_to(1, &large, 0, 64), Err(Misplaced::Here));
-        assert_eq!(large.copy_to(0, &small, 1, 64), Err(Misplaced::There));
+        assert_eq!(small.copy_to(1, &large, 0, 64), Err(CopyError::Local));
+        assert_eq!(large.copy_to(0, &small, 1, 64), Err(CopyError::Peer));
         assert_eq!(large.copy_to(128, &small, 64, 0), Ok(()));
         large.write(0, &[7; 128]).unwrap();
         assert_eq!(Span::null().copy_to(0, &large, 3, 100), Ok(()));

@@ -445,13 +445,13 @@ fn a_type_2_window_is_valid_for_its_queue_pair_until_invalidated() {
     assert_eq!(all.view().check_remote(binding.key, START, 1, READ), Ok(()));
     assert_eq!(other.check_remote(binding.key, START, 1, READ), refused);
 
-    let again = WindowBinding {
+    let delay = WindowBinding {
         window: binding.key,
         key: window,
         ..binding
     };
     assert_eq!(
-        all.view().bind(&again),
+        all.view().bind(&delay),
         Err(LocalFault::Bind),
         "it is not free"
     );
@@ -476,8 +476,8 @@ fn a_type_2_window_is_valid_for_its_queue_pair_until_invalidated() {
         "once"
     );
 
-    other.bind(&again).unwrap();
-    assert_eq!(other.invalidate_remote(again.key), Ok(()));
+    other.bind(&delay).unwrap();
+    assert_eq!(other.invalidate_remote(delay.key), Ok(()));
     assert_eq!(all.registry.deregister(all.key), Ok(()));
 }
 
@@ -714,7 +714,7 @@ fn a_window_key_is_no_local_key_and_a_region_key_is_not_invalidated() {
 
 /// Checks that no copy is in progress when a deregistration has returned.
 #[test]
-fn nothing_is_written_after_the_end_of_a_registration() {
+fn no_copy_writes_after_a_deregistration() {
     for round in 1..50_u8 {
         let all = fixture(WRITABLE | WRITE);
         thread::scope(|scope| {

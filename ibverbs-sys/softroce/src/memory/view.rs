@@ -10,7 +10,7 @@ use crate::proto::{
 
 use super::Piece;
 use super::Registry;
-use super::entries::{Entries, Found};
+use super::entries::{AccessibleSpan, Entries};
 use super::span::Inaccessible;
 
 /// The memory that a queue pair can access: the regions and windows of its protection domain,
@@ -50,7 +50,7 @@ impl<'a> View<'a> {
         address: u64,
         length: u64,
         write: bool,
-    ) -> Option<Found<'e>> {
+    ) -> Option<AccessibleSpan<'e>> {
         let found = entries.local(self.domain, key, address, length, write);
         found.ok()
     }
@@ -64,7 +64,7 @@ impl<'a> View<'a> {
         remote: Remote,
         length: u64,
         access: AccessFlags,
-    ) -> Option<Found<'e>> {
+    ) -> Option<AccessibleSpan<'e>> {
         let Remote { address, key } = remote;
         let found = entries.remote(self.domain, self.queue_pair, key, address, length, access);
         found.ok()
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
         offset: u32,
         length: usize,
         write: bool,
-        mut visit: impl FnMut(&Found<'_>, Range<usize>) -> Result<(), Inaccessible>,
+        mut visit: impl FnMut(&AccessibleSpan<'_>, Range<usize>) -> Result<(), Inaccessible>,
     ) -> Result<(), LocalFault> {
         self.registry.with(self.queue_pair, |entries| {
             let mut part = |segment: &Segment, skip: u64, bytes: Range<usize>| {
@@ -385,8 +385,8 @@ impl Memory for View<'_> {
         self.registry.withdraw(self.domain, self.queue_pair, key)
     }
 
-    fn keep(&self, key: u32) {
-        self.registry.keep(key);
+    fn restore_window(&self, key: u32) {
+        self.registry.restore_window(key);
     }
 
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {

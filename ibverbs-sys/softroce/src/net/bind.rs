@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::process;
 
-use super::gid_table::Own;
+use super::gid_table::LocalAddress;
 use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
@@ -15,7 +15,7 @@ const ATTEMPTS: u32 = 64;
 
 /// Addresses that the process has bound, all with the same UDP port.
 pub(super) struct Bound {
-    pub(super) all: Vec<Own>,
+    pub(super) all: Vec<LocalAddress>,
     /// Index of the port in the device's port range.
     pub(super) slot: u8,
     /// UDP port of multicast groups: the same in all processes of a host that use a loopback
@@ -121,7 +121,7 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
             let mut taken = None;
             for host in hosts {
                 match bind_host(host, port) {
-                    Ok(own) => all.push(own),
+                    Ok(local_address) => all.push(local_address),
                     Err(error) if error.kind() == ErrorKind::AddrInUse => {
                         taken = taken.or(Some(host.ip));
                         if !is_partial && slot > 0 {
@@ -156,7 +156,11 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
         }
     }
     let best = best.ok_or(last)?;
-    let is_bound = |host: &&HostAddress| best.all.iter().any(|own| own.local.ip() == host.ip);
+    let is_bound = |host: &&HostAddress| {
+        best.all
+            .iter()
+            .any(|local_address| local_address.local.ip() == host.ip)
+    };
     for host in hosts.iter().filter(|host| !is_bound(host)) {
         report_taken(host.ip, best.port());
     }
@@ -165,7 +169,9 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
 
 impl Bound {
     fn port(&self) -> u16 {
-        self.all.first().map_or(0, |own| own.local.port())
+        self.all
+            .first()
+            .map_or(0, |local_address| local_address.local.port())
     }
 }
 
@@ -183,12 +189,12 @@ pub(super) fn report(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "softroce: {what}");
 }
 
-fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<Own> {
+fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     let mut last = io::Error::from(ErrorKind::AddrInUse);
     for attempt in 0..ATTEMPTS {
         let ip = address::candidate(process::id(), attempt);
         match bind_at(list, SocketAddrV4::new(ip, port).into()) {
-            Ok(own) => return Ok(own),
+            Ok(local_address) => return Ok(local_address),
             Err(error) => last = error,
         }
     }
@@ -196,18 +202,22 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<Own> {
 }
 
 /// Binds an address that the kernel lists.
-pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<Own> {
+pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
-    Ok(Own::new(reserved, address, Some(host.interface.clone())))
+    Ok(LocalAddress::new(
+        reserved,
+        address,
+        Some(host.interface.clone()),
+    ))
 }
 
 /// Binds an address that need not be in `list`, the kernel's list of addresses: an address in
 /// 127/8, for example.
-fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<Own> {
+fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());
-    Ok(Own::new(reserved, address, interface))
+    Ok(LocalAddress::new(reserved, address, interface))
 }
 
 /// Returns the slots with their UDP ports. A slot is the index of a port in the device's port

@@ -8,7 +8,7 @@ use super::socket::{MAX_BURST_BYTES, MAX_BURST_DATAGRAMS};
 /// Returns the number of datagrams at the beginning of a list that can be sent as one burst.
 /// `sizes` has the sizes of the datagrams in bytes. All datagrams of a burst have the size of the
 /// first; only the last may be shorter. The result is at least 1 unless `sizes` is empty.
-pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
+pub(super) fn burst_length(sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut sizes = sizes.into_iter();
     let Some(segment) = sizes.next() else {
         return 0;
@@ -36,30 +36,30 @@ mod tests {
 
     #[test]
     fn packets_of_equal_length_form_a_burst_that_a_shorter_packet_ends() {
-        assert_eq!(together([]), 0);
-        assert_eq!(together([100]), 1);
-        assert_eq!(together([100, 100, 100]), 3);
-        assert_eq!(together([100, 100, 40, 40]), 3);
-        assert_eq!(together([100, 100, 101]), 2);
-        assert_eq!(together([100, 0, 100]), 1);
-        assert_eq!(together([0, 0]), 1);
+        assert_eq!(burst_length([]), 0);
+        assert_eq!(burst_length([100]), 1);
+        assert_eq!(burst_length([100, 100, 100]), 3);
+        assert_eq!(burst_length([100, 100, 40, 40]), 3);
+        assert_eq!(burst_length([100, 100, 101]), 2);
+        assert_eq!(burst_length([100, 0, 100]), 1);
+        assert_eq!(burst_length([0, 0]), 1);
     }
 
     #[test]
     fn the_longer_first_packet_of_a_write_forms_a_burst_of_two() {
         // RETH has 16 bytes; the last packet has immediate data.
         let write = [4128, 4112, 4112, 4112, 4112, 4116];
-        assert_eq!(together(write), 2);
-        assert_eq!(together(write[2..].iter().copied()), 3);
-        assert_eq!(together(write[5..].iter().copied()), 1);
+        assert_eq!(burst_length(write), 2);
+        assert_eq!(burst_length(write[2..].iter().copied()), 3);
+        assert_eq!(burst_length(write[5..].iter().copied()), 1);
     }
 
     #[test]
     fn a_burst_has_at_most_the_kernels_limits() {
-        assert_eq!(together([64; 200]), MAX_BURST_DATAGRAMS);
-        assert_eq!(together([4112; 64]), MAX_BURST_BYTES / 4112);
-        assert_eq!(together([MAX_BURST_BYTES, 1]), 1);
-        assert_eq!(together([MAX_BURST_BYTES + 10, 1]), 1);
+        assert_eq!(burst_length([64; 200]), MAX_BURST_DATAGRAMS);
+        assert_eq!(burst_length([4112; 64]), MAX_BURST_BYTES / 4112);
+        assert_eq!(burst_length([MAX_BURST_BYTES, 1]), 1);
+        assert_eq!(burst_length([MAX_BURST_BYTES + 10, 1]), 1);
     }
 
     proptest! {
@@ -69,7 +69,7 @@ mod tests {
         ) {
             let mut rest = &sizes[..];
             while !rest.is_empty() {
-                let count = together(rest.iter().copied());
+                let count = burst_length(rest.iter().copied());
                 prop_assert!(count >= 1 && count <= rest.len().min(MAX_BURST_DATAGRAMS));
                 let (burst, others) = rest.split_at(count);
                 let total: usize = burst.iter().sum();

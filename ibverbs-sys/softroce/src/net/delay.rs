@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::outbox::Shipment;
+use super::outbox::SendParameters;
 use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
@@ -23,19 +23,19 @@ pub(super) struct Packet {
     pub(super) tunnelled: bool,
     /// Bytes from the BTH to the ICRC.
     pub(super) bytes: Box<[u8]>,
-    pub(super) shipment: Shipment,
+    pub(super) parameters: SendParameters,
 }
 
 /// Packets that injected faults hold back, until a time or until a number of other packets have
 /// been sent.
 #[derive(Debug)]
 pub(super) struct Delay {
-    held: Mutex<Held>,
+    held: Mutex<HeldPackets>,
     alarm: Alarm,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPackets {
     /// Held-back packets, ordered by the time at which each is due, then by arrival. Each comes
     /// with the number of packets that must still be sent before it.
     packets: BTreeMap<(Time, u64), (u8, Packet)>,
@@ -144,7 +144,7 @@ mod tests {
             headers: route.headers(12),
             tunnelled: false,
             bytes: Box::new([number]),
-            shipment: Shipment {
+            parameters: SendParameters {
                 endpoint: 0,
                 to: (localhost, 1).into(),
                 traffic_class: 0,

@@ -29,14 +29,15 @@ impl Network {
     }
 
     /// Returns a descriptor that is readable when the addresses of the host may have changed and
-    /// [`follow`](Self::follow) must be called. Returns `None` if the device ignores such changes.
+    /// [`update_from_host`](Self::update_from_host) must be called. Returns `None` if the device
+    /// ignores such changes.
     pub(crate) fn host_changes(&self) -> Option<BorrowedFd<'_>> {
         self.changes.as_ref().map(AsFd::as_fd)
     }
 
     /// Reads the kernel's reports about changes of the host's interfaces and addresses, and updates
     /// the GID table. Returns whether the table has changed.
-    pub(crate) fn follow(&self) -> bool {
+    pub(crate) fn update_from_host(&self) -> bool {
         let changes = self.changes.as_ref();
         let Some(port) = address::port_of_slot(self.base, self.slot()) else {
             return false;
@@ -47,16 +48,21 @@ impl Network {
         let hosts = host_addresses(&self.config);
         let mut has_changed = false;
         // The first address is the loopback address, which stays.
-        for (_, own) in self.table.all_own().skip(1) {
-            let found = hosts.iter().find(|host| host.ip == own.local.ip());
-            has_changed |= own.set_interface(found.map(|host| &host.interface));
+        for (_, local_address) in self.table.local_addresses().skip(1) {
+            let found = hosts
+                .iter()
+                .find(|host| host.ip == local_address.local.ip());
+            has_changed |= local_address.set_interface(found.map(|host| &host.interface));
         }
         for host in hosts {
-            if self.own_addresses().any(|own| own.ip() == host.ip) {
+            if self
+                .own_addresses()
+                .any(|local_address| local_address.ip() == host.ip)
+            {
                 continue;
             }
             match bind_host(&host, port) {
-                Ok(own) => has_changed |= self.table.add(own, false),
+                Ok(local_address) => has_changed |= self.table.add(local_address, false),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     if self.reported.lock().insert(host.ip) {
                         report_taken(host.ip, port);
@@ -80,18 +86,18 @@ impl Network {
         // Peers in 127/8 do not send to addresses of the host, and have no connections yet
         // otherwise.
         let prepare = |socket: &_| self.prepare(socket, &[]);
-        let Some(own) = self.table.open(gid.into(), buffer, prepare).transpose()? else {
+        let Some(local_address) = self.table.open(gid.into(), buffer, prepare).transpose()? else {
             return Ok(false);
         };
         if let Some(host_peers) = self.host_peers() {
             // On failure, processes of this host reach the address by packets.
-            let _ = host_peers.listen(own.local);
+            let _ = host_peers.listen(local_address.local);
         }
         Ok(true)
     }
 
     fn open_all(&self) {
-        for (gid, _) in self.table.all_own() {
+        for (gid, _) in self.table.local_addresses() {
             let _ = self.open_socket(gid);
         }
         self.publish(&self.groups.lock());

@@ -36,13 +36,13 @@ pub(super) struct Table {
 pub(super) struct Entry {
     pub(super) gid: Gid,
     /// Address to which the packets of the GID are sent.
-    pub(super) own: Arc<Own>,
+    pub(super) local_address: Arc<LocalAddress>,
 }
 
 /// An IP address and UDP port of this process, with a socket that is opened when the first queue
 /// pair uses the address.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct LocalAddress {
     pub(super) local: SocketAddr,
     /// Network interface that has the address; `None` if no interface has the address.
     interface: Mutex<Option<Interface>>,
@@ -52,7 +52,7 @@ pub(super) struct Own {
     endpoint: OnceLock<Arc<Endpoint>>,
 }
 
-impl Own {
+impl LocalAddress {
     pub(super) fn new(udp: BoundAddress, local: SocketAddr, interface: Option<Interface>) -> Self {
         Self {
             local,
@@ -143,27 +143,28 @@ impl Table {
     }
 
     /// Returns all addresses of this process, each with the index of its first GID.
-    pub(super) fn all_own(&self) -> impl Iterator<Item = (u8, &Arc<Own>)> {
+    pub(super) fn local_addresses(&self) -> impl Iterator<Item = (u8, &Arc<LocalAddress>)> {
         (0..).zip(self.iter()).filter_map(|(index, entry)| {
-            (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.own))
+            (entry.gid.endpoint == usize::from(index)).then_some((index, &entry.local_address))
         })
     }
 
-    /// Adds the GID of the address `own` and, if `is_tunnelled` is set, the GID at which the
-    /// address receives tunnelled packets. Returns `false`, and adds nothing, if the table is full.
-    pub(super) fn add(&self, own: Own, is_tunnelled: bool) -> bool {
+    /// Adds the GID of the address `local_address` and, if `is_tunnelled` is set, the GID at which
+    /// the address receives tunnelled packets. Returns `false`, and adds nothing, if the table is
+    /// full.
+    pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();
-        let own = Arc::new(own);
+        let local_address = Arc::new(local_address);
         let mut gids = vec![Gid {
-            address: gid_of(own.local.ip()),
-            kind: match own.local {
+            address: gid_of(local_address.local.ip()),
+            kind: match local_address.local {
                 SocketAddr::V4(_) => GidKind::Mapped,
                 SocketAddr::V6(_) => GidKind::Native,
             },
             endpoint: first,
         }];
-        if let SocketAddr::V4(local) = own.local
+        if let SocketAddr::V4(local) = local_address.local
             && is_tunnelled
         {
             gids.push(Gid {
@@ -176,8 +177,8 @@ impl Table {
             return false;
         }
         for (place, gid) in self.entries[first..].iter().zip(gids) {
-            let own = Arc::clone(&own);
-            let _ = place.set(Entry { gid, own });
+            let local_address = Arc::clone(&local_address);
+            let _ = place.set(Entry { gid, local_address });
         }
         true
     }
@@ -189,20 +190,20 @@ impl Table {
         index: usize,
         receive_buffer: usize,
         prepare: impl FnOnce(&Socket),
-    ) -> Option<io::Result<&Arc<Own>>> {
+    ) -> Option<io::Result<&Arc<LocalAddress>>> {
         let first = self.get(index)?.gid.endpoint;
-        let own = &self.get(first)?.own;
-        let mut reserved = own.reserved.lock();
+        let local_address = &self.get(first)?.local_address;
+        let mut reserved = local_address.reserved.lock();
         let opened = reserved.take()?.open(receive_buffer);
         Some(opened.map(|socket| {
             prepare(&socket);
             let gid = first as u8;
-            let _ = own.endpoint.set(Arc::new(Endpoint {
+            let _ = local_address.endpoint.set(Arc::new(Endpoint {
                 socket,
                 gid,
                 tunnelled: self.tunnelled(gid),
             }));
-            own
+            local_address
         }))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::endpoint::{Endpoint, Endpoints};
-use super::gid_table::Own;
+use super::gid_table::LocalAddress;
 use super::network::Network;
 use super::socket::Socket;
 use crate::address;
@@ -17,7 +17,7 @@ use crate::config::Segmentation;
 
 /// Sockets of multicast groups, by the address of the group and the index of the network interface,
 /// each with the number of times that the group was joined.
-pub(super) type Joined = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
+pub(super) type JoinedGroups = HashMap<(SocketAddr, u32), (usize, Arc<Endpoint>)>;
 
 impl Network {
     /// Makes the NIC join a multicast group. Each call must be matched by a call of
@@ -30,29 +30,30 @@ impl Network {
         }
         let mut groups = self.groups.lock();
         let mut added = Vec::new();
-        for (at, gid, own) in wanted {
-            if groups.contains_key(&(at, own.interface())) {
+        for (at, gid, local_address) in wanted {
+            if groups.contains_key(&(at, local_address.interface())) {
                 continue;
             }
-            let socket = match Socket::join(at, own.local.ip(), self.config.receive_buffer) {
-                Ok(socket) => socket,
-                // The interface may be gone or without multicast.
-                Err(_) if !added.is_empty() => continue,
-                Err(error) => return Err(error),
-            };
+            let socket =
+                match Socket::join(at, local_address.local.ip(), self.config.receive_buffer) {
+                    Ok(socket) => socket,
+                    // The interface may be gone or without multicast.
+                    Err(_) if !added.is_empty() => continue,
+                    Err(error) => return Err(error),
+                };
             self.prepare(&socket, &[]);
             let endpoint = Endpoint {
                 socket,
                 gid,
                 tunnelled: self.table.tunnelled(gid),
             };
-            added.push(((at, own.interface()), Arc::new(endpoint)));
+            added.push(((at, local_address.interface()), Arc::new(endpoint)));
         }
         for (at, endpoint) in added {
             groups.insert(at, (0, endpoint));
         }
-        for (at, _, own) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&(at, own.interface())) {
+        for (at, _, local_address) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&(at, local_address.interface())) {
                 *members += 1;
             }
         }
@@ -64,11 +65,11 @@ impl Network {
     /// sockets are closed.
     pub(crate) fn leave(&self, group: Ipv6Addr) {
         let mut groups = self.groups.lock();
-        for (at, _, own) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&(at, own.interface())) {
+        for (at, _, local_address) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&(at, local_address.interface())) {
                 *members = members.saturating_sub(1);
                 if *members == 0 {
-                    groups.remove(&(at, own.interface()));
+                    groups.remove(&(at, local_address.interface()));
                 }
             }
         }
@@ -78,25 +79,26 @@ impl Network {
     /// Returns the socket addresses at which packets to the multicast group `group` arrive, at most
     /// one for each network interface and IP version. Each comes with an address of this process on
     /// the interface, and the index of the first GID of that address.
-    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<Own>)> {
+    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, u8, &Arc<LocalAddress>)> {
         let port = self.group_port;
-        let of = |own: &Arc<Own>| match own.local {
+        let of = |local_address: &Arc<LocalAddress>| match local_address.local {
             SocketAddr::V4(_) => {
                 let ip = address::ipv4_group(group)?;
                 Some(SocketAddr::V4(SocketAddrV4::new(ip, port)))
             }
             SocketAddr::V6(_) => group.is_multicast().then(|| {
-                let interface = own.interface();
+                let interface = local_address.interface();
                 SocketAddr::V6(SocketAddrV6::new(group, port, 0, interface))
             }),
         };
-        let mut all: Vec<(SocketAddr, u8, &Arc<Own>)> = Vec::new();
-        for (gid, own) in self.table.all_own() {
-            if let Some(at) = of(own)
-                && !(all.iter())
-                    .any(|(other, _, on)| (*other, on.interface()) == (at, own.interface()))
+        let mut all: Vec<(SocketAddr, u8, &Arc<LocalAddress>)> = Vec::new();
+        for (gid, local_address) in self.table.local_addresses() {
+            if let Some(at) = of(local_address)
+                && !(all.iter()).any(|(other, _, on)| {
+                    (*other, on.interface()) == (at, local_address.interface())
+                })
             {
-                all.push((at, gid, own));
+                all.push((at, gid, local_address));
             }
         }
         all
@@ -112,15 +114,18 @@ impl Network {
     }
 
     /// Returns the open sockets of the port and the sockets of `groups`.
-    pub(super) fn sockets(&self, groups: &Joined) -> Endpoints {
-        let own = self.table.all_own().filter_map(|(_, own)| own.endpoint());
+    pub(super) fn sockets(&self, groups: &JoinedGroups) -> Endpoints {
+        let local_address = self
+            .table
+            .local_addresses()
+            .filter_map(|(_, local_address)| local_address.endpoint());
         let of_groups = groups.values().map(|(_, endpoint)| endpoint);
-        own.chain(of_groups).cloned().collect()
+        local_address.chain(of_groups).cloned().collect()
     }
 
     /// Publishes the open sockets of the port and the sockets of `groups`, from which the engine
     /// (background thread) and all polling threads receive.
-    pub(super) fn publish(&self, groups: &Joined) {
+    pub(super) fn publish(&self, groups: &JoinedGroups) {
         *self.endpoints.write() = Arc::new(self.sockets(groups));
         self.endpoints_changes.fetch_add(1, Ordering::Release);
         // The engine still watches the previous set of sockets, so it is woken.

@@ -72,7 +72,7 @@ struct CheckedHeaders {
 /// Iterator over the valid packets of datagrams that were received as one message. The items are
 /// runs (consecutive packets of equal size); a single packet is a run of one. Counts and skips
 /// invalid packets.
-pub(crate) struct Arrived<'a> {
+pub(crate) struct ReceivedRuns<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
     message: Message<'a>,
@@ -82,14 +82,14 @@ pub(crate) struct Arrived<'a> {
     identifications: &'a mut IcrcDifferences,
 }
 
-impl Arrived<'_> {
+impl ReceivedRuns<'_> {
     /// Returns the number of datagrams in the message.
     pub(crate) fn datagrams(&self) -> usize {
         self.message.datagrams()
     }
 }
 
-impl<'a> Iterator for Arrived<'a> {
+impl<'a> Iterator for ReceivedRuns<'a> {
     type Item = (Arrival, Run<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -111,7 +111,7 @@ impl<'a> Iterator for Arrived<'a> {
     }
 }
 
-impl<'a> Arrived<'a> {
+impl<'a> ReceivedRuns<'a> {
     /// Checks the packet in the next datagram, whose bytes are `payload`. Returns its arrival data
     /// and a run of this packet and, if possible, the following packets of equal size. If the
     /// packet must be dropped, returns the counter for the reason, or `None` if the drop is not
@@ -257,7 +257,7 @@ impl Network {
         &self,
         inbox: &mut Inbox,
         is_thorough: bool,
-        mut deliver: impl FnMut(Arrived<'_>),
+        mut deliver: impl FnMut(ReceivedRuns<'_>),
     ) -> usize {
         let mut datagrams = 0;
         let Inbox {
@@ -301,7 +301,7 @@ impl Network {
             for index in 0..count {
                 let message = ring.message(index);
                 datagrams += message.datagrams();
-                deliver(Arrived {
+                deliver(ReceivedRuns {
                     network: self,
                     endpoint,
                     message,
@@ -341,8 +341,8 @@ fn hides_identification(headers: &Headers, from: SocketAddr) -> bool {
 /// Returns whether the source address in the header of a tunnelled packet equals the address from
 /// which the datagram came.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
-    let carried = address::carried(route.source).map(SocketAddr::V4);
-    carried == Some(from) && route.source_port == from.port()
+    let address_in_gid = address::address_in_gid(route.source).map(SocketAddr::V4);
+    address_in_gid == Some(from) && route.source_port == from.port()
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ mod inbox;
 mod limits;
 mod network;
 mod outbox;
+mod path_mtu_checks;
 mod peers;
 mod route;
 mod shared;
-mod sizes;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;

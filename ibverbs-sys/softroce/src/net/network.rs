@@ -14,15 +14,15 @@ use parking_lot::{Mutex, RwLock};
 use super::bind::bind;
 use super::delay::Delay;
 use super::endpoint::Endpoints;
-use super::gid_table::{Entry, Own, Table};
-use super::groups::Joined;
+use super::gid_table::{Entry, LocalAddress, Table};
+use super::groups::JoinedGroups;
 use super::hosts::Hosts;
 use super::limits::{MAX_HEADERS, path_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
+use super::path_mtu_checks::PathMtuChecks;
 use super::peers::Peers;
 use super::route;
-use super::sizes::Sizes;
-use super::socket::{Changes, Socket};
+use super::socket::{InterfaceMonitor, Socket};
 use super::trial::Trials;
 use crate::address::Ports;
 use crate::capture::Capture;
@@ -49,7 +49,7 @@ pub(crate) struct Network {
     pub(super) table: Table,
     /// Source of the kernel's reports about changes of the host's addresses; `None` if the device
     /// ignores such changes.
-    pub(super) changes: Option<Changes>,
+    pub(super) changes: Option<InterfaceMonitor>,
     /// Set if packets are received at all addresses, and not only at those that queue pairs have
     /// used.
     pub(super) receives_everywhere: AtomicBool,
@@ -68,7 +68,7 @@ pub(crate) struct Network {
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
     /// Number of times that `endpoints` has changed.
     pub(super) endpoints_changes: AtomicU64,
-    pub(super) groups: Mutex<Joined>,
+    pub(super) groups: Mutex<JoinedGroups>,
     #[expect(
         clippy::vec_box,
         reason = "a batch is large, and changes hands with every message"
@@ -82,7 +82,7 @@ pub(crate) struct Network {
     host_peers: OnceLock<Arc<HostPeers>>,
     pub(super) peers: Peers,
     pub(super) trials: Trials,
-    pub(super) sizes: Sizes,
+    pub(super) path_mtu_checks: PathMtuChecks,
     pub(super) hosts: Hosts,
 }
 
@@ -99,7 +99,7 @@ impl Network {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         // Begins before the addresses are listed, so that no change is missed.
         let follows = config.addresses.is_empty() && config.interfaces.as_ref() != Some(&vec![]);
-        let changes = follows.then(|| Changes::watch().ok()).flatten();
+        let changes = follows.then(|| InterfaceMonitor::watch().ok()).flatten();
         let bound = bind(config)?;
         let table = Table::new();
         // The port has the MTU of the addresses that it always has. Queue pairs of the others use
@@ -108,13 +108,17 @@ impl Network {
             0 => 1,
             count => count,
         };
-        let interfaces = bound.all.iter().take(permanent).map(Own::interface_mtu);
-        let carried = interfaces.min().unwrap_or_default();
-        let mtu = config.mtu.unwrap_or_else(|| path_mtu(carried));
-        let tunnels = mtu.bytes() + MAX_HEADERS + OUTER_HEADERS <= carried;
-        for (number, own) in bound.all.into_iter().enumerate() {
+        let interfaces = bound
+            .all
+            .iter()
+            .take(permanent)
+            .map(LocalAddress::interface_mtu);
+        let address_in_gid = interfaces.min().unwrap_or_default();
+        let mtu = config.mtu.unwrap_or_else(|| path_mtu(address_in_gid));
+        let tunnels = mtu.bytes() + MAX_HEADERS + OUTER_HEADERS <= address_in_gid;
+        for (number, local_address) in bound.all.into_iter().enumerate() {
             let is_permanent = number < permanent;
-            table.add(own, is_permanent && tunnels);
+            table.add(local_address, is_permanent && tunnels);
         }
         let mut network = Self {
             endpoints: RwLock::new(Arc::new(Endpoints::default())),
@@ -140,16 +144,19 @@ impl Network {
             host_peers: OnceLock::new(),
             peers: Peers::default(),
             trials: Trials::default(),
-            sizes: Sizes::default(),
+            path_mtu_checks: PathMtuChecks::default(),
             hosts: Hosts::default(),
         };
         let mut receive_buffer = usize::MAX;
-        let permanent: Vec<u8> = (network.table.all_own().map(|(index, _)| index))
+        let permanent: Vec<u8> = (network.table.local_addresses().map(|(index, _)| index))
             .take(permanent)
             .collect();
         for index in permanent {
             network.open_socket(index)?;
-            if let Some(socket) = network.own(index.into()).and_then(Own::socket) {
+            if let Some(socket) = network
+                .local_address(index.into())
+                .and_then(LocalAddress::socket)
+            {
                 receive_buffer = receive_buffer.min(socket.receive_buffer()?);
             }
         }
@@ -160,22 +167,25 @@ impl Network {
 
     /// Returns the address of this process whose first GID has the index `index`, or `None` if
     /// there is none.
-    pub(super) fn own(&self, index: usize) -> Option<&Own> {
-        Some(&self.table.get(index)?.own)
+    pub(super) fn local_address(&self, index: usize) -> Option<&LocalAddress> {
+        Some(&self.table.get(index)?.local_address)
     }
 
     /// Returns the GID with the index `index`, or `None` if the entry is empty or the host does not
     /// have the address at present.
     pub(crate) fn gid(&self, index: usize) -> Option<Ipv6Addr> {
         let entry = self.table.get(index)?;
-        entry.own.is_present().then_some(entry.gid.address)
+        entry
+            .local_address
+            .is_present()
+            .then_some(entry.gid.address)
     }
 
     /// Returns the GIDs whose addresses the host has at present, with their indices.
     pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, Ipv6Addr)> {
         let all = (0..).zip(self.table.iter());
         all.filter_map(|(index, entry)| {
-            let is_present = entry.own.is_present();
+            let is_present = entry.local_address.is_present();
             is_present.then_some((index, entry.gid.address))
         })
     }
@@ -190,13 +200,13 @@ impl Network {
     /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if
     /// no interface has this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
-        self.own(gid).map_or(0, Own::interface)
+        self.local_address(gid).map_or(0, LocalAddress::interface)
     }
 
     /// Returns the name of the network interface that has the GID at index `gid`, or `None` if no
     /// interface has it.
     pub(crate) fn interface_name(&self, gid: usize) -> Option<String> {
-        self.own(gid)?.interface_name()
+        self.local_address(gid)?.interface_name()
     }
 
     /// Returns the slot of the NIC: the index of its UDP port in the port range. Bits 23 to 20 of
@@ -212,8 +222,10 @@ impl Network {
 
     /// Returns the largest path MTU that packets of the GID with the index `gid` can have.
     pub(crate) fn mtu_of(&self, gid: u8) -> Mtu {
-        match self.own(gid.into()) {
-            Some(own) if !own.local.ip().is_loopback() => self.mtu.min(own.mtu()),
+        match self.local_address(gid.into()) {
+            Some(local_address) if !local_address.local.ip().is_loopback() => {
+                self.mtu.min(local_address.mtu())
+            }
             _ => self.mtu,
         }
     }
@@ -225,9 +237,11 @@ impl Network {
     /// to have the buffer that an unprivileged process gets. The end of the range applies to paths
     /// to other hosts that have been found to hold as many packets.
     pub(crate) fn windows(&self, gid: u8, mtu: Mtu) -> RangeInclusive<u32> {
-        let own = self.own(gid.into());
-        let loopback = own.is_some_and(|own| own.local.ip().is_loopback());
-        let in_pages = loopback && outbox::uses_pages(mtu.bytes()) && self.sends_bursts(own);
+        let local_address = self.local_address(gid.into());
+        let loopback =
+            local_address.is_some_and(|local_address| local_address.local.ip().is_loopback());
+        let in_pages =
+            loopback && outbox::uses_pages(mtu.bytes()) && self.sends_bursts(local_address);
         // The kernel counts the memory of a packet, and 256 bytes for its description. The memory
         // is either pages and a buffer for headers; or a power of two with room for headers and for
         // the 320 bytes at the end of every buffer.
@@ -244,16 +258,19 @@ impl Network {
         packets as u32..=packets.max(most) as u32
     }
 
-    /// Returns whether the socket of the address `own` can send bursts (messages that the kernel
-    /// splits into several datagrams, `UDP_SEGMENT`).
-    fn sends_bursts(&self, own: Option<&Own>) -> bool {
+    /// Returns whether the socket of the address `local_address` can send bursts (messages that the
+    /// kernel splits into several datagrams, `UDP_SEGMENT`).
+    fn sends_bursts(&self, local_address: Option<&LocalAddress>) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
-        wanted && own.and_then(Own::socket).is_some_and(Socket::sends_bursts)
+        wanted
+            && local_address
+                .and_then(LocalAddress::socket)
+                .is_some_and(Socket::sends_bursts)
     }
 
     /// Returns whether packets can be sent on `path`: the local GID exists, and the peer's GID is
     /// of the same kind.
-    pub(crate) fn reaches(&self, path: &Path) -> bool {
+    pub(crate) fn can_send_on(&self, path: &Path) -> bool {
         // The queue pair number does not matter here, as long as its slot has a port.
         self.way(path, 0).is_some()
     }
@@ -297,14 +314,18 @@ impl Network {
 
     /// Returns the number of addresses of this process whose sockets are open.
     pub(crate) fn open_addresses(&self) -> usize {
-        let own = self.table.all_own();
-        own.filter(|(_, own)| own.socket().is_some()).count()
+        let local_address = self.table.local_addresses();
+        local_address
+            .filter(|(_, local_address)| local_address.socket().is_some())
+            .count()
     }
 
     /// Returns the socket addresses of this process, including those that the host does not have at
     /// present.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.table.all_own().map(|(_, own)| own.local)
+        self.table
+            .local_addresses()
+            .map(|(_, local_address)| local_address.local)
     }
 
     /// Returns the socket address to which packets on `path` to the queue pair with the number
@@ -344,19 +365,22 @@ impl Network {
     /// Returns the route of packets on `path` to the queue pair with the number `queue_pair`, or
     /// `None` if packets cannot be sent on the path.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::PacketRoute> {
-        let Entry { gid, own } = self.table.get(path.source.into())?;
+        let Entry { gid, local_address } = self.table.get(path.source.into())?;
         let ports_of = |host| {
-            let mut own = self.table.iter().map(|entry| entry.own.local.ip());
-            if own.any(|own| own == host) {
+            let mut local_address = self
+                .table
+                .iter()
+                .map(|entry| entry.local_address.local.ip());
+            if local_address.any(|local_address| local_address == host) {
                 return (Ports::Slots, true);
             }
             self.hosts.ports(host, || self.timers.coarse_now())
         };
-        let ports = route::OwnPorts {
+        let ports = route::LocalPorts {
             base: self.base,
             groups: self.group_port,
         };
-        route::way(gid, own.local, ports, path, queue_pair, ports_of)
+        route::way(gid, local_address.local, ports, path, queue_pair, ports_of)
     }
 
     /// Creates an empty outbox: a collection of packets that are sent together.

@@ -30,7 +30,11 @@ impl Network {
         *count += 1;
         if *count == 1 {
             let listed: Vec<SocketAddrV4> = peers.keys().copied().collect();
-            for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
+            for socket in self
+                .table
+                .local_addresses()
+                .filter_map(|(_, local_address)| local_address.socket())
+            {
                 socket.install_filter(self.base, &listed);
             }
         }
@@ -55,7 +59,11 @@ impl Network {
     /// handles packets that the filters would drop.
     #[cfg(test)]
     pub(crate) fn remove_filter(&self) {
-        for socket in self.table.all_own().filter_map(|(_, own)| own.socket()) {
+        for socket in self
+            .table
+            .local_addresses()
+            .filter_map(|(_, local_address)| local_address.socket())
+        {
             socket.remove_filter();
         }
     }

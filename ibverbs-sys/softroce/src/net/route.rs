@@ -55,7 +55,7 @@ pub(super) enum Batching {
 
 /// UDP ports that a process uses as destinations of packets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OwnPorts {
+pub(super) struct LocalPorts {
     /// First port of the device's port range.
     pub(super) base: u16,
     /// Port of multicast groups.
@@ -68,7 +68,7 @@ pub(super) struct OwnPorts {
 pub(super) fn way(
     gid: &Gid,
     local: SocketAddr,
-    ports: OwnPorts,
+    ports: LocalPorts,
     path: &Path,
     queue_pair: u32,
     ports_of: impl Fn(IpAddr) -> (Ports, bool),
@@ -94,11 +94,14 @@ pub(super) fn way(
         },
         GidKind::Tunnelled => match group {
             Some(group) => SocketAddrV4::new(address::ipv4_group(group)?, ports.groups).into(),
-            None => address::carried(destination)?.into(),
+            None => address::address_in_gid(destination)?.into(),
         },
         GidKind::Native => {
             let mapped = destination.to_ipv4_mapped().is_some();
-            if mapped || destination.is_unspecified() || address::carried(destination).is_some() {
+            if mapped
+                || destination.is_unspecified()
+                || address::address_in_gid(destination).is_some()
+            {
                 return None;
             }
             let SocketAddr::V6(local) = local else {
@@ -198,7 +201,7 @@ mod tests {
                 flow_label: 0,
             };
             let ports_of = |_| (Ports::Slots, false);
-            let ports = OwnPorts {
+            let ports = LocalPorts {
                 base: 4791,
                 groups: 4791,
             };

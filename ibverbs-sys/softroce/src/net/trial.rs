@@ -145,16 +145,16 @@ impl Network {
         if self.segmentation != Segmentation::Peers {
             return None;
         }
-        let shipment = batch.first_of_several()?;
-        let own = self.own(shipment.endpoint)?;
-        if shipment.batching != Batching::Numbered || !own.socket()?.sends_bursts() {
+        let parameters = batch.first_of_several()?;
+        let local_address = self.local_address(parameters.endpoint)?;
+        if parameters.batching != Batching::Numbered || !local_address.socket()?.sends_bursts() {
             return None;
         }
-        let (local, peer) = (own.local.ip(), shipment.to.ip());
+        let (local, peer) = (local_address.local.ip(), parameters.to.ip());
         let sequence = self.trials.begin(local, peer, self.timers.now())?;
         Some(DueTrial {
-            path: path(shipment.endpoint as u8, gid_of(peer)),
-            destination: number_of(address::slot_of_port(self.base, shipment.to.port())?),
+            path: path(parameters.endpoint as u8, gid_of(peer)),
+            destination: number_of(address::slot_of_port(self.base, parameters.to.port())?),
             sequence,
         })
     }
@@ -216,12 +216,15 @@ impl Network {
                 Some(path(arrival.local, arrival.source))
             });
             let route = (local, arrival.source.to_canonical());
-            self.continue_check(route, self.sizes.handle_question(route));
+            self.continue_check(route, self.path_mtu_checks.handle_question(route));
         } else if opcode == ANSWER {
             let (peer, now) = (arrival.source.to_canonical(), self.timers.now());
             self.trials.record_answer(local, peer, sequence, now);
             let route = (local, peer);
-            self.continue_check(route, self.sizes.handle_answer(route, sequence, now));
+            self.continue_check(
+                route,
+                self.path_mtu_checks.handle_answer(route, sequence, now),
+            );
         }
         true
     }

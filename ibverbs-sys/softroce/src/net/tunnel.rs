@@ -1,6 +1,6 @@
 //! Tunnelled packets: IPv6 packets that are sent by the socket of an IPv4 address. The IPv6 and UDP
 //! headers of the packet are in front of its BTH. Packets between GIDs that
-//! [contain](crate::address::carried) an IPv4 address are tunnelled.
+//! [contain](crate::address::address_in_gid) an IPv4 address are tunnelled.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use super::{Caller, Nic};
+use super::{Nic, ReceivingThread};
 use crate::completion::{CompletionChannel, WakeEventfd};
 use crate::context::Element;
 use crate::engine::ReceiveAttempt;
@@ -44,7 +44,9 @@ impl Nic {
                     Err(error) => break Err(error),
                 }
             }
-            if self.receive_and_run_timers(self.now(), Caller::Wake) == ReceiveAttempt::Contended {
+            if self.receive_and_run_timers(self.now(), ReceivingThread::Wake)
+                == ReceiveAttempt::Contended
+            {
                 thread::yield_now();
             }
             if let Some(event) = channel.try_next_event() {
@@ -82,7 +84,7 @@ impl Nic {
         wake_eventfd: &WakeEventfd,
     ) -> io::Result<Arc<Element>> {
         let receive = || {
-            self.receive_and_run_timers(self.now(), Caller::Wake);
+            self.receive_and_run_timers(self.now(), ReceivingThread::Wake);
             channel.try_next_event()
         };
         loop {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ibverbs_sys::ibv_event_type;
 
 use super::Nic;
-use super::receiver::Caller;
+use super::receiver::ReceivingThread;
 use crate::counters::Tally;
 use crate::engine::{self, ReceiveAttempt};
 use crate::net::{self, Endpoints, SharedVolume};
@@ -22,13 +22,13 @@ use crate::{memory, receive};
 
 impl engine::EngineTasks for Nic {
     fn receive(&self) -> ReceiveAttempt {
-        match self.receive_and_run_timers(self.now(), Caller::Engine) {
+        match self.receive_and_run_timers(self.now(), ReceivingThread::Engine) {
             ReceiveAttempt::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Either the thread that holds the lock sees the flag after it has released the
                 // lock, or this thread finds the lock free.
                 fence(Ordering::SeqCst);
-                self.receive_and_run_timers(self.now(), Caller::Engine)
+                self.receive_and_run_timers(self.now(), ReceivingThread::Engine)
             }
             done => done,
         }
@@ -80,8 +80,8 @@ impl engine::EngineTasks for Nic {
         self.network.host_changes()
     }
 
-    fn follow_host(&self) {
-        if self.network.follow() {
+    fn handle_host_changes(&self) {
+        if self.network.update_from_host() {
             self.faults.raise(ibv_event_type::IBV_EVENT_GID_CHANGE);
         }
     }
@@ -108,8 +108,8 @@ impl queue_pair::Adapter for Nic {
         self.network.gid(index.into())
     }
 
-    fn reaches(&self, path: &Path) -> bool {
-        self.network.reaches(path)
+    fn can_send_on(&self, path: &Path) -> bool {
+        self.network.can_send_on(path)
     }
 
     fn connect(&self, path: &Path, number: u32) {
@@ -124,8 +124,8 @@ impl queue_pair::Adapter for Nic {
         self.network.mtu_of(gid)
     }
 
-    fn check_sizes(&self, path: &Path, number: u32, mtu: Mtu) {
-        self.network.check_sizes(path, number, mtu);
+    fn check_path_mtu(&self, path: &Path, number: u32, mtu: Mtu) {
+        self.network.check_path_mtu(path, number, mtu);
     }
 
     fn receive_everywhere(&self) {
@@ -160,7 +160,7 @@ impl queue_pair::Adapter for Nic {
         self.faults.allows_other_paths()
     }
 
-    fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
+    fn link_to_peer(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
         self.network.link(path, number)
     }
 
@@ -204,8 +204,8 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.share_datagrams();
     }
 
-    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
-        self.through(link, tag, queue_pair);
+    fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        self.use_link(link, tag, queue_pair);
     }
 
     fn take_shared_volume(&mut self) -> SharedVolume {

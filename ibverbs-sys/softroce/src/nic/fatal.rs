@@ -21,7 +21,7 @@ impl Nic {
     ///
     /// Any thread may call this function, with any locks held. A new thread does the steps that
     /// need locks, possibly after this function has returned.
-    pub(crate) fn fatal(&self, reason: &str) -> bool {
+    pub(crate) fn fail_permanently(&self, reason: &str) -> bool {
         if !self.faults.fail_device() {
             return false;
         }
@@ -31,7 +31,7 @@ impl Nic {
              cannot be used again by this process"
         );
         if let Some(nic) = self.this.upgrade() {
-            let failing = engine::spawn("softroce-fatal", move || nic.report_failure());
+            let failing = engine::spawn("softroce-fail_permanently", move || nic.report_failure());
             if failing.is_err() {
                 self.report_failure();
             }
@@ -40,17 +40,17 @@ impl Nic {
     }
 
     /// Makes the device fail because a thread panicked in it. Returns whether the device had not
-    /// [failed](Self::fatal) before.
+    /// [failed](Self::fail_permanently) before.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {
             Some(message) => Some(message.as_str()),
             None => panic.downcast_ref::<&str>().copied(),
         };
         let message = message.unwrap_or("no message");
-        self.fatal(&format!("a thread panicked in it ({message})"))
+        self.fail_permanently(&format!("a thread panicked in it ({message})"))
     }
 
-    /// Returns whether the device [has failed](Self::fatal).
+    /// Returns whether the device [has failed](Self::fail_permanently).
     pub(crate) fn has_failed(&self) -> bool {
         self.faults.device_has_failed()
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::Nic;
 use super::socket_schedule::SocketSchedule;
-use super::unanswered::Unanswered;
+use super::unacknowledged::UnacknowledgedMessages;
 use crate::address;
 use crate::counters::{Counters, Tally};
 use crate::descriptor;
@@ -18,7 +18,7 @@ use crate::engine::{Engine, ReceiveAttempt};
 use crate::memory::Piece;
 use crate::multicast;
 use crate::net::{Delivery, Inbox};
-use crate::proto::{Arrival, Counter, Prospect, Time};
+use crate::proto::{Arrival, Counter, Time, TransmitUrgency};
 use crate::queue_pair::{QueuePair, Recent};
 use crate::same_host::{self, HostPeers};
 use crate::spin;
@@ -30,8 +30,8 @@ use crate::wire::Run;
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
-    pub(super) touched: Vec<Arc<QueuePair>>,
-    unanswered: Unanswered,
+    pub(super) responders: Vec<Arc<QueuePair>>,
+    unanswered: UnacknowledgedMessages,
     /// Cache of the queue pair that received the last message through shared memory.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
@@ -45,8 +45,8 @@ impl Receiver {
     pub(super) fn new(counters: &Arc<Counters>) -> Self {
         Self {
             inbox: Inbox::new(),
-            touched: Vec::new(),
-            unanswered: Unanswered::default(),
+            responders: Vec::new(),
+            unanswered: UnacknowledgedMessages::default(),
             recent: Recent::default(),
             host_peers: same_host::CachedLinks::empty(),
             sockets: SocketSchedule::default(),
@@ -58,7 +58,7 @@ impl Receiver {
 /// Kind of the thread that receives packets. The kind determines which responses the thread may
 /// delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(super) enum ReceivingThread {
     /// A thread of the program that polls a completion queue, and is expected to poll again.
     Poll,
     /// A thread of the program that waited for a completion event until a peer woke it. The thread
@@ -109,7 +109,8 @@ impl Nic {
         }
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.receive_and_run_timers(now, Caller::Poll) != ReceiveAttempt::Contended;
+        let looked =
+            self.receive_and_run_timers(now, ReceivingThread::Poll) != ReceiveAttempt::Contended;
         if !looked {
             // The thread that is receiving may have been descheduled; further polling would keep it
             // off the processor.
@@ -123,9 +124,20 @@ impl Nic {
     /// [`MAX_BACKLOG`] attempts that found packets, because a peer may send without end. If another
     /// thread is receiving, that thread runs the timers. The engine (background thread) does not
     /// sleep before the timers have run.
-    pub(super) fn receive_and_run_timers(&self, now: Time, care: Caller) -> ReceiveAttempt {
+    pub(super) fn receive_and_run_timers(
+        &self,
+        now: Time,
+        care: ReceivingThread,
+    ) -> ReceiveAttempt {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
-        let look = self.fetch(now, if is_due { Caller::Engine } else { care });
+        let look = self.fetch(
+            now,
+            if is_due {
+                ReceivingThread::Engine
+            } else {
+                care
+            },
+        );
         if let ReceiveAttempt::Done { fetched } = look
             && is_due
         {
@@ -149,8 +161,8 @@ impl Nic {
         if links.is_empty() {
             return false;
         }
-        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_idle()) {
-            self.receive_shared(&mut receiver, None, Caller::Poll);
+        if !receiver.responders.is_empty() || !links.iter().all(|link| link.is_idle()) {
+            self.receive_shared(&mut receiver, None, ReceivingThread::Poll);
         }
         drop(receiver);
         // This fence pairs with the engine's store of `refused`, as in `fetch`.
@@ -163,7 +175,7 @@ impl Nic {
     /// does not wake it again. If packets are left after [`MAX_BATCHES_FOR_ENGINE`] batches, wakes
     /// the engine to receive them, because the polling thread has other work that the peer may be
     /// waiting for.
-    fn fetch(&self, now: Time, mut care: Caller) -> ReceiveAttempt {
+    fn fetch(&self, now: Time, mut care: ReceivingThread) -> ReceiveAttempt {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
@@ -182,7 +194,7 @@ impl Nic {
                 // Packets that arrived before this fence, and that woke the engine in vain, are
                 // visible in the next iteration.
                 fence(Ordering::SeqCst);
-                (owed, care) = (true, Caller::Engine);
+                (owed, care) = (true, ReceivingThread::Engine);
             }
             if !owed || received == 0 && !refused {
                 return ReceiveAttempt::Done { fetched };
@@ -194,46 +206,46 @@ impl Nic {
         }
     }
 
-    fn receive(&self, receiver: &mut Receiver, now: Time, care: Caller) -> usize {
-        let is_quiet = care == Caller::Wake;
+    fn receive(&self, receiver: &mut Receiver, now: Time, care: ReceivingThread) -> usize {
+        let is_quiet = care == ReceivingThread::Wake;
         if let Some(host_peers) = &self.host_peers {
             host_peers.refresh_links(&mut receiver.host_peers);
         }
         if receiver.host_peers.links().is_empty() {
             // Acknowledgements that were delayed are sent now, unless a message of the program has
             // carried them.
-            receiver.touched.retain(|pair| pair.must_acknowledge());
-            self.answer(|| now, &mut receiver.touched, is_quiet);
+            receiver.responders.retain(|pair| pair.must_acknowledge());
+            self.send_responses(|| now, &mut receiver.responders, is_quiet);
         }
         let shared = self.receive_shared(receiver, Some(now), care);
         let Receiver {
             inbox,
-            touched,
+            responders,
             host_peers,
             sockets,
             ..
         } = receiver;
         let passes = !host_peers.links().is_empty() && sockets.may_omit(now, shared > 0);
-        let received = if passes && care != Caller::Engine || descriptor::has_lost() {
+        let received = if passes && care != ReceivingThread::Engine || descriptor::has_lost() {
             0
         } else {
             let mut waiting = 0;
-            let is_thorough = care == Caller::Engine;
+            let is_thorough = care == ReceivingThread::Engine;
             let received = self.network.receive(inbox, is_thorough, |packets| {
                 waiting += packets.datagrams();
                 for (arrival, run) in packets {
-                    self.deliver(now, &arrival, &run, touched);
+                    self.deliver(now, &arrival, &run, responders);
                 }
                 // The responses to this burst are sent while the peer sends more packets.
                 if waiting >= RESPONSE_BATCH {
                     waiting = 0;
-                    self.answer(|| now, touched, is_quiet);
+                    self.send_responses(|| now, responders, is_quiet);
                 }
             });
-            if received > MAX_DELAYED || received > 0 && care != Caller::Poll {
-                self.answer(|| now, touched, is_quiet);
+            if received > MAX_DELAYED || received > 0 && care != ReceivingThread::Poll {
+                self.send_responses(|| now, responders, is_quiet);
             } else if received > 0 {
-                self.answer_later(now, touched);
+                self.send_undelayed_responses(now, responders);
             }
             sockets.record_check(now, received);
             received
@@ -245,16 +257,21 @@ impl Nic {
     /// delayed. Returns the number of received packets and messages. If `now` is `None`, reads the
     /// exact time only when a packet arrives or is sent; for messages without packet headers the
     /// coarse clock is sufficient.
-    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Caller) -> usize {
+    fn receive_shared(
+        &self,
+        receiver: &mut Receiver,
+        now: Option<Time>,
+        care: ReceivingThread,
+    ) -> usize {
         let Receiver {
-            touched,
+            responders,
             host_peers,
             unanswered,
             recent,
             tally,
             ..
         } = receiver;
-        let is_quiet = care == Caller::Wake;
+        let is_quiet = care == ReceivingThread::Wake;
         let (mut present, mut about) = (now, now);
         let mut now = || *present.get_or_insert_with(|| self.now());
         let mut coarse = || *about.get_or_insert_with(|| self.timers.coarse_now());
@@ -266,13 +283,13 @@ impl Nic {
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
-                    self.deliver(now(), arrival, &Run::of_packet(*packet), touched);
+                    self.deliver(now(), arrival, &Run::of_packet(*packet), responders);
                 }
                 Delivery::RingMessage(ring_message, chunks) => {
                     let said = (*ring_message, *chunks);
-                    let prospect =
-                        self.deliver_ring_message(&mut coarse, arrival, said, touched, recent);
-                    is_urgent |= prospect == Prospect::Urgent;
+                    let transmit_urgency =
+                        self.deliver_ring_message(&mut coarse, arrival, said, responders, recent);
+                    is_urgent |= transmit_urgency == TransmitUrgency::Urgent;
                 }
             },
             |queue_pair| resumed.push(queue_pair),
@@ -281,21 +298,23 @@ impl Nic {
             is_urgent = true;
             if let Some(queue_pair) = self.queue_pairs.find(number) {
                 queue_pair.space_available();
-                touch(touched, queue_pair);
+                add_responder(responders, queue_pair);
             }
         }
-        if is_urgent && care == Caller::Poll {
+        if is_urgent && care == ReceivingThread::Poll {
             // Copying a long message may have taken so long that the engine would assume that no
             // thread polls.
             self.polled
                 .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
-        if !touched.is_empty() {
+        if !responders.is_empty() {
             unanswered.attempted(count);
-            let may_wait = !is_urgent && care == Caller::Poll && unanswered.may_wait(touched.len());
-            if !may_wait || !self.may_answer_later() {
+            let may_wait = !is_urgent
+                && care == ReceivingThread::Poll
+                && unanswered.may_wait(responders.len());
+            if !may_wait || !self.may_delay_responses() {
                 unanswered.acknowledged();
-                self.answer(now, touched, is_quiet);
+                self.send_responses(now, responders, is_quiet);
             }
         }
         if !is_quiet {
@@ -306,28 +325,28 @@ impl Nic {
         count
     }
 
-    /// Sends the responses of the queue pairs `touched`. Each queue pair responds once to all
+    /// Sends the responses of the queue pairs `responders`. Each queue pair responds once to all
     /// packets that it received.
-    fn answer(
+    fn send_responses(
         &self,
         mut now: impl FnMut() -> Time,
-        touched: &mut Vec<Arc<QueuePair>>,
+        responders: &mut Vec<Arc<QueuePair>>,
         is_quiet: bool,
     ) {
         if self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(false, Ordering::Relaxed);
         }
-        for queue_pair in touched.drain(..) {
+        for queue_pair in responders.drain(..) {
             let mut outbox = self.network.outbox().deferring_wakeups(is_quiet);
             self.transmit_by(&queue_pair, &mut now, &mut outbox);
         }
     }
 
-    /// Sends the responses of the queue pairs `touched`, except acknowledgements that may be
+    /// Sends the responses of the queue pairs `responders`, except acknowledgements that may be
     /// delayed to a later receive attempt.
-    pub(super) fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
-        touched.retain(|queue_pair| {
-            let rests = queue_pair.may_rest();
+    pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
+        responders.retain(|queue_pair| {
+            let rests = queue_pair.may_delay_transmission();
             if !rests {
                 self.transmit_at(queue_pair, now);
             }
@@ -335,8 +354,8 @@ impl Nic {
         });
         // This must also happen if no queue pair is left, so that no response is recorded as
         // delayed.
-        if touched.is_empty() || !self.may_answer_later() {
-            self.answer(|| now, touched, false);
+        if responders.is_empty() || !self.may_delay_responses() {
+            self.send_responses(|| now, responders, false);
         }
     }
 
@@ -344,7 +363,7 @@ impl Nic {
     /// program handles a message immediately, and often sends a message itself, which then includes
     /// the acknowledgement. If no thread polls again, the engine (background thread) sends the
     /// acknowledgement.
-    fn may_answer_later(&self) -> bool {
+    fn may_delay_responses(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);
             // The engine first publishes that packets wake it, and then checks whether responses
@@ -361,7 +380,7 @@ impl Nic {
         now: Time,
         arrival: &Arrival,
         run: &Run<'_>,
-        touched: &mut Vec<Arc<QueuePair>>,
+        responders: &mut Vec<Arc<QueuePair>>,
     ) {
         let number = run.first().header.bth.destination;
         let to_group = multicast::canonical(arrival.destination).is_some();
@@ -373,13 +392,13 @@ impl Nic {
         } else if to_group {
             for member in self.groups.members(arrival.destination) {
                 member.receive(now, arrival, run);
-                touch(touched, member);
+                add_responder(responders, member);
             }
-        } else if let Some(last) = touched.last().filter(|last| last.number() == number) {
+        } else if let Some(last) = responders.last().filter(|last| last.number() == number) {
             last.receive(now, arrival, run);
         } else if let Some(found) = self.queue_pairs.find(number) {
             found.receive(now, arrival, run);
-            touch(touched, found);
+            add_responder(responders, found);
         } else {
             self.counters
                 .count(Counter::Unaddressed, run.count() as u64);
@@ -391,29 +410,29 @@ impl Nic {
         now: impl FnOnce() -> Time,
         arrival: &Arrival,
         (ring_message, chunks): (&RingMessage<'_>, &[Piece<'_>]),
-        touched: &mut Vec<Arc<QueuePair>>,
+        responders: &mut Vec<Arc<QueuePair>>,
         recent: &mut Recent,
-    ) -> Prospect {
+    ) -> TransmitUrgency {
         let number = ring_message.destination;
         if let Some(found) = self.queue_pairs.find_again(number, recent) {
-            let prospect = found.receive_ring_message(now, arrival, ring_message, chunks);
-            if prospect != Prospect::Nothing
-                && !touched.iter().any(|known| Arc::ptr_eq(known, found))
+            let transmit_urgency = found.receive_ring_message(now, arrival, ring_message, chunks);
+            if transmit_urgency != TransmitUrgency::Nothing
+                && !responders.iter().any(|known| Arc::ptr_eq(known, found))
             {
-                touched.push(Arc::clone(found));
+                responders.push(Arc::clone(found));
             }
-            prospect
+            transmit_urgency
         } else {
             self.counters.count(Counter::Unaddressed, 1);
-            Prospect::Nothing
+            TransmitUrgency::Nothing
         }
     }
 
     /// Sends all delayed responses. Does nothing if another thread is receiving for longer than
     /// [`LOCK_TIMEOUT`].
-    pub(super) fn answer_all(&self) {
+    pub(super) fn send_all_responses(&self) {
         if let Some(mut receiver) = self.try_lock_receiver() {
-            self.answer(|| self.now(), &mut receiver.touched, false);
+            self.send_responses(|| self.now(), &mut receiver.responders, false);
         }
     }
 
@@ -439,8 +458,11 @@ impl Nic {
     }
 }
 
-fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
-    if !touched.iter().any(|known| Arc::ptr_eq(known, &queue_pair)) {
-        touched.push(queue_pair);
+fn add_responder(responders: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
+    if !responders
+        .iter()
+        .any(|known| Arc::ptr_eq(known, &queue_pair))
+    {
+        responders.push(queue_pair);
     }
 }

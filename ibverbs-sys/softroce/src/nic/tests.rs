@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 mod withdrawal;
 
-use super::{Caller, Nic, guid};
+use super::{Nic, ReceivingThread, guid};
 use crate::address;
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
@@ -28,8 +28,8 @@ use crate::context::{Context, Element, ProtectionDomain};
 use crate::engine::ReceiveAttempt;
 use crate::fault::NetworkFaults;
 use crate::proto::{
-    Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
-    Service, State, Work,
+    Completion, CompletionOpcode, CompletionStatus, Counter, GatherList, Path, ReceiveRequest,
+    SendOperation, Service, State,
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
@@ -349,7 +349,7 @@ fn an_acknowledgement_is_sent_with_the_next_message_of_the_program() {
         to.post_receives(1);
         from.send(number, None);
         assert_eq!(numbers(&to.completions(1, poll)), [number]);
-        let waits = to.nic.receiver.lock().touched.len() == 1;
+        let waits = to.nic.receiver.lock().responders.len() == 1;
         together += u32::from(waits && to.queue_pair.must_acknowledge());
         from.completions(1, poll);
     }
@@ -362,9 +362,9 @@ fn the_due_flag_is_cleared_if_no_acknowledgement_is_left() {
     // message of the program.
     let _receiver = a.nic.receiver.lock();
     a.nic.owes_answers.store(true, Ordering::SeqCst);
-    let mut touched = vec![Arc::clone(&a.queue_pair)];
-    a.nic.answer_later(a.nic.now(), &mut touched);
-    assert!(touched.is_empty());
+    let mut responders = vec![Arc::clone(&a.queue_pair)];
+    a.nic.send_undelayed_responses(a.nic.now(), &mut responders);
+    assert!(responders.is_empty());
     // If the flag stayed set, the engine would never sleep again.
     assert!(!a.nic.owes_answers.load(Ordering::SeqCst));
 }
@@ -529,7 +529,7 @@ fn a_moderated_event_is_raised_in_time_without_polling() {
         period: Duration::from_millis(1),
     });
     queue.arm(Arming::Any);
-    let completion = Completion::new(1, CompletionStatus::Success, Work::Send);
+    let completion = Completion::new(1, CompletionStatus::Success, CompletionOpcode::Send);
     let entry = Entry {
         completion,
         queue_pair: 2,
@@ -639,7 +639,9 @@ fn a_poll_returns_in_bounded_time_under_constant_load() {
                     .schedule(super::MODERATION_TIMER, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.receive_and_run_timers(b.nic.now(), Caller::Engine);
+        let looked = b
+            .nic
+            .receive_and_run_timers(b.nic.now(), ReceivingThread::Engine);
         // A batch has 8 messages, and the first batch does not count as received in place of the
         // engine.
         let most = 8 * (super::receiver::MAX_BATCHES_FOR_ENGINE + 1);

@@ -1,5 +1,7 @@
 use super::endpoint::Endpoint;
-use super::{Arrival, Completion, CompletionStatus, Counter, Host, NetworkHeader, Work};
+use super::{
+    Arrival, Completion, CompletionOpcode, CompletionStatus, Counter, Host, NetworkHeader,
+};
 use crate::wire::Packet;
 
 /// Fields of a datagram's headers that the receiving queue pair checks, or reports in the
@@ -71,7 +73,7 @@ pub(super) fn deliver(
             .map_err(|_| CompletionStatus::LocalProtection)
     };
     let status = scattered.err().unwrap_or(CompletionStatus::Success);
-    let mut completion = Completion::new(receive.id, status, Work::Receive);
+    let mut completion = Completion::new(receive.id, status, CompletionOpcode::Receive);
     if scattered.is_ok() {
         completion = Completion {
             length: total,
@@ -88,7 +90,9 @@ pub(super) fn deliver(
 
 #[cfg(test)]
 mod tests {
-    use crate::proto::testing::{Fate, From, Node, Pair, arrival, path, pattern, request};
+    use crate::proto::testing::{
+        Direction, Node, Pair, WireEffect, arrival, path, pattern, request,
+    };
     use crate::proto::{CompletionStatus as S, Counter, Path, SendOperation, Service, State, Time};
     use crate::wire::{Packet, Transport};
 
@@ -168,7 +172,7 @@ mod tests {
         // Datagrams to a multicast group, and duplicates, are delivered like others.
         pair.b.machine.post_receive(2, 100);
         post(&mut pair.a, 4, 8, datagram(0xff_ffff, 0x1234));
-        pair.run_with(|_, _| Fate::Duplicate);
+        pair.run_with(|_, _| WireEffect::Duplicate);
         assert_eq!(pair.b.machine.received.len(), 2);
         assert_eq!(pair.b.machine.events, []);
     }
@@ -184,12 +188,12 @@ mod tests {
         pair.run_with(|from, packet| {
             let own = packet.header.bth.opcode.transport == Transport::Manufacturer;
             burst = match from {
-                From::A => burst + u32::from(!own),
-                From::B => 0,
+                Direction::A => burst + u32::from(!own),
+                Direction::B => 0,
             };
             assert!(burst <= 128);
-            assert!(from == From::A || packet.header.bth.destination == 1);
-            Fate::Deliver
+            assert!(from == Direction::A || packet.header.bth.destination == 1);
+            WireEffect::Deliver
         });
         assert_eq!(pair.b.machine.received.len(), 1000);
         assert_eq!(pair.now, Time::default());

@@ -25,7 +25,7 @@ const BURST: usize = 10_000;
 const REGION: u32 = 2048;
 
 /// A queue pair, with the requests that were posted to it and have not completed.
-struct Half {
+struct TestedQueuePair {
     node: Node,
     watch: PacketChecker,
     /// Set after this side or its peer received a forged or changed packet. Such a packet may have
@@ -41,7 +41,7 @@ struct Half {
 
 /// Two connected queue pairs, and the packets in flight between them.
 struct Connection {
-    sides: [Half; 2],
+    sides: [TestedQueuePair; 2],
     /// Packets in flight to each side.
     wires: [VecDeque<Vec<u8>>; 2],
     now: Time,
@@ -90,9 +90,18 @@ pub fn manufacturer(bytes: &[u8]) {
             3 | 4 => world.deliver(side, &mut input),
             5 => world.pass_time(),
             _ => {
-                let before = world.sides.each_ref().map(Half::observable_state);
+                let before = world
+                    .sides
+                    .each_ref()
+                    .map(TestedQueuePair::observable_state);
                 world.inject(side, &mut input, Some(Transport::Manufacturer));
-                assert_eq!(world.sides.each_ref().map(Half::observable_state), before);
+                assert_eq!(
+                    world
+                        .sides
+                        .each_ref()
+                        .map(TestedQueuePair::observable_state),
+                    before
+                );
             }
         }
         world.check();
@@ -100,7 +109,7 @@ pub fn manufacturer(bytes: &[u8]) {
     world.end();
 }
 
-impl Half {
+impl TestedQueuePair {
     fn new(node: Node) -> Self {
         let mut side = Self {
             node,
@@ -185,7 +194,7 @@ impl Connection {
             node.enter(State::Init);
             node.enter(State::ReadyToReceive);
             node.enter(State::ReadyToSend);
-            Half::new(node)
+            TestedQueuePair::new(node)
         });
         Self {
             sides: nodes,
@@ -197,7 +206,7 @@ impl Connection {
     fn post(&mut self, side: usize, input: &mut Input<'_>) {
         let other = self.sides[1 - side].keys;
         let now = self.now;
-        let Half {
+        let TestedQueuePair {
             node,
             posted,
             keys,
@@ -365,7 +374,7 @@ impl Connection {
             .filter(|opcode| opcode.transport == wanted)
             .collect();
         let opcode = input.one_of(&opcodes);
-        let Half { node, keys, .. } = &self.sides[side];
+        let TestedQueuePair { node, keys, .. } = &self.sides[side];
         let sequence = match input.below(4) {
             0 => input.word() & 0xff_ffff,
             1 => (node.queue_pair.send_sequence() + u32::from(input.byte())).value(),
@@ -434,7 +443,7 @@ impl Connection {
         let Some(due) = due.min() else { return };
         self.now = self.now.max(due);
         for side in [0, 1] {
-            let Half { node, .. } = &mut self.sides[side];
+            let TestedQueuePair { node, .. } = &mut self.sides[side];
             node.queue_pair.handle_timeout(self.now, &mut node.machine);
             self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
         }
@@ -445,7 +454,7 @@ impl Connection {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
         };
-        let Half { node, watch, .. } = &mut self.sides[side];
+        let TestedQueuePair { node, watch, .. } = &mut self.sides[side];
         let next = match node.queue_pair.state() {
             Reset => input.one_of(&[Init, Init, Init, Error, Reset]),
             Init => input.one_of(&[ReadyToReceive, ReadyToReceive, ReadyToReceive, Error, Reset]),
@@ -479,7 +488,7 @@ impl Connection {
 
     /// Changes the remote access rights and the RNR attributes of a queue pair that is in use.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
-        let Half { node, .. } = &mut self.sides[side];
+        let TestedQueuePair { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();
         attributes.access = AccessFlags::from_bits_truncate(u32::from(input.byte()) & 0xe);
         attributes.rnr_retry = input.byte() % 8;
@@ -487,14 +496,14 @@ impl Connection {
     }
 
     fn check(&mut self) {
-        self.sides.iter_mut().for_each(Half::check);
+        self.sides.iter_mut().for_each(TestedQueuePair::check);
     }
 
     /// Moves both queue pairs to the error state. Checks that every request then completes, and
     /// that the queue pairs stop sending packets.
     fn end(&mut self) {
         for side in [0, 1] {
-            let Half { node, .. } = &mut self.sides[side];
+            let TestedQueuePair { node, .. } = &mut self.sides[side];
             if node.queue_pair.state() != State::Reset {
                 node.enter(State::Error);
             }

@@ -36,7 +36,7 @@ pub enum Withdrawal {
     /// Another process is still copying bytes of the memory. The caller must try again later.
     Pending {
         /// Time to wait before the next attempt.
-        again: Duration,
+        delay: Duration,
     },
     /// The withdrawal has failed: another process has been copying bytes of the memory for so long
     /// that it may have stopped. The key stays valid.
@@ -54,11 +54,11 @@ pub enum Sink<'a> {
 
 /// Reason why bytes could not be copied between two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misplaced {
+pub enum CopyError {
     /// The memory of this process cannot be used: its key, bounds or access rights are invalid.
-    Here,
+    Local,
     /// The memory of the peer cannot be used: its key, bounds or access rights are invalid.
-    There,
+    Peer,
 }
 
 /// The memory that a queue pair can access. An implementation checks the keys and the protection
@@ -177,7 +177,7 @@ pub trait Memory {
     /// Withdraws the present key of a memory window that is about to be bound again, so that no
     /// other process can begin to use the key. The caller repeats the call until the result is not
     /// [`Withdrawal::Pending`], and then [binds](Self::bind) the window or [publishes the key
-    /// again](Self::keep).
+    /// again](Self::restore_window).
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
@@ -191,7 +191,7 @@ pub trait Memory {
 
     /// Publishes a [withdrawn](Self::withdraw) key to other processes again, because the key was
     /// neither rebound nor invalidated.
-    fn keep(&self, _key: u32) {}
+    fn restore_window(&self, _key: u32) {}
 
     /// Binds a memory window to a range of a memory region.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
@@ -219,7 +219,7 @@ pub trait Memory {
         length: u32,
         peer: &Self,
         to: Sink<'_>,
-    ) -> Result<(), Misplaced>
+    ) -> Result<(), CopyError>
     where
         Self: Sized,
     {
@@ -227,20 +227,20 @@ pub trait Memory {
         match message {
             Data::Inline(inline) => {
                 let end = offset as usize + length as usize;
-                let part = inline.get(offset as usize..end).ok_or(Misplaced::Here)?;
+                let part = inline.get(offset as usize..end).ok_or(CopyError::Local)?;
                 bytes.copy_from_slice(part);
             }
             Data::Gathered(list) => self
                 .gather(list, offset, &mut bytes)
-                .map_err(|_| Misplaced::Here)?,
+                .map_err(|_| CopyError::Local)?,
         }
         match to {
             Sink::Remote(Remote { address, key }) => peer
                 .write_remote(key, address, &bytes)
-                .map_err(|_| Misplaced::There),
+                .map_err(|_| CopyError::Peer),
             Sink::Local(list, offset) => peer
                 .scatter(list, offset, &bytes)
-                .map_err(|_| Misplaced::There),
+                .map_err(|_| CopyError::Peer),
         }
     }
 
@@ -254,15 +254,15 @@ pub trait Memory {
         length: u32,
         peer: &Self,
         from: Remote,
-    ) -> Result<(), Misplaced>
+    ) -> Result<(), CopyError>
     where
         Self: Sized,
     {
         let mut bytes = vec![0; length as usize];
         peer.read_remote(from.key, from.address, &mut bytes)
-            .map_err(|_| Misplaced::There)?;
+            .map_err(|_| CopyError::Peer)?;
         self.scatter(list, offset, &bytes)
-            .map_err(|_| Misplaced::Here)
+            .map_err(|_| CopyError::Local)
     }
 }
 
@@ -378,7 +378,7 @@ pub trait Host: Memory {
 
     /// Returns whether the next bytes of a request must not be sent as packets, because the caller
     /// will transfer them without packets.
-    fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
+    fn excludes_packets(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
         false
     }
 

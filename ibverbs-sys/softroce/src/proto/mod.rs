@@ -40,14 +40,17 @@ mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
 pub use host::{
-    Counter, Event, Host, LocalFault, Memory, Misplaced, RemoteFault, Sink, Withdrawal,
+    CopyError, Counter, Event, Host, LocalFault, Memory, RemoteFault, Sink, Withdrawal,
 };
-pub use part::{Incoming, Kind, NotTaken, Outcome, Part, Posted, Prospect, Source, Step, Upcoming};
+pub use part::{
+    Incoming, Kind, Part, PartOutcome, PartRefusal, SendProgress, Source, TransmitUrgency,
+    UnqueuedMessage, Upcoming,
+};
 pub use path::{Arrival, Path};
 pub use queue_pair::QueuePair;
 pub use request::{
-    Completion, CompletionStatus, Data, Flush, GatherList, Inline, NetworkHeader, Payload,
-    ReceiveRequest, Remote, Segment, SendOperation, SendRequest, WindowBinding, Work,
+    Completion, CompletionOpcode, CompletionStatus, Data, Flush, GatherList, Inline, NetworkHeader,
+    Payload, ReceiveRequest, Remote, Segment, SendOperation, SendRequest, WindowBinding,
 };
 pub use run::Run;
 pub use sequence::Sequence;

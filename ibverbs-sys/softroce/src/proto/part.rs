@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::datagram::{self, DatagramFields};
 use super::{
-    CompletionStatus, Data, Host, Misplaced, QueuePair, Remote, Segment, SendOperation,
+    CompletionStatus, CopyError, Data, Host, QueuePair, Remote, Segment, SendOperation,
     SendRequest, Sequence, Service, State, Time,
 };
 
@@ -29,12 +29,12 @@ pub struct Upcoming {
     /// Total number of packets of the message.
     pub packets: u32,
     /// Number of sequence numbers that were sent before and are not acknowledged.
-    pub on_the_way: u32,
+    pub unacknowledged: u32,
     /// Set if all messages before this one have completed.
     pub is_oldest: bool,
     /// Set if sequence numbers were [skipped](QueuePair::skip), and a packet must announce them to
     /// the peer before the next message.
-    pub is_gap_untold: bool,
+    pub is_gap_unannounced: bool,
     /// Set if this side must send the bytes of the message, because the peer could not copy the
     /// bytes of this message, or of several previous messages from the same kind of memory, from
     /// this process.
@@ -47,7 +47,7 @@ pub struct Upcoming {
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer, so
     /// that any other transfer would overtake them. Never set for a reliable connection, which
     /// restores the order itself.
-    pub has_packets_on_the_way: bool,
+    pub has_packets_in_flight: bool,
     /// Set if the peer of an unreliable connection may not have received all earlier messages, so
     /// that a one-sided operation would overtake them. Never set for a reliable connection.
     pub awaits_receipt: bool,
@@ -79,19 +79,19 @@ pub struct Part<'a> {
 
 /// Result of an attempt to transfer a part of a message without packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PartOutcome {
     /// The part was executed at the peer, and counts as acknowledged.
     Executed,
     /// A whole message was executed in the peer's memory without the peer's queue pair. Before the
     /// next packet, a packet must announce the skipped sequence numbers to the peer.
-    ExecutedAlone,
+    ExecutedOneSided,
     /// The part was sent, including its bytes. The peer will acknowledge the part.
     Sent,
     /// A description of the part (the location of its bytes in this process's memory) was sent. The
     /// peer will copy the bytes and acknowledge the part, or decline the message.
     Offered,
     /// The part was not transferred. The message must be sent as packets.
-    Left,
+    UsePackets,
     /// The part was not transferred, because the peer has no receive posted.
     NotReady {
         /// RNR timer code of the peer.
@@ -100,21 +100,22 @@ pub enum Outcome {
     /// The part was not transferred. The caller must try again after a pause.
     Later {
         /// Time to wait before the next attempt.
-        again: Duration,
+        delay: Duration,
     },
     /// The request has failed, and with it the connection.
     Failed(CompletionStatus),
 }
 
-/// Next step of the caller in sending the requests of a send queue.
+/// Result of an attempt to send the next part of a message, which determines whether the caller
+/// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SendProgress {
     /// A part of a message was transferred. The caller may try to transfer the next part.
-    Moved,
+    Transferred,
     /// Nothing can be sent now.
     Idle,
     /// Only packets can be sent now, and no parts.
-    Packets,
+    PacketsOnly,
 }
 
 /// A part of a message, as its receiver gets it. The message is a send, or a write with immediate
@@ -161,14 +162,14 @@ pub trait Source<H> {
     /// write names instead. `host` is the receiver's [`Host`].
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if the receiver's memory cannot be written, and [`Misplaced::There`] if
+    /// [`CopyError::Local`] if the receiver's memory cannot be written, and [`CopyError::Peer`] if
     /// the bytes cannot be read.
-    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced>;
+    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError>;
 }
 
 /// Reason why a receiver did not accept a part of a message that the sender's thread passed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
+pub enum PartRefusal {
     /// The queue pair has no receive posted.
     NotReady {
         /// RNR timer code, which determines how long the sender must wait.
@@ -178,10 +179,10 @@ pub enum NotTaken {
     /// after a pause.
     Later {
         /// Time to wait before the next attempt.
-        again: Duration,
+        delay: Duration,
     },
     /// Any other reason. The message must be sent as packets; their responses report errors.
-    Left,
+    UsePackets,
 }
 
 /// Maximum length of a datagram in bytes.
@@ -204,31 +205,32 @@ impl QueuePair {
         &mut self,
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
-    ) -> Result<Upcoming, Step> {
+    ) -> Result<Upcoming, SendProgress> {
         if !self.may_send() {
-            return Err(Step::Packets);
+            return Err(SendProgress::PacketsOnly);
         }
         let upcoming = self.requester.upcoming(now, &self.endpoint, host);
         upcoming.unwrap_or_else(|failed| {
             self.handle_result(Err(failed), host);
-            Err(Step::Moved)
+            Err(SendProgress::Transferred)
         })
     }
 
-    /// Returns the next step in sending, without changing the state. The result is [`Step::Moved`]
-    /// if a part may be transferred now and no packet is unacknowledged.
-    pub fn next_step(&self, now: impl FnOnce() -> Time) -> Step {
+    /// Returns the next step in sending, without changing the state. The result is
+    /// [`SendProgress::Transferred`] if a part may be transferred now and no packet is
+    /// unacknowledged.
+    pub fn next_step(&self, now: impl FnOnce() -> Time) -> SendProgress {
         if self.may_send() {
             self.requester.next_step(now, &self.endpoint)
         } else {
-            Step::Packets
+            SendProgress::PacketsOnly
         }
     }
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
     /// caller will transfer them without packets.
-    pub fn is_held_back(&self, host: &impl Host) -> bool {
-        self.requester.is_held_back(&self.endpoint, host)
+    pub fn excludes_packets(&self, host: &impl Host) -> bool {
+        self.requester.excludes_packets(&self.endpoint, host)
     }
 
     /// Returns the send request that the next packet or part belongs to.
@@ -245,7 +247,7 @@ impl QueuePair {
     /// Returns whether the window allows sending `packets` more sequence numbers after the
     /// unacknowledged ones.
     pub fn has_window(&self, upcoming: &Upcoming, packets: u32) -> bool {
-        self.requester.has_window(upcoming.on_the_way, packets)
+        self.requester.has_window(upcoming.unacknowledged, packets)
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
@@ -254,13 +256,13 @@ impl QueuePair {
         &mut self,
         upcoming: &Upcoming,
         packets: u32,
-        outcome: Outcome,
+        outcome: PartOutcome,
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
-    ) -> Step {
+    ) -> SendProgress {
         let endpoint = &self.endpoint;
         let done = (self.requester).conclude_part(upcoming, packets, outcome, now, endpoint, host);
-        let step = done.unwrap_or(Step::Moved);
+        let step = done.unwrap_or(SendProgress::Transferred);
         self.handle_result(done.map(drop), host);
         step
     }
@@ -316,7 +318,7 @@ impl QueuePair {
 
     /// Returns the number of sequence numbers that were sent and are not acknowledged.
     #[inline]
-    pub fn on_the_way(&self) -> u32 {
+    pub fn unacknowledged(&self) -> u32 {
         self.requester.all_on_the_way()
     }
 
@@ -336,7 +338,7 @@ impl QueuePair {
     #[inline(always)]
     pub fn post_sent(
         &mut self,
-        message: &Posted,
+        message: &UnqueuedMessage,
         data: Data<'_>,
         length: u32,
         offered: Option<bool>,
@@ -393,9 +395,9 @@ impl QueuePair {
         part: &Incoming,
         source: &mut impl Source<H>,
         host: &mut H,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<(), PartRefusal> {
         let taken = (self.responder).take_part(part, source, &self.endpoint, host);
-        if !matches!(taken, Err(NotTaken::Left)) {
+        if !matches!(taken, Err(PartRefusal::UsePackets)) {
             self.report_established(host);
         }
         taken
@@ -469,7 +471,7 @@ impl QueuePair {
     /// `partition_key` is accepted in the present state. If not, counts the message as dropped.
     #[inline]
     pub fn accepts(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
-        self.takes(destination, partition_key, host)
+        self.accepts_packet(destination, partition_key, host)
     }
 
     /// Returns whether the responder has nothing to send, or only an acknowledgement.
@@ -488,29 +490,29 @@ impl QueuePair {
     /// Returns what this queue pair must transmit: nothing, only an acknowledgement, or something
     /// urgent.
     #[inline]
-    pub fn prospect(&self) -> Prospect {
+    pub fn transmit_urgency(&self) -> TransmitUrgency {
         if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
-            Prospect::Urgent
+            TransmitUrgency::Urgent
         } else if self.has_no_response() {
-            Prospect::Nothing
+            TransmitUrgency::Nothing
         } else if self.endpoint.service == Service::ReliableConnection
             && self.responder.has_no_packet()
         {
-            Prospect::Acknowledgement
+            TransmitUrgency::Acknowledgement
         } else {
-            Prospect::Urgent
+            TransmitUrgency::Urgent
         }
     }
 
     /// Returns whether this queue pair has nothing to transmit, not even an acknowledgement.
     #[inline]
     pub fn is_silent(&self) -> bool {
-        self.prospect() == Prospect::Nothing
+        self.transmit_urgency() == TransmitUrgency::Nothing
     }
 
     /// Delivers a datagram to this queue pair without a packet. `route` is the GRH for the first 40
     /// bytes of the receive. `sender` gives access to the memory of the sending queue pair. Returns
-    /// [`Outcome::Executed`] even if the datagram is dropped.
+    /// [`PartOutcome::Executed`] even if the datagram is dropped.
     ///
     /// The caller must have checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
@@ -519,7 +521,7 @@ impl QueuePair {
         route: &[u8; 40],
         host: &mut H,
         sender: &H,
-    ) -> Outcome {
+    ) -> PartOutcome {
         let request = part.request;
         let &SendOperation::Datagram {
             immediate,
@@ -527,20 +529,20 @@ impl QueuePair {
             ..
         } = &request.operation
         else {
-            return Outcome::Left;
+            return PartOutcome::UsePackets;
         };
         if !self.may_receive() || self.endpoint.service != Service::UnreliableDatagram {
-            return Outcome::Left;
+            return PartOutcome::UsePackets;
         }
         let mut room = [0; DATAGRAM];
         let payload = match request.payload.data() {
             Data::Inline(bytes) => bytes,
             Data::Gathered(list) => {
                 let Some(bytes) = room.get_mut(..request.length as usize) else {
-                    return Outcome::Left;
+                    return PartOutcome::UsePackets;
                 };
                 if !bytes.is_empty() && sender.gather(list, 0, bytes).is_err() {
-                    return Outcome::Failed(CompletionStatus::LocalProtection);
+                    return PartOutcome::Failed(CompletionStatus::LocalProtection);
                 }
                 bytes
             }
@@ -556,7 +558,7 @@ impl QueuePair {
         if let Err(status) = done {
             self.fail_receive(status, host);
         }
-        Outcome::Executed
+        PartOutcome::Executed
     }
 
     /// Returns whether requests may be sent in the present state.
@@ -580,7 +582,7 @@ impl QueuePair {
 /// A send, or a write with immediate data, that was sent before it is posted. Its bytes are passed
 /// separately.
 #[derive(Clone, Copy, Debug)]
-pub struct Posted {
+pub struct UnqueuedMessage {
     /// Work request id.
     pub id: u64,
     /// Immediate data.
@@ -595,7 +597,7 @@ pub struct Posted {
 
 /// Urgency of the transmission that a queue pair needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Prospect {
+pub enum TransmitUrgency {
     /// Nothing must be transmitted.
     Nothing,
     /// Only an acknowledgement must be transmitted. It may be delayed to be sent together with a

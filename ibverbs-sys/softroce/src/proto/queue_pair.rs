@@ -3,8 +3,8 @@ use super::receipt::Receipts;
 use super::requester::{Failed, Requester, earlier, skipped};
 use super::responder::Responder;
 use super::{
-    Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path, SendRequest,
-    Sequence, Service, State, Time, Work, datagram,
+    Arrival, Attributes, Completion, CompletionOpcode, CompletionStatus, Counter, Event, Host,
+    Path, SendRequest, Sequence, Service, State, Time, datagram,
 };
 use crate::wire::{Opcode, Packet, Transport};
 
@@ -193,7 +193,7 @@ impl QueuePair {
     /// Returns whether transmission may be delayed, because the only transmission is the
     /// acknowledgement of a message that the program has received. If the program soon sends a
     /// message in response, the acknowledgement is sent together with it.
-    pub fn may_rest(&self) -> bool {
+    pub fn may_delay_transmission(&self) -> bool {
         self.may_delay() && self.requester.is_silent()
     }
 
@@ -225,7 +225,7 @@ impl QueuePair {
             return;
         }
         let bth = &packet.header.bth;
-        if !self.takes(self.endpoint.number, bth.partition_key, host) {
+        if !self.accepts_packet(self.endpoint.number, bth.partition_key, host) {
             return;
         }
         let opcode = packet.header.bth.opcode;
@@ -274,7 +274,12 @@ impl QueuePair {
 
     /// Returns whether the queue pair accepts a packet with the queue pair number `destination` and
     /// the partition key `partition_key`. If not, counts the packet as dropped.
-    pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
+    pub(super) fn accepts_packet(
+        &self,
+        destination: u32,
+        partition_key: u16,
+        host: &mut impl Host,
+    ) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
             State::Reset | State::Init | State::Error
@@ -295,9 +300,9 @@ impl QueuePair {
     /// call until the result is `None`.
     ///
     /// Responses are sent first; then retransmissions and new packets, as far as the window allows;
-    /// then an acknowledgement that [may be delayed](Self::may_rest). The acknowledgement comes
-    /// last because the kernel segments a shorter packet together with the longer packets before
-    /// it.
+    /// then an acknowledgement that [may be delayed](Self::may_delay_transmission). The
+    /// acknowledgement comes last because the kernel segments a shorter packet together with the
+    /// longer packets before it.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -414,7 +419,7 @@ impl QueuePair {
     /// earlier requests are answered. Returns whether the state was changed.
     #[inline]
     pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
-        let due = self.responder.due_end();
+        let due = self.responder.due_final_nak();
         if let Some(end) = due {
             self.responder.finish(end, host);
             self.enter_error(host);
@@ -446,8 +451,11 @@ impl QueuePair {
             }
             _ => {
                 while let Some(receive) = host.next_receive(None) {
-                    let completion =
-                        Completion::new(receive.id, CompletionStatus::Flushed, Work::Receive);
+                    let completion = Completion::new(
+                        receive.id,
+                        CompletionStatus::Flushed,
+                        CompletionOpcode::Receive,
+                    );
                     host.complete_receive(completion, None);
                 }
             }

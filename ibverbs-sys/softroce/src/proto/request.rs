@@ -326,7 +326,7 @@ pub enum CompletionStatus {
 /// Kind of a completed request: `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
-pub enum Work {
+pub enum CompletionOpcode {
     Send,
     Write,
     Read,
@@ -348,7 +348,7 @@ pub struct Completion {
     /// Status of the request. If it is an error, only the id is valid besides.
     pub status: CompletionStatus,
     /// Kind of the request.
-    pub work: Work,
+    pub opcode: CompletionOpcode,
     /// Length in bytes of the message that was received, sent, read or written.
     pub length: u32,
     /// Immediate data in the message of the peer.
@@ -387,11 +387,11 @@ impl Completion {
     /// Creates the completion of the request with the ID `id`, with length zero and without
     /// immediate data.
     #[inline]
-    pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
+    pub fn new(id: u64, status: CompletionStatus, opcode: CompletionOpcode) -> Self {
         Self {
             id,
             status,
-            work,
+            opcode,
             length: 0,
             immediate: None,
             invalidated: None,

@@ -13,7 +13,9 @@ use super::{
     LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
     Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming, WindowBinding,
 };
-use crate::transfer::{Kind, Peer, Transfer, TransferHost, Work, choose, depends_on_memory};
+use crate::transfer::{
+    Kind, Peer, RequestProperties, Transfer, TransferHost, choose, depends_on_memory,
+};
 use crate::wire::{Header, Packet};
 
 /// A simulated machine: memory, receives, and a record of all completions and events of a queue
@@ -375,7 +377,7 @@ impl Memory for Machine {
 
 impl TransferHost for Machine {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
-        choose(&Work::of(request, upcoming), self.peer)
+        choose(&RequestProperties::of(request, upcoming), self.peer)
     }
 }
 
@@ -384,7 +386,7 @@ impl Host for Machine {
         self.is_mappable && depends_on_memory(Kind::of(request), request.length)
     }
 
-    fn holds_back(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
+    fn excludes_packets(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
         self.transfer(request, upcoming).excludes_packets()
     }
 
@@ -426,14 +428,14 @@ pub(crate) struct Node {
 
 /// Direction of a packet: the node that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum Direction {
     A,
     B,
 }
 
 /// Effect of the simulated wire on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum WireEffect {
     Deliver,
     Drop,
     Duplicate,
@@ -615,14 +617,17 @@ impl Pair {
 
     /// Delivers packets and advances the time to timeouts until nothing is left to do.
     pub(crate) fn run(&mut self) {
-        self.run_with(|_, _| Fate::Deliver);
+        self.run_with(|_, _| WireEffect::Deliver);
     }
 
-    /// Delivers packets and advances the time like [`run`](Self::run). `fate` determines the effect
-    /// of the wire on each packet.
-    pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
+    /// Delivers packets and advances the time like [`run`](Self::run). `effect` determines the
+    /// effect of the wire on each packet.
+    pub(crate) fn run_with(
+        &mut self,
+        mut effect: impl FnMut(Direction, &Packet<'_>) -> WireEffect,
+    ) {
         for _ in 0..100_000 {
-            let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);
+            let moved = self.turn(Direction::A, &mut effect) | self.turn(Direction::B, &mut effect);
             if moved {
                 continue;
             }
@@ -639,22 +644,26 @@ impl Pair {
     }
 
     /// Delivers the packets that one node can send now. Does not deliver the responses to them.
-    pub(crate) fn deliver(&mut self, from: From) {
-        self.turn(from, &mut |_, _| Fate::Deliver);
+    pub(crate) fn deliver(&mut self, from: Direction) {
+        self.turn(from, &mut |_, _| WireEffect::Deliver);
     }
 
-    fn turn(&mut self, from: From, fate: &mut impl FnMut(From, &Packet<'_>) -> Fate) -> bool {
+    fn turn(
+        &mut self,
+        from: Direction,
+        effect: &mut impl FnMut(Direction, &Packet<'_>) -> WireEffect,
+    ) -> bool {
         let (source, target) = match from {
-            From::A => (&mut self.a, &mut self.b),
-            From::B => (&mut self.b, &mut self.a),
+            Direction::A => (&mut self.a, &mut self.b),
+            Direction::B => (&mut self.b, &mut self.a),
         };
         let packets = source.transmit_all(self.now);
         for bytes in &packets {
             let packet = Packet::parse(bytes).expect("a packet");
-            let copies = match fate(from, &packet) {
-                Fate::Drop => 0,
-                Fate::Deliver => 1,
-                Fate::Duplicate => 2,
+            let copies = match effect(from, &packet) {
+                WireEffect::Drop => 0,
+                WireEffect::Deliver => 1,
+                WireEffect::Duplicate => 2,
             };
             for _ in 0..copies {
                 target.receive(self.now, bytes);

@@ -5,24 +5,24 @@ use super::QueuePair;
 use super::device::Outgoing;
 use super::object::Inner;
 use crate::counters::Flow;
-use crate::proto::{Counter, Step, Time};
+use crate::proto::{Counter, SendProgress, Time};
 use crate::spin::MutexGuard;
 
 impl QueuePair {
     /// Executes queued requests that need neither packets nor ring messages (short messages in the
     /// ring, a queue in memory shared with a peer process): requests within this process, and
     /// one-sided requests in shared memory. Returns the next step for the send queue.
-    pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
+    pub(super) fn execute_all_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> SendProgress {
         loop {
             let step = mine.transport.next_step(|| self.device().now());
-            if step != Step::Moved {
+            if step != SendProgress::Transferred {
                 return step;
             }
             let step = match self.link(mine) {
                 Some(link) => self.execute(mine, link),
                 None => self.execute_queued(mine),
             };
-            if step != Step::Moved {
+            if step != SendProgress::Transferred {
                 return step;
             }
             MutexGuard::bump(mine);
@@ -57,7 +57,7 @@ impl QueuePair {
     fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
         self.select_packet_path(inner, outgoing);
         let mut has_sent = false;
-        let is_held_back = self.with(inner, |transport, host| {
+        let excludes_packets = self.with(inner, |transport, host| {
             host.answering = true;
             loop {
                 while let Some(run) = transport.next_run(host)
@@ -70,10 +70,10 @@ impl QueuePair {
                 }
                 has_sent = true;
             }
-            transport.is_held_back(host)
+            transport.excludes_packets(host)
         });
-        if let Some(partner) = &inner.partner
-            && partner.link.has_waiting(self.number())
+        if let Some(linked_peer) = &inner.linked_peer
+            && linked_peer.link.has_waiting(self.number())
         {
             inner.transport.wait_for_space(now);
         }
@@ -85,6 +85,6 @@ impl QueuePair {
             inner.tally.add(Flow::RingSent, &shares.volume);
         }
         outgoing.flush();
-        has_sent && is_held_back == Some(true)
+        has_sent && excludes_packets == Some(true)
     }
 }

@@ -11,12 +11,12 @@ use crate::proto::{Inline, Segment, SendOperation, SendRequest};
 /// `ibv_wr_complete` then returns it and posts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    content: Mutex<Content>,
+    content: Mutex<BatchState>,
     free: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct BatchState {
     /// Set from `ibv_wr_start` until `ibv_wr_complete` or `ibv_wr_abort`.
     started: bool,
     requests: Vec<SendRequest>,
@@ -115,7 +115,7 @@ impl Batch {
     }
 }
 
-impl Content {
+impl BatchState {
     /// Checks the last request of the batch and adds it to the complete ones, if there is one.
     fn close(&mut self, rules: &Rules) {
         let Some(draft) = self.draft.take() else {

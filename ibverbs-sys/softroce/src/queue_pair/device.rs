@@ -29,7 +29,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
 
     /// Returns whether the NIC can send packets on `path`: the local GID exists, and both GIDs are
     /// of the same kind (IPv4 or IPv6).
-    fn reaches(&self, path: &Path) -> bool;
+    fn can_send_on(&self, path: &Path) -> bool;
 
     /// Accepts packets from the queue pair with the number `_number` at the end of `_path` from now
     /// on. Called once for each local queue pair that is connected to that queue pair.
@@ -46,7 +46,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
 
     /// Checks that the longest packets of a connection arrive at another host: on `_path`, to the
     /// queue pair number `_number`, with the path MTU `_mtu`.
-    fn check_sizes(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
+    fn check_path_mtu(&self, _path: &Path, _number: u32, _mtu: Mtu) {}
 
     /// Accepts datagrams at all GIDs from now on.
     fn receive_everywhere(&self) {}
@@ -91,7 +91,7 @@ pub trait Adapter: fmt::Debug + Send + Sync {
 
     /// Returns the link (shared memory) to the process at which packets on `_path` to the queue
     /// pair number `_number` would arrive. Returns `None` if no memory is shared with that process.
-    fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
+    fn link_to_peer(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
@@ -148,7 +148,7 @@ pub(crate) trait Outgoing {
     /// Sends packets that are added from now on through the shared memory of `link`. All of them
     /// must be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
     /// packets for the peer process.
-    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+    fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }
 
@@ -199,7 +199,7 @@ pub(super) mod tests {
             }
         }
 
-        fn reaches(&self, path: &Path) -> bool {
+        fn can_send_on(&self, path: &Path) -> bool {
             let own = self.gid(path.source);
             own.is_some_and(|own| {
                 own.to_ipv4_mapped().is_some() == path.destination.to_ipv4_mapped().is_some()

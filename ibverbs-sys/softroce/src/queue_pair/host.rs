@@ -6,29 +6,29 @@ use ibverbs_sys::ibv_event_type;
 use super::device::Adapter;
 use super::handles::Handles;
 use crate::completion::{CompletionQueue, Entry};
-use crate::context::{DomainId, Held, ProtectionDomain};
+use crate::context::{DomainId, InUse, ProtectionDomain};
 use crate::memory::{Piece, View};
 use crate::proto::{
-    AccessFlags, Completion, Counter, Data, Event, Host, LocalFault, Memory, Misplaced, Payload,
+    AccessFlags, Completion, CopyError, Counter, Data, Event, Host, LocalFault, Memory, Payload,
     ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Sink, Upcoming, WindowBinding,
     Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::transfer::{
-    Kind, Peer, Portion, Transfer, TransferHost, Work, choose, depends_on_memory,
+    ChunkedRange, Kind, Peer, RequestProperties, Transfer, TransferHost, choose, depends_on_memory,
 };
 use crate::xrc::XrcDomain;
 
 /// Objects that a queue pair uses. They cannot be destroyed before the queue pair.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct UsedObjects {
     /// Protection domain. `None` for an XRC target, whose requests name shared receive queues with
     /// their own domains.
-    pub(super) domain: Option<Held<ProtectionDomain>>,
-    pub(super) send_queue: Option<Held<CompletionQueue>>,
-    pub(super) receive_queue: Option<Held<CompletionQueue>>,
+    pub(super) domain: Option<InUse<ProtectionDomain>>,
+    pub(super) send_queue: Option<InUse<CompletionQueue>>,
+    pub(super) receive_queue: Option<InUse<CompletionQueue>>,
     pub(super) receives: Receives,
-    pub(super) xrc: Option<Held<XrcDomain>>,
+    pub(super) xrc: Option<InUse<XrcDomain>>,
     /// Protection domain of the XRC shared receive queue that the peer's last request named.
     pub(super) named: Cell<Option<DomainId>>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Attached {
 pub(super) enum Receives {
     /// Receive queue of the queue pair itself, protected by the queue pair's lock.
     Own(RefCell<ReceiveQueue>),
-    Shared(Held<SharedReceiveQueue>),
+    Shared(InUse<SharedReceiveQueue>),
     /// Shared receive queues that XRC requests name. An XRC initiator receives no requests.
     Named,
 }
@@ -46,7 +46,7 @@ pub(super) enum Receives {
 /// Results of transport events that the queue pair must handle, and information that the transport
 /// requests from the queue pair.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct HostState {
     /// Set while started requests are in progress in the state SQD (send queue drained).
     pub(super) draining: bool,
     /// Set if the program has requested an event for the end of the draining of the send queue.
@@ -60,18 +60,18 @@ pub(super) struct Notes {
     pub(super) is_out_of_reach: bool,
 }
 
-impl Notes {
+impl HostState {
     /// Returns the way in which the next bytes of a request of this queue pair are transferred. All
     /// decisions are made here, both for requests that the posting thread transfers and for those
     /// in the send queue.
     #[inline(always)]
-    pub(super) fn transfer(&self, work: &Work) -> Transfer {
-        let is_out_of_reach = self.is_out_of_reach && work.kind == Kind::OneSided;
-        let work = Work {
-            is_declined: work.is_declined || is_out_of_reach,
-            ..*work
+    pub(super) fn transfer(&self, request: &RequestProperties) -> Transfer {
+        let is_out_of_reach = self.is_out_of_reach && request.kind == Kind::OneSided;
+        let request = RequestProperties {
+            is_declined: request.is_declined || is_out_of_reach,
+            ..*request
         };
-        choose(&work, self.peer)
+        choose(&request, self.peer)
     }
 }
 
@@ -80,8 +80,8 @@ pub(super) struct Environment<'a> {
     pub(super) number: u32,
     pub(super) device: &'a dyn Adapter,
     pub(super) handles: &'a Handles,
-    pub(super) attached: &'a Attached,
-    pub(super) notes: &'a mut Notes,
+    pub(super) objects: &'a UsedObjects,
+    pub(super) host_state: &'a mut HostState,
     /// Set while packets are sent, which may be responses to earlier requests of the peer.
     pub(super) answering: bool,
 }
@@ -89,9 +89,9 @@ pub(super) struct Environment<'a> {
 impl Environment<'_> {
     /// Returns the memory that requests of this queue pair may access with local keys.
     fn local(&self) -> Result<View<'_>, LocalFault> {
-        let domain = match &self.attached.domain {
+        let domain = match &self.objects.domain {
             Some(domain) => Some(domain.id()),
-            None => self.attached.named.get(),
+            None => self.objects.named.get(),
         };
         let domain = domain.ok_or(LocalFault::Protection)?;
         Ok(self.device.memory().view(domain, self.number))
@@ -108,15 +108,15 @@ impl Environment<'_> {
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
     ) -> Result<T, RemoteFault> {
         let mut within = |domain: DomainId| access(&self.device.memory().view(domain, self.number));
-        if let Some(domain) = &self.attached.domain {
+        if let Some(domain) = &self.objects.domain {
             return within(domain.id());
         }
-        let named = self.attached.named.get();
+        let named = self.objects.named.get();
         let mut result = named.map_or(Err(RemoteFault::Access), &mut within);
         if !matches!(result, Err(RemoteFault::Access)) {
             return result;
         }
-        let Some(xrc) = self.attached.xrc.as_ref().filter(|_| self.answering) else {
+        let Some(xrc) = self.objects.xrc.as_ref().filter(|_| self.answering) else {
             return result;
         };
         let queues = self.device.shared_queues().of_xrc_domain(xrc.id());
@@ -151,7 +151,7 @@ impl Environment<'_> {
     /// Copies the bytes `portion` of a local message to the memory ranges `to`. Returns `None` if
     /// the bytes cannot be read.
     #[inline]
-    pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
+    pub(super) fn copy_out(&self, portion: ChunkedRange<'_>, to: &[Piece<'_>]) -> Option<()> {
         let (offset, length) = (portion.offset, portion.length as usize);
         match portion.data {
             Data::Gathered(list) => self.local().ok()?.copy_out(list, offset, length, to).ok(),
@@ -193,15 +193,21 @@ impl Environment<'_> {
     /// Adds completions of send requests to the send queue's completion queue, in order.
     #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
-        if let Some(queue) = &self.attached.send_queue {
-            complete(queue, completions, self.number, self.device, self.notes);
+        if let Some(queue) = &self.objects.send_queue {
+            complete(
+                queue,
+                completions,
+                self.number,
+                self.device,
+                self.host_state,
+            );
         }
     }
 
     /// Returns the shared receive queue with the number `number`, or `None` if no such queue
     /// belongs to the XRC domain of the queue pair.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
-        let domain = self.attached.xrc.as_ref()?.id();
+        let domain = self.objects.xrc.as_ref()?.id();
         self.device
             .shared_queues()
             .find(number)
@@ -209,15 +215,15 @@ impl Environment<'_> {
     }
 }
 
-/// Adds completions to a completion queue. If the completion queue is full, records in `notes` that
-/// a completion was lost.
+/// Adds completions to a completion queue. If the completion queue is full, records in `host_state`
+/// that a completion was lost.
 #[inline]
 fn complete(
     queue: &CompletionQueue,
     completions: impl Iterator<Item = Completion>,
     queue_pair: u32,
     device: &dyn Adapter,
-    notes: &mut Notes,
+    host_state: &mut HostState,
 ) {
     let timestamp = timestamp(queue, device);
     let entries = completions.map(|completion| Entry {
@@ -227,7 +233,7 @@ fn complete(
         partition_index: 0,
     });
     if queue.push_all(entries).is_err() {
-        notes.overrun = true;
+        host_state.overrun = true;
     }
 }
 
@@ -238,7 +244,7 @@ fn complete_one(
     completion: &Completion,
     queue_pair: u32,
     device: &dyn Adapter,
-    notes: &mut Notes,
+    host_state: &mut HostState,
 ) {
     let entry = Entry {
         completion: *completion,
@@ -247,7 +253,7 @@ fn complete_one(
         partition_index: 0,
     };
     if queue.push(entry).is_err() {
-        notes.overrun = true;
+        host_state.overrun = true;
     }
 }
 
@@ -358,8 +364,8 @@ impl Memory for Environment<'_> {
         memory.map_or(Withdrawal::Complete, |memory| memory.withdraw(key))
     }
 
-    fn keep(&self, key: u32) {
-        self.device.memory().keep(key);
+    fn restore_window(&self, key: u32) {
+        self.device.memory().restore_window(key);
     }
 
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
@@ -385,9 +391,9 @@ impl Memory for Environment<'_> {
         length: u32,
         peer: &Self,
         to: Sink<'_>,
-    ) -> Result<(), Misplaced> {
-        let here = self.local().map_err(|_| Misplaced::Here)?;
-        let there = peer.local().map_err(|_| Misplaced::There)?;
+    ) -> Result<(), CopyError> {
+        let here = self.local().map_err(|_| CopyError::Local)?;
+        let there = peer.local().map_err(|_| CopyError::Peer)?;
         here.copy_message(message, offset, length, &there, to)
     }
 
@@ -398,16 +404,17 @@ impl Memory for Environment<'_> {
         length: u32,
         peer: &Self,
         from: Remote,
-    ) -> Result<(), Misplaced> {
-        let there = peer.local().map_err(|_| Misplaced::There)?;
-        let here = self.local().map_err(|_| Misplaced::Here)?;
+    ) -> Result<(), CopyError> {
+        let there = peer.local().map_err(|_| CopyError::Peer)?;
+        let here = self.local().map_err(|_| CopyError::Local)?;
         here.fetch(list, offset, length, &there, from)
     }
 }
 
 impl TransferHost for Environment<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
-        self.notes.transfer(&Work::of(request, upcoming))
+        self.host_state
+            .transfer(&RequestProperties::of(request, upcoming))
     }
 }
 
@@ -416,17 +423,17 @@ impl Host for Environment<'_> {
         let Payload::Gathered(list) = &request.payload else {
             return false;
         };
-        self.notes.peer == Peer::SameHost
+        self.host_state.peer == Peer::SameHost
             && depends_on_memory(Kind::of(request), request.length)
             && self.can_map(list)
     }
 
-    fn holds_back(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
+    fn excludes_packets(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
         self.transfer(request, upcoming).excludes_packets()
     }
 
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
-        match (&self.attached.receives, xrc_srq) {
+        match (&self.objects.receives, xrc_srq) {
             (Receives::Own(queue), None) => queue.borrow_mut().take(),
             (Receives::Shared(queue), None) => queue.take(),
             (Receives::Named, Some(number)) => self.xrc_queue(number)?.take(),
@@ -438,13 +445,19 @@ impl Host for Environment<'_> {
         let Some(queue) = self.xrc_queue(number) else {
             return false;
         };
-        self.attached.named.set(Some(queue.domain()));
+        self.objects.named.set(Some(queue.domain()));
         true
     }
 
     fn complete_send(&mut self, completion: Completion) {
-        if let Some(queue) = &self.attached.send_queue {
-            complete_one(queue, &completion, self.number, self.device, self.notes);
+        if let Some(queue) = &self.objects.send_queue {
+            complete_one(
+                queue,
+                &completion,
+                self.number,
+                self.device,
+                self.host_state,
+            );
         }
     }
 
@@ -453,10 +466,22 @@ impl Host for Environment<'_> {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
                 let queue = &xrc.completion_queue;
-                complete_one(queue, &completion, self.number, self.device, self.notes);
+                complete_one(
+                    queue,
+                    &completion,
+                    self.number,
+                    self.device,
+                    self.host_state,
+                );
             }
-        } else if let Some(queue) = &self.attached.receive_queue {
-            complete_one(queue, &completion, self.number, self.device, self.notes);
+        } else if let Some(queue) = &self.objects.receive_queue {
+            complete_one(
+                queue,
+                &completion,
+                self.number,
+                self.device,
+                self.host_state,
+            );
         }
     }
 
@@ -470,8 +495,8 @@ impl Host for Environment<'_> {
         let kind = match event {
             Event::CommunicationEstablished => ibv_event_type::IBV_EVENT_COMM_EST,
             Event::SendQueueDrained => {
-                self.notes.draining = false;
-                if !self.notes.notify_drained {
+                self.host_state.draining = false;
+                if !self.host_state.notify_drained {
                     return;
                 }
                 ibv_event_type::IBV_EVENT_SQ_DRAINED

@@ -20,7 +20,7 @@ use super::QueuePair;
 use super::host::Environment;
 use super::object::Inner;
 use crate::counters::Flow;
-use crate::proto::{self, Data, Outcome, Part, Path, SendOperation, Service, Step};
+use crate::proto::{self, Data, Part, PartOutcome, Path, SendOperation, SendProgress, Service};
 use crate::spin::MutexGuard;
 use crate::transfer::{Peer, Transfer, TransferHost, Volume, in_process};
 
@@ -59,8 +59,9 @@ impl QueuePair {
     /// Returns `None` if it is not in this process. The caller must store the destination in the
     /// cache again.
     pub(super) fn link(&self, mine: &mut Inner) -> Option<Box<LocalPeer>> {
-        let may_have_one =
-            mine.partner.is_none() && self.device().is_direct() && supports_direct(self.service());
+        let may_have_one = mine.linked_peer.is_none()
+            && self.device().is_direct()
+            && supports_direct(self.service());
         if !may_have_one {
             return None;
         }
@@ -106,16 +107,16 @@ impl QueuePair {
         &self,
         mine: &mut MutexGuard<'_, Inner>,
         mut link: Box<LocalPeer>,
-    ) -> Step {
+    ) -> SendProgress {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Another thread has modified this queue pair while it was unlocked, so the destination
             // must be found again.
-            return Step::Moved;
+            return SendProgress::Transferred;
         }
         let version = theirs.version;
         if link.theirs != Some(version) && !connected(mine, &theirs, &link) {
-            return Step::Packets;
+            return SendProgress::PacketsOnly;
         }
         let step = self.execute_parts(mine, &link, &mut theirs);
         drop(theirs);
@@ -142,23 +143,28 @@ impl QueuePair {
 
     /// Executes messages, or ranges of long messages, until none is left or other threads must get
     /// the locks. Returns the next step for the send queue.
-    fn execute_parts(&self, mine: &mut Inner, link: &LocalPeer, theirs: &mut Inner) -> Step {
+    fn execute_parts(
+        &self,
+        mine: &mut Inner,
+        link: &LocalPeer,
+        theirs: &mut Inner,
+    ) -> SendProgress {
         let peer = &*link.peer;
-        let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
-            return Step::Packets;
+        let (Some(objects), Some(their_attached)) = (&mine.objects, &theirs.objects) else {
+            return SendProgress::PacketsOnly;
         };
-        mine.notes.peer = Peer::SameProcess;
-        let mut host = self.environment(attached, &mut mine.notes);
+        mine.host_state.peer = Peer::SameProcess;
+        let mut host = self.environment(objects, &mut mine.host_state);
         let mut end = LockedDestination {
             link,
             transport: &mut theirs.transport,
-            host: peer.environment(their_attached, &mut theirs.notes),
+            host: peer.environment(their_attached, &mut theirs.host_state),
             volume: Volume::default(),
         };
         let now = || self.device().now();
         let transport = &mut mine.transport;
         let step = loop {
-            if transport.next_step(now) != Step::Moved {
+            if transport.next_step(now) != SendProgress::Transferred {
                 break transport.next_step(now);
             }
             let upcoming = match transport.upcoming(now, &mut host) {
@@ -166,22 +172,25 @@ impl QueuePair {
                 Err(step) => break step,
             };
             let Some(part) = in_process::next_part(transport, &upcoming) else {
-                break Step::Packets;
+                break SendProgress::PacketsOnly;
             };
             if !end.is_destination_of(&part) {
-                break Step::Moved;
+                break SendProgress::Transferred;
             }
             let packets = part.packets;
             let transfer = host.transfer(part.request, &upcoming);
             let outcome = end.transfer_part(&part, transfer, &host);
             let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
-            if host.notes.overrun || end.host.notes.overrun {
-                break Step::Moved;
+            if host.host_state.overrun || end.host.host_state.overrun {
+                break SendProgress::Transferred;
             }
             let Volume {
                 messages, bytes, ..
             } = end.volume;
-            if step != Step::Moved || messages >= MAX_DIRECT_MESSAGES || bytes >= BYTES {
+            if step != SendProgress::Transferred
+                || messages >= MAX_DIRECT_MESSAGES
+                || bytes >= BYTES
+            {
                 break step;
             }
         };
@@ -220,7 +229,7 @@ impl<'h> LockedDestination<'_, 'h> {
         part: &Part<'_>,
         transfer: Transfer,
         sender: &Environment<'h>,
-    ) -> Outcome {
+    ) -> PartOutcome {
         let mut copies = 1;
         let outcome = match part.request.operation {
             SendOperation::Datagram {
@@ -244,7 +253,7 @@ impl<'h> LockedDestination<'_, 'h> {
             }
             _ => in_process::transfer_part(part, transfer, self.transport, &mut self.host, sender),
         };
-        if outcome == Outcome::Executed {
+        if outcome == PartOutcome::Executed {
             self.volume.add_part(part.length, part.ends, copies);
         }
         outcome

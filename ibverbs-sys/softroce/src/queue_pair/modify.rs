@@ -160,7 +160,7 @@ fn way(wanted: &Modification<'_>, device: &dyn Adapter) -> Result<Path, ModifyEr
         let mapped = address.to_ipv4_mapped();
         address.is_unspecified() || mapped.is_some_and(|address| address.is_unspecified())
     };
-    if canonical(destination).is_some() || is_none(destination) || !device.reaches(&path) {
+    if canonical(destination).is_some() || is_none(destination) || !device.can_send_on(&path) {
         return Err(ModifyError::Destination);
     }
     Ok(path)

@@ -9,13 +9,13 @@ use super::device::{Adapter, Outgoing};
 use super::draft::Rules;
 use super::error::{CreateError, ModifyError};
 use super::handles::{Handle, Handles};
-use super::host::{Attached, Environment, Notes, Receives};
+use super::host::{Environment, HostState, Receives, UsedObjects};
 use super::in_process::LocalPeer;
 use super::modify::{Modification, PresentState, check, mtu_number, number_of};
 use super::publication::Publication;
-use super::same_host::Partner;
+use super::same_host::LinkedPeer;
 use super::transition::Mask;
-use crate::context::{Context, DomainId, Element, HasUsage, Held, Refusal, Usage};
+use crate::context::{Context, DomainId, Element, HasUsage, InUse, Refusal, Usage};
 use crate::counters::Tally;
 use crate::proto::{self, Arrival, Attributes, Counter, Event, Host, Path, Service, State, Time};
 use crate::receive::ReceiveQueue;
@@ -49,15 +49,15 @@ pub(super) struct Inner {
     /// Attribute values as the program has set them, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// Objects that the queue pair uses; `None` after its destruction.
-    pub(super) attached: Option<Attached>,
-    pub(super) notes: Notes,
-    /// Number that changes with each modification by the program. The cached `link` and `partner`
-    /// are valid for one version only.
+    pub(super) objects: Option<UsedObjects>,
+    pub(super) host_state: HostState,
+    /// Number that changes with each modification by the program. The cached `link` and
+    /// `linked_peer` are valid for one version only.
     pub(super) version: u64,
     /// Cached destination in this process, in which messages are executed directly.
     pub(super) link: Option<Box<LocalPeer>>,
     /// Cached peer in another process that shares memory with this process.
-    pub(super) partner: Option<Partner>,
+    pub(super) linked_peer: Option<LinkedPeer>,
     /// The record of this queue pair that other processes read.
     pub(super) publication: Publication,
     /// Counters of the messages of this queue pair.
@@ -76,7 +76,7 @@ impl QueuePair {
         let receives = match (creation.service, creation.shared_queue) {
             (Service::XrcInitiator | Service::XrcTarget, _) => Receives::Named,
             (_, Some(queue)) => {
-                Receives::Shared(Held::new(queue).map_err(hold("the shared receive queue"))?)
+                Receives::Shared(InUse::new(queue).map_err(hold("the shared receive queue"))?)
             }
             (_, None) => {
                 let queue = ReceiveQueue::new(capabilities.max_recv_wr, capabilities.max_recv_sge);
@@ -85,22 +85,22 @@ impl QueuePair {
         };
         let target = creation.service == Service::XrcTarget;
         let initiator = creation.service == Service::XrcInitiator;
-        let attached = Attached {
+        let objects = UsedObjects {
             domain: (creation.domain.filter(|_| !target))
-                .map(Held::new)
+                .map(InUse::new)
                 .transpose()
                 .map_err(hold("the protection domain"))?,
             send_queue: (creation.send_queue.filter(|_| !target))
-                .map(Held::new)
+                .map(InUse::new)
                 .transpose()
                 .map_err(hold("the send queue's completion queue"))?,
             receive_queue: (creation.receive_queue.filter(|_| !target && !initiator))
-                .map(Held::new)
+                .map(InUse::new)
                 .transpose()
                 .map_err(hold("the receive queue's completion queue"))?,
             receives,
             xrc: (creation.xrc.filter(|_| target))
-                .map(Held::new)
+                .map(InUse::new)
                 .transpose()
                 .map_err(hold("the XRC domain"))?,
             named: Default::default(),
@@ -116,16 +116,16 @@ impl QueuePair {
             handles: Handles::new(creation.handle),
             usage: Usage::default(),
             alarm: Alarm::new(),
-            domain: attached.domain.as_ref().map(|domain| domain.id()),
-            xrc: attached.xrc.as_ref().map(|domain| domain.id()),
+            domain: objects.domain.as_ref().map(|domain| domain.id()),
+            xrc: objects.xrc.as_ref().map(|domain| domain.id()),
             inner: Mutex::new(Inner {
                 transport: proto::QueuePair::new(number, creation.service),
                 as_set: ibv_qp_attr::default(),
-                attached: Some(attached),
-                notes: Notes::default(),
+                objects: Some(objects),
+                host_state: HostState::default(),
                 version: 0,
                 link: None,
-                partner: None,
+                linked_peer: None,
                 publication: Publication::default(),
                 tally: device.tally(),
             }),
@@ -187,7 +187,7 @@ impl QueuePair {
         let mut plan = check(self.present(&inner), wanted, &*self.device)?;
         if plan.enter == Some(State::Reset) {
             drop(inner);
-            self.vacate().map_err(|_| ModifyError::Visited)?;
+            self.withdraw_and_wait().map_err(|_| ModifyError::Visited)?;
             inner = self.inner.lock();
             plan = check(self.present(&inner), wanted, &*self.device)?;
         }
@@ -213,8 +213,8 @@ impl QueuePair {
                 self.reset(&mut inner);
             }
             Some(State::SendQueueDrained) if state != State::SendQueueDrained => {
-                inner.notes.draining = true;
-                inner.notes.notify_drained = plan.set.contains(Mask::NOTIFY_DRAINED)
+                inner.host_state.draining = true;
+                inner.host_state.notify_drained = plan.set.contains(Mask::NOTIFY_DRAINED)
                     && wanted.values.en_sqd_async_notify != 0;
                 self.enter(&mut inner, State::SendQueueDrained);
             }
@@ -236,7 +236,7 @@ impl QueuePair {
             if self.service() == Service::UnreliableDatagram {
                 self.device.receive_everywhere();
             }
-            self.check_sizes(&self.inner.lock());
+            self.check_path_mtu(&self.inner.lock());
         }
         Ok(now)
     }
@@ -246,7 +246,7 @@ impl QueuePair {
         PresentState {
             service: self.rules.service,
             state,
-            draining: inner.notes.draining && state == State::SendQueueDrained,
+            draining: inner.host_state.draining && state == State::SendQueueDrained,
             port: inner.as_set.port_num,
         }
     }
@@ -256,7 +256,7 @@ impl QueuePair {
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
-        let draining = state == State::SendQueueDrained && inner.notes.draining;
+        let draining = state == State::SendQueueDrained && inner.host_state.draining;
         ibv_qp_attr {
             qp_state: number_of(state),
             cur_qp_state: number_of(state),
@@ -314,15 +314,15 @@ impl QueuePair {
     /// (shared memory) to the peer has ended.
     pub(crate) fn space_available(&self) {
         let mut inner = self.inner.lock();
-        if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
+        if (inner.linked_peer.as_ref()).is_some_and(|linked_peer| !linked_peer.link.is_dead()) {
             inner.transport.space_available();
         }
     }
 
     /// Returns whether the only transmission is an acknowledgement that may be delayed, to be sent
     /// together with a message of the program.
-    pub(crate) fn may_rest(&self) -> bool {
-        self.inner.lock().transport.may_rest()
+    pub(crate) fn may_delay_transmission(&self) -> bool {
+        self.inner.lock().transport.may_delay_transmission()
     }
 
     /// Returns whether an acknowledgement must be transmitted, now or later.
@@ -349,16 +349,16 @@ impl QueuePair {
             transport.handle_timeout(now, host);
         });
         if inner.transport.unanswered_timeouts() > before {
-            self.check_sizes(&inner);
+            self.check_path_mtu(&inner);
         }
     }
 
     /// Checks that the longest packets of the connection arrive, if the peer is another host.
-    fn check_sizes(&self, inner: &Inner) {
+    fn check_path_mtu(&self, inner: &Inner) {
         let attributes = inner.transport.attributes();
         if let Some(path) = &attributes.path {
             let (number, mtu) = (attributes.destination, attributes.path_mtu);
-            self.device.check_sizes(path, number, mtu);
+            self.device.check_path_mtu(path, number, mtu);
         }
     }
 
@@ -391,13 +391,13 @@ impl QueuePair {
 
     /// Destroys the queue pair: drops its requests, removes their completions from the completion
     /// queues, and releases the objects that it uses. The caller must have removed the queue pair
-    /// from the directory, and must have called [`vacate`](Self::vacate).
+    /// from the directory, and must have called [`withdraw_and_wait`](Self::withdraw_and_wait).
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         let peer = self.peer_of(&inner);
         self.enter(&mut inner, State::Reset);
         self.reset(&mut inner);
-        inner.attached = None;
+        inner.objects = None;
         self.publish(&mut inner);
         drop(inner);
         self.change_peer(peer, None);
@@ -430,8 +430,8 @@ impl QueuePair {
     fn reset(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
-        inner.partner = None;
-        inner.notes = Notes::default();
+        inner.linked_peer = None;
+        inner.host_state = HostState::default();
         inner.as_set = ibv_qp_attr {
             path_mtu: mtu_number(self.device.mtu()),
             ..ibv_qp_attr::default()
@@ -443,18 +443,18 @@ impl QueuePair {
             max_window: *windows.end(),
             signal_all: self.signal_all,
             shared_receive: !matches!(
-                inner.attached.as_ref().map(|attached| &attached.receives),
+                inner.objects.as_ref().map(|objects| &objects.receives),
                 Some(Receives::Own(_))
             ),
             ..Attributes::default()
         };
-        let Some(attached) = &inner.attached else {
+        let Some(objects) = &inner.objects else {
             return;
         };
-        if let Receives::Own(queue) = &attached.receives {
+        if let Receives::Own(queue) = &objects.receives {
             queue.borrow_mut().clear();
         }
-        for queue in [&attached.send_queue, &attached.receive_queue]
+        for queue in [&objects.send_queue, &objects.receive_queue]
             .into_iter()
             .flatten()
         {
@@ -471,11 +471,11 @@ impl QueuePair {
     ) -> Option<T> {
         let Inner {
             transport,
-            attached,
-            notes,
+            objects,
+            host_state,
             ..
         } = inner;
-        let mut host = self.environment(attached.as_ref()?, notes);
+        let mut host = self.environment(objects.as_ref()?, host_state);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
@@ -489,15 +489,15 @@ impl QueuePair {
     /// Returns the environment that the transport needs for one call.
     pub(super) fn environment<'a>(
         &'a self,
-        attached: &'a Attached,
-        notes: &'a mut Notes,
+        objects: &'a UsedObjects,
+        host_state: &'a mut HostState,
     ) -> Environment<'a> {
         Environment {
             number: self.number,
             device: &*self.device,
             handles: &self.handles,
-            attached,
-            notes,
+            objects,
+            host_state,
             answering: false,
         }
     }
@@ -510,12 +510,12 @@ impl QueuePair {
         transport: &mut proto::QueuePair,
         host: &mut Environment<'_>,
     ) {
-        if std::mem::take(&mut host.notes.overrun)
+        if std::mem::take(&mut host.host_state.overrun)
             && !matches!(transport.state(), State::Reset | State::Error)
         {
             transport.enter(State::Error, self.device.now(), host);
             host.raise(Event::Fatal);
-            host.notes.overrun = false;
+            host.host_state.overrun = false;
         }
     }
 

@@ -7,8 +7,8 @@ use super::host::Receives;
 use super::object::{Inner, QueuePair};
 use super::posted::PostedList;
 use crate::proto::{
-    Completion, CompletionStatus, Data, Host, Posted, ReceiveRequest, SendOperation, SendRequest,
-    State, Step, Time, WindowBinding, Work,
+    Completion, CompletionOpcode, CompletionStatus, Data, Host, ReceiveRequest, SendOperation,
+    SendProgress, SendRequest, State, Time, UnqueuedMessage, WindowBinding,
 };
 use crate::spin::MutexGuard;
 
@@ -64,7 +64,7 @@ impl Sender<'_> {
     /// with a peer process). Returns `false`, and posts nothing, if the message is not suitable or
     /// an earlier request must be sent first.
     #[inline]
-    pub(crate) fn post_ring_message(&mut self, message: &Posted, data: Data<'_>) -> bool {
+    pub(crate) fn post_ring_message(&mut self, message: &UnqueuedMessage, data: Data<'_>) -> bool {
         let sent = self.ready(1).is_ok()
             && self
                 .queue_pair
@@ -148,7 +148,7 @@ impl Sender<'_> {
 
     /// Executes queued requests that need neither packets nor ring messages (short messages in
     /// memory shared with a peer process). Returns the next step for the send queue.
-    pub(crate) fn execute_all_queued(&mut self) -> Step {
+    pub(crate) fn execute_all_queued(&mut self) -> SendProgress {
         self.queue_pair.execute_all_queued(&mut self.inner)
     }
 
@@ -156,7 +156,7 @@ impl Sender<'_> {
     /// later requests. Returns `false` if the peer shares memory with this process, because waiting
     /// then has no advantage.
     pub(crate) fn may_wait(&self) -> bool {
-        self.inner.partner.is_none() && self.inner.transport.may_wait()
+        self.inner.linked_peer.is_none() && self.inner.transport.may_wait()
     }
 
     /// Passes to `outgoing` all packets and ring messages (short messages in memory shared with a
@@ -213,14 +213,18 @@ impl Receiver<'_> {
     /// flushed (IBTA 10.3.1.7).
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let state = self.inner.transport.state();
-        let attached = (self.inner.attached.as_ref()).ok_or(PostError::NoQueue)?;
-        let Receives::Own(queue) = &attached.receives else {
+        let objects = (self.inner.objects.as_ref()).ok_or(PostError::NoQueue)?;
+        let Receives::Own(queue) = &objects.receives else {
             return Err(PostError::NoQueue);
         };
         match state {
             State::Reset => Err(PostError::State(state)),
             State::Error => {
-                let flushed = Completion::new(request.id, CompletionStatus::Flushed, Work::Receive);
+                let flushed = Completion::new(
+                    request.id,
+                    CompletionStatus::Flushed,
+                    CompletionOpcode::Receive,
+                );
                 self.queue_pair.with(&mut self.inner, |_, host| {
                     host.complete_receive(flushed, None);
                 });

@@ -7,8 +7,8 @@
 //!
 //! The requests of a list share costs that do not depend on their number: the locks of the queue
 //! pair and of the completion queue, the read lock on the regions, a
-//! [`Visit`](crate::same_host::Visit) (period of access to the peer's memory), and the update of
-//! the sequence numbers.
+//! [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory), and the
+//! update of the sequence numbers.
 
 use std::iter;
 
@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 
 use super::QueuePair;
 use super::object::Inner;
-use super::same_host::{BothMemories, DirectPost, Partner};
+use super::same_host::{BothMemories, DirectPost, LinkedPeer};
 use crate::counters::Flow;
-use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
-use crate::transfer::{self, Kind, MAX_COPY, OneSided, Transfer, Undone, Volume};
+use crate::proto::{Completion, CompletionOpcode, CompletionStatus, SendRequest, State};
+use crate::transfer::{self, Kind, MAX_COPY, OneSided, OneSidedError, Transfer, Volume};
 
 /// A list of requests that are posted together, in order.
 pub(crate) trait PostedList<'a> {
@@ -35,19 +35,19 @@ pub(crate) trait PostedList<'a> {
 /// A request that was executed and whose completion has not been reported yet.
 struct ExecutedRequest {
     id: u64,
-    work: Work,
+    opcode: CompletionOpcode,
     length: u32,
 }
 
-/// Maximum number of requests that are executed during one [`Visit`](crate::same_host::Visit)
-/// (period of access to the peer's memory).
+/// Maximum number of requests that are executed during one
+/// [`CopySession`](crate::same_host::CopySession) (period of access to the peer's memory).
 const MAX_REQUESTS: usize = 64;
 
 impl QueuePair {
     /// Executes requests of `list` in the memory of the peer, within one
-    /// [`Visit`](crate::same_host::Visit) (period of access to that memory). Stops after
-    /// `max_requests`, or at the first request that must be queued. Returns the number of executed
-    /// requests.
+    /// [`CopySession`](crate::same_host::CopySession) (period of access to that memory). Stops
+    /// after `max_requests`, or at the first request that must be queued. Returns the number of
+    /// executed requests.
     pub(super) fn execute_posted<'a>(
         &self,
         mine: &mut Inner,
@@ -59,15 +59,15 @@ impl QueuePair {
         };
         let Some(DirectPost {
             transport,
-            attached,
-            notes,
-            partner,
+            objects,
+            host_state,
+            linked_peer,
             tally,
         }) = self.direct_post(mine)
         else {
             return 0;
         };
-        let (Some(generation), Some(domain)) = (partner.generation, self.domain()) else {
+        let (Some(generation), Some(domain)) = (linked_peer.generation, self.domain()) else {
             return 0;
         };
         if !self.is_connection() || !transport.is_idle() {
@@ -79,36 +79,36 @@ impl QueuePair {
         let mut volume = Volume::default();
         let mut ended = SmallVec::<[ExecutedRequest; MAX_REQUESTS]>::new();
         {
-            let Partner {
+            let LinkedPeer {
                 link,
                 target,
                 known,
                 ..
-            } = partner;
+            } = linked_peer;
             let regions = self.device().memory().regions(self.number());
-            let Some(visit) = link.visit(target, generation, known) else {
+            let Some(session) = link.begin_session(target, generation, known) else {
                 return 0;
             };
             let mut across = BothMemories {
                 domain,
                 regions,
-                visit,
+                session,
             };
-            while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
+            while done < max_requests.min(MAX_REQUESTS) && !across.session.is_over() {
                 let length = request.data.length().filter(|&length| length <= MAX_COPY);
                 let Some(length) = length else {
                     break;
                 };
-                let work = transfer::Work::posted(Kind::OneSided, length, false);
-                if notes.transfer(&work) != Transfer::OneSided {
+                let properties = transfer::RequestProperties::posted(Kind::OneSided, length, false);
+                if host_state.transfer(&properties) != Transfer::OneSided {
                     break;
                 }
                 match request.execute(0..length, &mut across) {
                     Ok(()) => {}
-                    Err(Undone::Left) => break,
-                    Err(Undone::Lost) => {
+                    Err(OneSidedError::NotExecuted) => break,
+                    Err(OneSidedError::ResultLost) => {
                         done += 1;
-                        lost = Some((request.id, request.action.work()));
+                        lost = Some((request.id, request.action.completion_opcode()));
                         list.advance();
                         break;
                     }
@@ -119,7 +119,7 @@ impl QueuePair {
                 if request.signaled || signals_all {
                     ended.push(ExecutedRequest {
                         id: request.id,
-                        work: request.action.work(),
+                        opcode: request.action.completion_opcode(),
                         length,
                     });
                 }
@@ -132,16 +132,16 @@ impl QueuePair {
         if done == 0 {
             return 0;
         }
-        notes.is_out_of_reach = false;
+        host_state.is_out_of_reach = false;
         transport.skip(packets);
         volume.messages = done as u64;
         tally.add(Flow::OneSided, &volume);
         if !ended.is_empty() || lost.is_some() {
-            let mut host = self.environment(attached, notes);
+            let mut host = self.environment(objects, host_state);
             host.complete_sends(ended.iter().map(ExecutedRequest::completion));
-            if let Some((id, work)) = lost {
+            if let Some((id, opcode)) = lost {
                 let status = CompletionStatus::LocalProtection;
-                host.complete_sends(iter::once(Completion::new(id, status, work)));
+                host.complete_sends(iter::once(Completion::new(id, status, opcode)));
                 transport.enter(State::Error, self.device().now(), &mut host);
             }
             self.fail_if_overrun(transport, &mut host);
@@ -157,7 +157,7 @@ impl ExecutedRequest {
     fn completion(&self) -> Completion {
         Completion {
             length: self.length,
-            ..Completion::new(self.id, CompletionStatus::Success, self.work)
+            ..Completion::new(self.id, CompletionStatus::Success, self.opcode)
         }
     }
 }

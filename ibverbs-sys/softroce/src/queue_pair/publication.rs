@@ -56,7 +56,7 @@ impl QueuePair {
     /// # Errors
     /// [`Refusal::Busy`] if another process does not finish an access in time. The record is then
     /// published again.
-    pub(crate) fn vacate(&self) -> Result<(), Refusal> {
+    pub(crate) fn withdraw_and_wait(&self) -> Result<(), Refusal> {
         let Some(host_peers) = self.device().host_peers() else {
             return Ok(());
         };

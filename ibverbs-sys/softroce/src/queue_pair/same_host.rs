@@ -14,29 +14,30 @@ use smallvec::SmallVec;
 
 use super::QueuePair;
 use super::device::Outgoing;
-use super::host::{Attached, Environment, Notes};
+use super::host::{Environment, HostState, UsedObjects};
 use super::object::Inner;
 use crate::context::DomainId;
 use crate::counters::{Flow, Tally};
 use crate::memory::{Piece, Regions};
 use crate::net;
 use crate::proto::{
-    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
-    Remote, Segment, SendRequest, Sequence, Service, Sink, State, Step, Time,
+    self, Arrival, CompletionStatus, CopyError, Counter, Data, Host, PartOutcome, Remote, Segment,
+    SendProgress, SendRequest, Sequence, Service, Sink, State, Time, TransmitUrgency,
+    UnqueuedMessage,
 };
-use crate::same_host::{Access, CachedRecords, Connection, Link, Target, Visit};
+use crate::same_host::{Access, CachedRecords, Connection, CopySession, Link, Target};
 use crate::transfer::ring_message::{
-    self, Content, Form, PeerMemory, RingMessage, SEGMENTS, Short,
+    self, MessagePart, PayloadForm, PeerMemory, RingMessage, SEGMENTS, SlotContent,
 };
 use crate::transfer::{
-    Atomic, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MemoryAccess, NotSent, OneSided,
-    Peer, Polled, Portion, SHORT, Sent, Transfer, TransferHost, Undone, Volume, Work,
-    depends_on_memory, may_offer,
+    Atomic, ChunkedRange, Kind, MAX_CHUNKS_PART, MAX_COPY, MAX_MAPPED_PART, MAX_SLOT_BYTES,
+    MemoryAccess, OneSided, OneSidedError, Peer, Polled, RequestProperties, RingSendError, Sent,
+    Transfer, TransferHost, Volume, depends_on_memory, may_offer,
 };
 
 /// The connected queue pair in another process of the host, and the link (shared memory) to that
 /// process.
-pub(super) struct Partner {
+pub(super) struct LinkedPeer {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: CachedRecords,
@@ -55,9 +56,9 @@ pub(super) struct Partner {
 /// peer in another process of the host needs them.
 pub(super) struct DirectPost<'a> {
     pub(super) transport: &'a mut proto::QueuePair,
-    pub(super) attached: &'a Attached,
-    pub(super) notes: &'a mut Notes,
-    pub(super) partner: &'a mut Partner,
+    pub(super) objects: &'a UsedObjects,
+    pub(super) host_state: &'a mut HostState,
+    pub(super) linked_peer: &'a mut LinkedPeer,
     pub(super) tally: &'a mut Tally,
 }
 
@@ -69,30 +70,30 @@ impl QueuePair {
     /// Executes queued one-sided requests (RDMA reads, writes and atomics) directly in the peer's
     /// memory, if the peer is in another process of the host. Returns the next step for the send
     /// queue.
-    pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
+    pub(super) fn execute_queued(&self, mine: &mut Inner) -> SendProgress {
         if !self.is_connection() || mine.transport.awaits_receipt() {
-            return Step::Packets;
+            return SendProgress::PacketsOnly;
         }
-        let Some(mut partner) = self.partner(mine) else {
-            return Step::Packets;
+        let Some(mut linked_peer) = self.take_linked_peer(mine) else {
+            return SendProgress::PacketsOnly;
         };
-        let step = self.execute_by(mine, &mut partner);
-        mine.partner = Some(partner);
+        let step = self.execute_by(mine, &mut linked_peer);
+        mine.linked_peer = Some(linked_peer);
         step
     }
 
-    fn execute_by(&self, mine: &mut Inner, partner: &mut Partner) -> Step {
-        let Some(attached) = &mine.attached else {
-            return Step::Packets;
+    fn execute_by(&self, mine: &mut Inner, linked_peer: &mut LinkedPeer) -> SendProgress {
+        let Some(objects) = &mine.objects else {
+            return SendProgress::PacketsOnly;
         };
         let first = mine.transport.attributes().send_sequence;
-        mine.notes.peer = Peer::SameHost;
-        let mut host = self.environment(attached, &mut mine.notes);
+        mine.host_state.peer = Peer::SameHost;
+        let mut host = self.environment(objects, &mut mine.host_state);
         let transport = &mut mine.transport;
         let now = || self.device().now();
         let mut volume = Volume::default();
         let step = loop {
-            if transport.next_step(now) != Step::Moved {
+            if transport.next_step(now) != SendProgress::Transferred {
                 break transport.next_step(now);
             }
             let upcoming = match transport.upcoming(now, &mut host) {
@@ -102,26 +103,31 @@ impl QueuePair {
             let request = (transport.next_request())
                 .filter(|request| host.transfer(request, &upcoming) == Transfer::OneSided)
                 .and_then(OneSided::of);
-            let generation = partner.check_agreement(first, upcoming.first);
+            let generation = linked_peer.check_agreement(first, upcoming.first);
             let (Some(request), Some(generation)) = (request, generation) else {
-                break Step::Packets;
+                break SendProgress::PacketsOnly;
             };
-            let outcome = match partner.execute(&request, generation, &host) {
-                Ok(()) => Outcome::ExecutedAlone,
-                Err(Undone::Lost) => Outcome::Failed(CompletionStatus::LocalProtection),
-                Err(Undone::Left) => {
-                    host.notes.is_out_of_reach = true;
-                    break Step::Packets;
+            let outcome = match linked_peer.execute(&request, generation, &host) {
+                Ok(()) => PartOutcome::ExecutedOneSided,
+                Err(OneSidedError::ResultLost) => {
+                    PartOutcome::Failed(CompletionStatus::LocalProtection)
+                }
+                Err(OneSidedError::NotExecuted) => {
+                    host.host_state.is_out_of_reach = true;
+                    break SendProgress::PacketsOnly;
                 }
             };
-            if outcome == Outcome::ExecutedAlone {
-                host.notes.is_out_of_reach = false;
+            if outcome == PartOutcome::ExecutedOneSided {
+                host.host_state.is_out_of_reach = false;
                 volume.add_one_sided(request.data.length().unwrap_or_default());
             }
             let packets = upcoming.packets;
             let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
-            if step != Step::Moved || host.notes.overrun || volume.messages >= MAX_MESSAGES {
-                break Step::Moved;
+            if step != SendProgress::Transferred
+                || host.host_state.overrun
+                || volume.messages >= MAX_MESSAGES
+            {
+                break SendProgress::Transferred;
             }
         };
         self.fail_if_overrun(transport, &mut host);
@@ -145,7 +151,7 @@ impl QueuePair {
         let Some(ring_message) = ring_message::lone_acknowledgement(near.transport) else {
             return false;
         };
-        let Partner { link, tag, .. } = near.partner;
+        let LinkedPeer { link, tag, .. } = near.linked_peer;
         if link.has_backlog() || link.send_ring_message(*tag, &ring_message).is_err() {
             return false;
         }
@@ -169,17 +175,17 @@ impl QueuePair {
         if !self.is_connection() {
             return false;
         }
-        let Some(mut partner) = self.partner(mine) else {
+        let Some(mut linked_peer) = self.take_linked_peer(mine) else {
             return false;
         };
-        let link = Arc::clone(&partner.link);
-        let tag = partner.tag;
+        let link = Arc::clone(&linked_peer.link);
+        let tag = linked_peer.tag;
         let (mut packets, mut bytes, mut sent) = (0, 0, Sent::default());
         let mut is_waiting = false;
         self.with(mine, |transport, host| {
             host.answering = true;
             let mut send =
-                |ring_message: &RingMessage<'_>, portion: Option<Portion<'_>>, host: &_| {
+                |ring_message: &RingMessage<'_>, portion: Option<ChunkedRange<'_>>, host: &_| {
                     send_ring_message(&link, tag, ring_message, portion, host)?;
                     packets += 1;
                     bytes += ring_message.bytes() as u64;
@@ -190,7 +196,7 @@ impl QueuePair {
                 };
             while link.may_send(self.number()) {
                 let now = || self.device().coarse_now();
-                let polled = ring_message::poll(transport, now, host, &mut partner, &mut send);
+                let polled = ring_message::poll(transport, now, host, &mut linked_peer, &mut send);
                 if matches!(polled, Polled::Nothing | Polled::Waiting) {
                     is_waiting = polled == Polled::Waiting;
                     break;
@@ -213,7 +219,7 @@ impl QueuePair {
             }
             wake(&link, outgoing);
         }
-        mine.partner = Some(partner);
+        mine.linked_peer = Some(linked_peer);
         mine.transport.is_silent() || is_waiting && mine.transport.has_no_response()
     }
 
@@ -225,7 +231,7 @@ impl QueuePair {
     pub(super) fn post_ring_message(
         &self,
         mine: &mut Inner,
-        message: &Posted,
+        message: &UnqueuedMessage,
         data: Data<'_>,
     ) -> bool {
         let Some(near) = self.direct_post(mine) else {
@@ -235,7 +241,7 @@ impl QueuePair {
             return false;
         };
         let packets = near.transport.packets(length);
-        if !near.transport.may_post_sent(packets) || near.partner.link.has_backlog() {
+        if !near.transport.may_post_sent(packets) || near.linked_peer.link.has_backlog() {
             return false;
         }
         let kind = match message.remote {
@@ -243,27 +249,29 @@ impl QueuePair {
             Some(_) => Kind::WriteWithImmediate,
         };
         let is_mappable = depends_on_memory(kind, length)
-            && matches!(data, Data::Gathered(list) if self.environment(near.attached, near.notes).can_map(list));
-        let work = Work {
+            && matches!(data, Data::Gathered(list) if self.environment(near.objects, near.host_state).can_map(list));
+        let request = RequestProperties {
             is_gathered: matches!(data, Data::Gathered(_)),
             is_behind_others: near.transport.outstanding() > 0,
             is_declined: kind == Kind::Send && near.transport.is_declined(is_mappable),
-            ..Work::posted(kind, length, is_mappable)
+            ..RequestProperties::posted(kind, length, is_mappable)
         };
-        match near.notes.transfer(&work) {
+        match near.host_state.transfer(&request) {
             Transfer::Slot => {
-                if work.is_behind_others {
+                if request.is_behind_others {
                     // The program does not wait for the peer between its messages.
-                    near.partner.link.expect_more();
+                    near.linked_peer.link.prefetch_next_slot();
                 }
                 self.post_in_slot(near, message, data)
             }
             Transfer::Chunks if length <= MAX_CHUNKS_PART => {
-                self.send_posted(near, message, data, Content::Chunks)
+                self.send_posted(near, message, data, SlotContent::Chunks)
             }
             Transfer::Descriptor => self.post_descriptor(near, message, data, is_mappable),
             // A write cannot be undone, so all requests before it must be complete.
-            Transfer::Written if !work.is_behind_others => self.post_written(near, message, data),
+            Transfer::Written if !request.is_behind_others => {
+                self.post_written(near, message, data)
+            }
             _ => false,
         }
     }
@@ -271,8 +279,13 @@ impl QueuePair {
     /// Sends a message whose payload fits into the [`RingMessage`] itself, while the message is
     /// posted. Returns `false` if the message cannot be sent.
     #[inline(always)]
-    fn post_in_slot(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
-        let mut gathered = [0; SHORT];
+    fn post_in_slot(
+        &self,
+        near: DirectPost<'_>,
+        message: &UnqueuedMessage,
+        data: Data<'_>,
+    ) -> bool {
+        let mut gathered = [0; MAX_SLOT_BYTES];
         let bytes = match data {
             Data::Inline(bytes) => bytes,
             Data::Gathered(list) => {
@@ -281,7 +294,7 @@ impl QueuePair {
                     let bytes = &mut gathered[length..][..segment.length as usize];
                     // If this fails, the message is queued; the queued request fails again and
                     // reports the error.
-                    if self.gather_one(near.attached, segment, bytes).is_none() {
+                    if self.gather_one(near.objects, segment, bytes).is_none() {
                         return false;
                     }
                     length += bytes.len();
@@ -289,14 +302,14 @@ impl QueuePair {
                 &gathered[..length]
             }
         };
-        self.send_posted(near, message, data, Content::Bytes(bytes))
+        self.send_posted(near, message, data, SlotContent::Bytes(bytes))
     }
 
     /// Copies the bytes of a local segment to `out`. Returns `None` if the queue pair may not
     /// access the memory, or if the memory is an on-demand region.
     #[inline(always)]
-    fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
-        let domain = attached.domain.as_ref()?.id();
+    fn gather_one(&self, objects: &UsedObjects, segment: &Segment, out: &mut [u8]) -> Option<()> {
+        let domain = objects.domain.as_ref()?.id();
         let regions = self.device().memory().regions(self.number());
         let piece = regions.piece(domain, segment, false)?;
         piece.copy_to(&Piece::of_mut(out))
@@ -309,7 +322,7 @@ impl QueuePair {
     fn post_descriptor(
         &self,
         near: DirectPost<'_>,
-        message: &Posted,
+        message: &UnqueuedMessage,
         data: Data<'_>,
         is_mappable: bool,
     ) -> bool {
@@ -319,22 +332,29 @@ impl QueuePair {
         if !fits || length > MAX_MAPPED_PART {
             return false;
         }
-        may_offer(transport.on_the_way(), MAX_MAPPED_PART / transport.mtu())
-            && self.send_posted(near, message, data, Content::Segments { is_mappable })
+        may_offer(
+            transport.unacknowledged(),
+            MAX_MAPPED_PART / transport.mtu(),
+        ) && self.send_posted(near, message, data, SlotContent::Segments { is_mappable })
     }
 
     /// Executes an RDMA write with immediate data while it is posted: writes the payload directly
     /// to the peer's memory, and sends a [`RingMessage`] (short message without packet headers)
     /// with its length. Returns `false` if the message cannot be sent.
     #[inline(never)]
-    fn post_written(&self, near: DirectPost<'_>, message: &Posted, data: Data<'_>) -> bool {
-        let host = self.environment(near.attached, near.notes);
+    fn post_written(
+        &self,
+        near: DirectPost<'_>,
+        message: &UnqueuedMessage,
+        data: Data<'_>,
+    ) -> bool {
+        let host = self.environment(near.objects, near.host_state);
         let written = OneSided::posted(message, data)
-            .zip(near.partner.connection())
-            .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
+            .zip(near.linked_peer.connection())
+            .and_then(|(write, known)| near.linked_peer.execute(&write, known, &host).ok());
         // If this fails, the message is queued; the queued request is executed again, or sent as
         // packets, which find the reason.
-        written.is_some() && self.send_posted(near, message, data, Content::Written)
+        written.is_some() && self.send_posted(near, message, data, SlotContent::Written)
     }
 
     /// Sends the [`RingMessage`] of a message that is being posted. Returns `false`, and posts
@@ -343,19 +363,19 @@ impl QueuePair {
     fn send_posted(
         &self,
         near: DirectPost<'_>,
-        message: &Posted,
+        message: &UnqueuedMessage,
         data: Data<'_>,
-        content: Content<'_>,
+        content: SlotContent<'_>,
     ) -> bool {
-        let mut room = [0; SHORT];
+        let mut room = [0; MAX_SLOT_BYTES];
         let ring_message = ring_message::posted(near.transport, message, data, content, &mut room);
-        let portion = matches!(content, Content::Chunks).then(|| Portion {
+        let portion = matches!(content, SlotContent::Chunks).then(|| ChunkedRange {
             data,
             offset: 0,
             length: data.length().unwrap_or_default(),
         });
-        let host = self.environment(near.attached, near.notes);
-        let (link, tag) = (&near.partner.link, near.partner.tag);
+        let host = self.environment(near.objects, near.host_state);
+        let (link, tag) = (&near.linked_peer.link, near.linked_peer.tag);
         // If this fails, the message is queued; the queued request fails again and reports the
         // error.
         if send_ring_message(link, tag, &ring_message, portion, &host).is_err() {
@@ -370,16 +390,16 @@ impl QueuePair {
         let length = data.length().unwrap_or_default();
         let mut volume = Volume::default();
         let flow = match content {
-            Content::Bytes(_) => Flow::SlotSent,
-            Content::Chunks => Flow::RingSent,
-            Content::Segments { .. } => Flow::DescriptorSent,
-            Content::Written => Flow::WrittenSent,
+            SlotContent::Bytes(_) => Flow::SlotSent,
+            SlotContent::Chunks => Flow::RingSent,
+            SlotContent::Segments { .. } => Flow::DescriptorSent,
+            SlotContent::Written => Flow::WrittenSent,
         };
         match content {
-            Content::Bytes(_) | Content::Chunks | Content::Segments { .. } => {
+            SlotContent::Bytes(_) | SlotContent::Chunks | SlotContent::Segments { .. } => {
                 volume.add_part(length, true, 0);
             }
-            Content::Written => volume.add_one_sided(length),
+            SlotContent::Written => volume.add_one_sided(length),
         }
         near.tally.add(flow, &volume);
         true
@@ -389,8 +409,8 @@ impl QueuePair {
     /// shared ring.
     #[inline]
     pub(super) fn flush_ring_messages(&self, mine: &Inner) {
-        if let Some(partner) = &mine.partner {
-            partner.link.flush();
+        if let Some(linked_peer) = &mine.linked_peer {
+            linked_peer.link.flush();
         }
     }
 
@@ -402,13 +422,14 @@ impl QueuePair {
         arrival: &Arrival,
         ring_message: &RingMessage<'_>,
         chunks: &[Piece<'_>],
-    ) -> Prospect {
+    ) -> TransmitUrgency {
         let mut inner = self.inner.lock();
         let message = ring_message.message.as_ref();
-        let is_fetched = message.is_some_and(|message| matches!(message.form, Form::Fetch(_)));
-        let holds_up_sender = message.is_some_and(Short::holds_up_sender);
+        let is_fetched =
+            message.is_some_and(|message| matches!(message.form, PayloadForm::Fetch(_)));
+        let holds_up_sender = message.is_some_and(MessagePart::holds_up_sender);
         if is_fetched && self.direct_post(&mut inner).is_none() {
-            inner.partner = self.partner(&mut inner);
+            inner.linked_peer = self.take_linked_peer(&mut inner);
         }
         let near = if is_fetched {
             self.direct_post(&mut inner)
@@ -418,14 +439,20 @@ impl QueuePair {
         let taken = match near {
             Some(DirectPost {
                 transport,
-                attached,
-                notes,
-                partner,
+                objects,
+                host_state,
+                linked_peer,
                 ..
             }) => {
-                let mut host = self.environment(attached, notes);
-                let taken =
-                    take_ring_message(transport, now, arrival, ring_message, &mut host, partner);
+                let mut host = self.environment(objects, host_state);
+                let taken = take_ring_message(
+                    transport,
+                    now,
+                    arrival,
+                    ring_message,
+                    &mut host,
+                    linked_peer,
+                );
                 self.fail_if_overrun(transport, &mut host);
                 if transport.state() == State::Error {
                     self.publish(&mut inner);
@@ -447,16 +474,16 @@ impl QueuePair {
             && taken != Volume::default()
         {
             let flow = match message.form {
-                Form::Whole => Flow::SlotReceived,
-                Form::Chunks(_) | Form::Write => Flow::RingReceived,
-                Form::Fetch(_) => Flow::DescriptorReceived,
-                Form::Written => Flow::WrittenReceived,
+                PayloadForm::Whole => Flow::SlotReceived,
+                PayloadForm::Chunks(_) | PayloadForm::Write => Flow::RingReceived,
+                PayloadForm::Fetch(_) => Flow::DescriptorReceived,
+                PayloadForm::Written => Flow::WrittenReceived,
             };
             inner.tally.add(flow, &taken);
         }
-        match inner.transport.prospect() {
-            Prospect::Acknowledgement if holds_up_sender => Prospect::Urgent,
-            prospect => prospect,
+        match inner.transport.transmit_urgency() {
+            TransmitUrgency::Acknowledgement if holds_up_sender => TransmitUrgency::Urgent,
+            transmit_urgency => transmit_urgency,
         }
     }
 
@@ -469,9 +496,9 @@ impl QueuePair {
             }
             return;
         }
-        if let Some(partner) = self.partner(mine) {
-            outgoing.through(&partner.link, partner.tag, self.number());
-            mine.partner = Some(partner);
+        if let Some(linked_peer) = self.take_linked_peer(mine) {
+            outgoing.use_link(&linked_peer.link, linked_peer.tag, self.number());
+            mine.linked_peer = Some(linked_peer);
         }
     }
 
@@ -482,29 +509,29 @@ impl QueuePair {
     pub(super) fn direct_post<'a>(&self, mine: &'a mut Inner) -> Option<DirectPost<'a>> {
         let Inner {
             transport,
-            attached: Some(attached),
-            notes,
+            objects: Some(objects),
+            host_state,
             version,
-            partner: Some(partner),
+            linked_peer: Some(linked_peer),
             tally,
             ..
         } = mine
         else {
             return None;
         };
-        if !partner.is_valid(*version) || !self.device().is_shared() {
+        if !linked_peer.is_valid(*version) || !self.device().is_shared() {
             return None;
         }
         debug_assert_eq!(
-            notes.peer,
+            host_state.peer,
             Peer::SameHost,
             "the cached peer is the next one"
         );
         Some(DirectPost {
             transport,
-            attached,
-            notes,
-            partner,
+            objects,
+            host_state,
+            linked_peer,
             tally,
         })
     }
@@ -516,22 +543,22 @@ impl QueuePair {
         let attributes = inner.transport.attributes();
         let found = attributes
             .path
-            .and_then(|path| self.device().partner(&path, attributes.destination));
+            .and_then(|path| self.device().link_to_peer(&path, attributes.destination));
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
     /// Removes and returns the cached peer in another process that shares memory with this process,
     /// or finds the peer. Returns `None` if the peer is elsewhere. The caller must store the peer
     /// in the cache again.
-    pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
-        if mine.partner.is_none() && self.device().host_peers().is_none() {
+    pub(super) fn take_linked_peer(&self, mine: &mut Inner) -> Option<LinkedPeer> {
+        if mine.linked_peer.is_none() && self.device().host_peers().is_none() {
             return None;
         }
-        mine.notes.peer = Peer::Elsewhere;
+        mine.host_state.peer = Peer::Elsewhere;
         let version = mine.version;
-        if let Some(known) = mine.partner.take() {
+        if let Some(known) = mine.linked_peer.take() {
             if known.is_valid(version) && self.device().is_shared() {
-                mine.notes.peer = Peer::SameHost;
+                mine.host_state.peer = Peer::SameHost;
                 return Some(known);
             }
             if known.own == version && known.link.is_dead() {
@@ -540,8 +567,8 @@ impl QueuePair {
         }
         let attributes = mine.transport.attributes();
         let (path, number) = (attributes.path?, attributes.destination);
-        let link = self.device().partner(&path, number)?;
-        let partner = Partner {
+        let link = self.device().link_to_peer(&path, number)?;
+        let linked_peer = LinkedPeer {
             tag: net::tag(&path, &link)?,
             link,
             target: Target {
@@ -556,8 +583,8 @@ impl QueuePair {
             found: None,
             own: version,
         };
-        mine.notes.peer = Peer::SameHost;
-        Some(partner)
+        mine.host_state.peer = Peer::SameHost;
+        Some(linked_peer)
     }
 }
 
@@ -596,9 +623,9 @@ fn send_ring_message(
     link: &Link,
     tag: u16,
     ring_message: &RingMessage<'_>,
-    portion: Option<Portion<'_>>,
+    portion: Option<ChunkedRange<'_>>,
     host: &Environment<'_>,
-) -> Result<(), NotSent> {
+) -> Result<(), RingSendError> {
     match portion {
         None => link.send_ring_message(tag, ring_message),
         Some(portion) => link.send_chunks(tag, ring_message, portion.length, |pieces| {
@@ -611,12 +638,12 @@ fn send_ring_message(
 struct Chunks<'a>(&'a [Piece<'a>]);
 
 impl PeerMemory<Environment<'_>> for Chunks<'_> {
-    fn take(&mut self, length: u32, to: Sink<'_>, host: &Environment<'_>) -> Result<(), Misplaced> {
-        host.copy_in(to, length, self.0).ok_or(Misplaced::Here)
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Environment<'_>) -> Result<(), CopyError> {
+        host.copy_in(to, length, self.0).ok_or(CopyError::Local)
     }
 }
 
-impl Partner {
+impl LinkedPeer {
     /// Returns whether this cached peer is valid for the version `version` of the queue pair, and
     /// the shared memory is still usable.
     #[inline]
@@ -653,29 +680,36 @@ impl Partner {
         self.generation
     }
 
-    /// Executes a one-sided request completely. A long request takes several [`Visit`]s (periods of
-    /// access to the peer's memory).
+    /// Executes a one-sided request completely. A long request takes several [`CopySession`]s
+    /// (periods of access to the peer's memory).
     fn execute(
         &mut self,
         request: &OneSided<'_>,
         generation: u32,
         host: &Environment<'_>,
-    ) -> Result<(), Undone> {
+    ) -> Result<(), OneSidedError> {
         let Self {
             link,
             target,
             known,
             ..
         } = self;
-        let domain = host.attached.domain.as_ref().ok_or(Undone::Left)?.id();
-        let length = request.data.length().ok_or(Undone::Left)?;
+        let domain = host
+            .objects
+            .domain
+            .as_ref()
+            .ok_or(OneSidedError::NotExecuted)?
+            .id();
+        let length = request.data.length().ok_or(OneSidedError::NotExecuted)?;
         let mut done = 0;
         loop {
             let end = length.min(done + MAX_COPY);
             let mut across = BothMemories {
                 domain,
                 regions: host.device.memory().regions(host.number),
-                visit: link.visit(target, generation, known).ok_or(Undone::Left)?,
+                session: link
+                    .begin_session(target, generation, known)
+                    .ok_or(OneSidedError::NotExecuted)?,
             };
             request.execute(done..end, &mut across)?;
             if end == length {
@@ -686,7 +720,7 @@ impl Partner {
     }
 }
 
-impl PeerMemory<Environment<'_>> for Partner {
+impl PeerMemory<Environment<'_>> for LinkedPeer {
     fn write(&mut self, request: &SendRequest, host: &Environment<'_>) -> Option<()> {
         let generation = self.connection()?;
         let request = OneSided::of(request)?;
@@ -699,26 +733,26 @@ impl PeerMemory<Environment<'_>> for Partner {
         to: &[Segment],
         offset: u32,
         host: &Environment<'_>,
-    ) -> Result<(), Misplaced> {
-        let generation = self.connection().ok_or(Misplaced::There)?;
+    ) -> Result<(), CopyError> {
+        let generation = self.connection().ok_or(CopyError::Peer)?;
         let Self {
             link,
             target,
             known,
             ..
         } = self;
-        let mut visit = (link.visit(target, generation, known)).ok_or(Misplaced::There)?;
+        let mut session = (link.begin_session(target, generation, known)).ok_or(CopyError::Peer)?;
         let mut offset = offset;
         for segment in from {
             let fetched = host.with_segments(to, offset, segment.length, true, |pieces| {
-                visit.fetch(segment, pieces)
+                session.fetch(segment, pieces)
             });
             // The message is then sent as packets, which find the reason. On-demand memory may only
             // be unmapped at present.
-            fetched.flatten().ok_or(Misplaced::There)?;
+            fetched.flatten().ok_or(CopyError::Peer)?;
             offset += segment.length;
         }
-        visit.was_valid().then_some(()).ok_or(Misplaced::There)
+        session.was_valid().then_some(()).ok_or(CopyError::Peer)
     }
 }
 
@@ -727,7 +761,7 @@ impl PeerMemory<Environment<'_>> for Partner {
 pub(super) struct BothMemories<'a> {
     pub(super) domain: DomainId,
     pub(super) regions: Regions<'a>,
-    pub(super) visit: Visit<'a>,
+    pub(super) session: CopySession<'a>,
 }
 
 impl BothMemories<'_> {
@@ -739,23 +773,23 @@ impl BothMemories<'_> {
         data: Data<'_>,
         range: Range<u32>,
         write: bool,
-        act: impl FnOnce(&mut Visit<'_>, &[Piece<'_>]) -> Option<()>,
+        act: impl FnOnce(&mut CopySession<'_>, &[Piece<'_>]) -> Option<()>,
     ) -> Option<()> {
-        let visit = &mut self.visit;
+        let session = &mut self.session;
         match data {
             Data::Gathered([only]) if range == (0..only.length) && only.length > 0 => {
-                act(visit, &[self.regions.piece(self.domain, only, write)?])
+                act(session, &[self.regions.piece(self.domain, only, write)?])
             }
             Data::Gathered(list) => {
                 let parts = Segment::parts(list, range.start, range.len() as u32);
                 let pieces = parts.map(|part| self.regions.piece(self.domain, &part, write));
                 let pieces = pieces.collect::<Option<SmallVec<[Piece<'_>; 4]>>>()?;
-                act(visit, &pieces)
+                act(session, &pieces)
             }
             Data::Inline(_) if write => None,
             Data::Inline(bytes) => {
                 let range = range.start as usize..range.end as usize;
-                act(visit, &[Piece::of(bytes.get(range)?)])
+                act(session, &[Piece::of(bytes.get(range)?)])
             }
         }
     }
@@ -764,28 +798,36 @@ impl BothMemories<'_> {
 impl MemoryAccess for BothMemories<'_> {
     #[inline]
     fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
-        self.with_pieces(from, range, false, |visit, pieces| {
-            visit.access(to, Access::Put(pieces))
+        self.with_pieces(from, range, false, |session, pieces| {
+            session.access(to, Access::Put(pieces))
         })
     }
 
     #[inline]
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()> {
-        self.with_pieces(to, range, true, |visit, pieces| {
-            visit.access(from, Access::Get(pieces))
+        self.with_pieces(to, range, true, |session, pieces| {
+            session.access(from, Access::Get(pieces))
         })
     }
 
     #[inline]
-    fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone> {
+    fn atomic(
+        &mut self,
+        at: Remote,
+        atomic: Atomic,
+        result: &[Segment],
+    ) -> Result<(), OneSidedError> {
         let [result @ Segment { length: 8, .. }] = result else {
-            return Err(Undone::Left);
+            return Err(OneSidedError::NotExecuted);
         };
         // The result's memory is checked before the operation. Afterwards, the result can only be
         // lost if the memory is unmapped.
         let piece = self.regions.piece(self.domain, result, true);
-        let piece = piece.ok_or(Undone::Left)?;
-        let before = self.visit.atomic(at, atomic).ok_or(Undone::Left)?;
-        piece.store(before).ok_or(Undone::Lost)
+        let piece = piece.ok_or(OneSidedError::NotExecuted)?;
+        let before = self
+            .session
+            .atomic(at, atomic)
+            .ok_or(OneSidedError::NotExecuted)?;
+        piece.store(before).ok_or(OneSidedError::ResultLost)
     }
 }

@@ -18,8 +18,8 @@ use crate::completion::{CompletionQueue, CompletionQueueAttributes, Entry};
 use crate::context::{Context, Element, HasUsage, ProtectionDomain, Refusal, Subject};
 use crate::memory::{DeviceMemory, RegionAttributes, Span};
 use crate::proto::{
-    AccessFlags, Arrival, CompletionStatus, GatherList, Inline, Path, ReceiveRequest, Remote,
-    Segment, SendOperation, SendRequest, Service, State, Time, Work,
+    AccessFlags, Arrival, CompletionOpcode, CompletionStatus, GatherList, Inline, Path,
+    ReceiveRequest, Remote, Segment, SendOperation, SendRequest, Service, State, Time,
 };
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::wire::{Packet, Run};
@@ -168,21 +168,24 @@ impl Bench {
         }
     }
 
-    fn completions(&self, queue: &CompletionQueue) -> Vec<(u64, CompletionStatus, Work)> {
+    fn completions(
+        &self,
+        queue: &CompletionQueue,
+    ) -> Vec<(u64, CompletionStatus, CompletionOpcode)> {
         let mut all = Vec::new();
         let entry = |entry: &Entry| {
             let completion = &entry.completion;
-            all.push((completion.id, completion.status, completion.work));
+            all.push((completion.id, completion.status, completion.opcode));
         };
         queue.poll(usize::MAX, entry);
         all
     }
 
-    fn sent(&self) -> Vec<(u64, CompletionStatus, Work)> {
+    fn sent(&self) -> Vec<(u64, CompletionStatus, CompletionOpcode)> {
         self.completions(&self.send_queue)
     }
 
-    fn received(&self) -> Vec<(u64, CompletionStatus, Work)> {
+    fn received(&self) -> Vec<(u64, CompletionStatus, CompletionOpcode)> {
         self.completions(&self.receive_queue)
     }
 
@@ -399,8 +402,10 @@ fn messages_are_transferred_between_queue_pairs() {
             post(&one, id).unwrap();
         }
         bench.run(&mut wire, &[&one, &two]);
-        let sent: Vec<_> = (0..3).map(|id| (id, OK, Work::Send)).collect();
-        let received: Vec<_> = (10..13).map(|id| (id, OK, Work::Receive)).collect();
+        let sent: Vec<_> = (0..3).map(|id| (id, OK, CompletionOpcode::Send)).collect();
+        let received: Vec<_> = (10..13)
+            .map(|id| (id, OK, CompletionOpcode::Receive))
+            .collect();
         assert_eq!((bench.sent(), bench.received()), (sent, received));
         // Sequence numbers wrap to zero, and the query returns the current ones.
         assert_eq!((one.query().sq_psn, two.query().rq_psn), (1, 1));
@@ -425,12 +430,18 @@ fn a_queue_pair_can_be_its_own_peer() {
     let write = request(&itself, 3, write);
     itself.sender().post(write).unwrap();
     bench.run(&mut Wire::default(), &[&itself]);
-    assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
-    assert_eq!(bench.sent(), [(2, OK, Work::Send), (3, OK, Work::Write)]);
+    assert_eq!(bench.received(), [(1, OK, CompletionOpcode::Receive)]);
+    assert_eq!(
+        bench.sent(),
+        [
+            (2, OK, CompletionOpcode::Send),
+            (3, OK, CompletionOpcode::Write)
+        ]
+    );
 }
 
 #[test]
-fn what_can_be_posted_depends_on_the_state() {
+fn the_state_determines_the_accepted_requests() {
     let bench = bench(32);
     let one = bench.queue_pair(7, Service::ReliableConnection);
     assert_eq!(post(&one, 0), Err(PostError::State(State::Reset)));
@@ -449,9 +460,9 @@ fn what_can_be_posted_depends_on_the_state() {
     enter(&one, 8, State::Error).unwrap();
     post(&one, 2).unwrap();
     one.receiver().post(room(&bench, 3)).unwrap();
-    let flushed = |id, work| (id, FLUSHED, work);
-    let sends = [1, 1, 2].map(|id| flushed(id, Work::Send));
-    let receives = [0, 0, 3].map(|id| flushed(id, Work::Receive));
+    let flushed = |id, opcode| (id, FLUSHED, opcode);
+    let sends = [1, 1, 2].map(|id| flushed(id, CompletionOpcode::Send));
+    let receives = [0, 0, 3].map(|id| flushed(id, CompletionOpcode::Receive));
     assert_eq!(bench.sent(), sends);
     assert_eq!(bench.received(), receives);
 }
@@ -568,10 +579,10 @@ fn the_drained_event_is_raised_only_if_requested() {
         two.receiver().post(room(&bench, 3)).unwrap();
         post(&one, 4).unwrap();
         bench.run(&mut wire, &[&one, &two]);
-        assert_eq!(bench.sent(), [(2, OK, Work::Send)]);
+        assert_eq!(bench.sent(), [(2, OK, CompletionOpcode::Send)]);
         enter(&one, 8, State::ReadyToSend).unwrap();
         bench.run(&mut wire, &[&one, &two]);
-        assert_eq!(bench.sent(), [(4, OK, Work::Send)]);
+        assert_eq!(bench.sent(), [(4, OK, CompletionOpcode::Send)]);
     }
 }
 
@@ -600,7 +611,7 @@ fn a_connection_accepts_packets_only_from_its_peer() {
     );
     assert!(bench.received().is_empty());
     two.receive(now, &arrival(OWN_GID), &Run::of_packet(packet));
-    assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
+    assert_eq!(bench.received(), [(1, OK, CompletionOpcode::Receive)]);
 }
 
 #[test]
@@ -619,7 +630,7 @@ fn a_lost_completion_is_an_error_of_the_queue_pair() {
     let events = bench.events();
     assert!(events.contains(&ibv_event_type::IBV_EVENT_CQ_ERR));
     assert!(events.contains(&ibv_event_type::IBV_EVENT_QP_FATAL));
-    assert_eq!(bench.received(), [(0, OK, Work::Receive)]);
+    assert_eq!(bench.received(), [(0, OK, CompletionOpcode::Receive)]);
 }
 
 #[test]
@@ -683,8 +694,14 @@ fn xrc_targets_consume_receives_of_queues_in_their_domain() {
     initiator.sender().post(write).unwrap();
     post(&initiator, 3).unwrap();
     bench.run(&mut Wire::default(), &[&initiator, &target]);
-    assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
-    assert_eq!(bench.sent(), [(2, OK, Work::Write), (3, OK, Work::Send)]);
+    assert_eq!(bench.received(), [(1, OK, CompletionOpcode::Receive)]);
+    assert_eq!(
+        bench.sent(),
+        [
+            (2, OK, CompletionOpcode::Write),
+            (3, OK, CompletionOpcode::Send)
+        ]
+    );
     let none = target.receiver().post(room(&bench, 1));
     assert_eq!(none, Err(PostError::NoQueue));
 }
@@ -748,7 +765,7 @@ fn a_queue_of_another_xrc_domain_does_not_exist() {
 }
 
 #[test]
-fn all_openers_of_an_xrc_target_get_its_events_and_the_last_close_ends_it() {
+fn all_openers_of_an_xrc_target_get_its_events_and_the_last_close_destroys_the_target() {
     let bench = bench(8);
     let first = bench.handle();
     let mut creation = bench.creation(Service::XrcTarget);
@@ -792,5 +809,5 @@ fn a_window_is_bound_by_a_request() {
     one.transmit(|| Time::from_nanos(1), &mut Wire::default());
     // The region does not permit binding windows to it.
     let failed = CompletionStatus::MemoryWindowBind;
-    assert_eq!(bench.sent(), [(5, failed, Work::Bind)]);
+    assert_eq!(bench.sent(), [(5, failed, CompletionOpcode::Bind)]);
 }

@@ -2,13 +2,13 @@
 //! One-sided reads and writes: this process copies directly from and to the mapped memory of a peer
 //! process.
 //!
-//! While this process copies, a [`Visit`] exists and occupies a lane, a shared word that the peer
-//! polls. A peer that retracts memory waits until all lanes that were occupied at that moment are
-//! free. So published memory that a visit finds stays valid until the visit ends. Beginning a visit
-//! has a fixed cost, so several copies share one visit. The length of a visit is limited, because a
-//! peer may wait for its end.
+//! While this process copies, a [`CopySession`] exists and occupies a lane, a shared word that the
+//! peer polls. A peer that retracts memory waits until all lanes that were occupied at that moment
+//! are free. So published memory that a session finds stays valid until the session ends. Beginning
+//! a session has a fixed cost, so several copies share one session. The length of a session is
+//! limited, because a peer may wait for its end.
 //!
-//! The records of the peer that a visit has read are cached in a [`CachedRecords`], with their
+//! The records of the peer that a session has read are cached in a [`CachedRecords`], with their
 //! versions. They are read again only after the peer has changed them.
 
 use std::net::Ipv6Addr;
@@ -110,23 +110,23 @@ enum Location {
 }
 
 /// A period in which this process copies from and to a peer's memory. A peer that retracts memory
-/// in this period waits until the visit is dropped.
+/// in this period waits until the session is dropped.
 #[derive(Debug)]
-pub(crate) struct Visit<'a> {
+pub(crate) struct CopySession<'a> {
     link: &'a Link,
     known: &'a mut CachedRecords,
     number: u32,
     access: AccessFlags,
     domain: u64,
-    /// Number of bytes that may still be copied in this visit. The overhead of requests and system
-    /// calls also counts as bytes.
+    /// Number of bytes that may still be copied in this session. The overhead of requests and
+    /// system calls also counts as bytes.
     left: usize,
     _lane: Lane<'a>,
 }
 
-/// Maximum number of bytes that are copied in a [`Visit`] (period of access to a peer's memory).
-/// The overhead of requests and system calls also counts as bytes.
-const MAX_VISIT_BYTES: usize = 64 << 10;
+/// Maximum number of bytes that are copied in a [`CopySession`] (period of access to a peer's
+/// memory). The overhead of requests and system calls also counts as bytes.
+const MAX_SESSION_BYTES: usize = 64 << 10;
 
 /// Overhead of a one-sided request, as the number of bytes that can be copied in the same time.
 const REQUEST_COST: usize = 512;
@@ -160,16 +160,16 @@ impl Link {
             .has_queue_pair(target.number, connection.version)
     }
 
-    /// Begins a [`Visit`]: a period in which this process may copy from and to the memory that the
-    /// peer's queue pair makes accessible. Returns `None` if the connection of the peer's queue
-    /// pair no longer has the generation number `generation`.
+    /// Begins a [`CopySession`]: a period in which this process may copy from and to the memory
+    /// that the peer's queue pair makes accessible. Returns `None` if the connection of the peer's
+    /// queue pair no longer has the generation number `generation`.
     #[inline]
-    pub(crate) fn visit<'a>(
+    pub(crate) fn begin_session<'a>(
         &'a self,
         target: &Target,
         generation: u32,
         known: &'a mut CachedRecords,
-    ) -> Option<Visit<'a>> {
+    ) -> Option<CopySession<'a>> {
         let lane = Lanes(self.own_lanes()).enter(target.own_number as usize);
         let is_known = known
             .queue_pair
@@ -182,13 +182,13 @@ impl Link {
         }
         let reach = known.queue_pair?;
         let is_connected = reach.generation == generation && reach.peer == target.own_number;
-        is_connected.then_some(Visit {
+        is_connected.then_some(CopySession {
             link: self,
             known,
             number: target.number,
             access: reach.access,
             domain: reach.domain,
-            left: MAX_VISIT_BYTES,
+            left: MAX_SESSION_BYTES,
             _lane: lane,
         })
     }
@@ -206,9 +206,9 @@ impl Link {
     }
 }
 
-impl Visit<'_> {
-    /// Returns whether the visit has reached its maximum length. The caller must then drop the
-    /// visit, and may begin another one.
+impl CopySession<'_> {
+    /// Returns whether the session has reached its maximum length. The caller must then drop the
+    /// session, and may begin another one.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
@@ -239,7 +239,9 @@ impl Visit<'_> {
                     Access::Get(pieces) => map.get(offset, pieces),
                 }
             }
-            Location::Process(address) => self.by_kernel(RemoteRange { address, length }, access),
+            Location::Process(address) => {
+                self.copy_by_kernel(RemoteRange { address, length }, access)
+            }
         }
     }
 
@@ -263,12 +265,12 @@ impl Visit<'_> {
                 map.get(offset, pieces)
             }
             Location::Process(address) => {
-                self.by_kernel(RemoteRange { address, length }, Access::Get(pieces))
+                self.copy_by_kernel(RemoteRange { address, length }, Access::Get(pieces))
             }
         }
     }
 
-    /// Returns whether the record of the peer's queue pair has been unchanged since this visit
+    /// Returns whether the record of the peer's queue pair has been unchanged since this session
     /// (period of access to the peer's memory) began. If so, the bytes that [`fetch`](Self::fetch)
     /// has copied belong to a send request that had not completed.
     pub(crate) fn was_valid(&self) -> bool {
@@ -278,7 +280,7 @@ impl Visit<'_> {
         reach.is_some_and(|reach| {
             self.link
                 .tables()
-                .had_queue_pair(self.number, reach.version)
+                .is_queue_pair_unchanged(self.number, reach.version)
         })
     }
 
@@ -308,7 +310,7 @@ impl Visit<'_> {
     }
 
     #[cold]
-    fn by_kernel(&mut self, place: RemoteRange, access: Access<'_>) -> Option<()> {
+    fn copy_by_kernel(&mut self, place: RemoteRange, access: Access<'_>) -> Option<()> {
         let thread = self.link.thread()?;
         self.left = self.left.saturating_sub(SYSTEM_CALL_COST);
         let copied = match access {

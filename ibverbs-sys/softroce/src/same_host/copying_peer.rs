@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::process;
 use super::shared::MappedArray;
 use crate::descriptor::Descriptor;
-use crate::epoch::{Lanes, Occupied};
+use crate::epoch::{Lanes, OccupiedLanes};
 use crate::sync::Line;
 
 /// Time for which a thread that waits for a peer's copy spins, and length of each sleep after this.
@@ -114,11 +114,11 @@ impl CopyingPeer {
     }
 }
 
-/// Copies by one peer that were in progress when [`Copies::of`] was called.
+/// Copies by one peer that were in progress when [`CopiesInProgress::of`] was called.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct CopiesInProgress {
     copying_peer: Arc<CopyingPeer>,
-    occupied: Occupied,
+    occupied: OccupiedLanes,
     wait: Wait,
 }
 
@@ -131,7 +131,7 @@ struct Wait {
     stopped: Option<Instant>,
 }
 
-impl Copies {
+impl CopiesInProgress {
     /// Returns the copies that the peer has in progress now. The caller must have retracted the
     /// region or window before.
     pub(super) fn of(copying_peer: Arc<CopyingPeer>) -> Self {

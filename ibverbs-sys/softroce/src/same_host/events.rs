@@ -180,7 +180,7 @@ mod tests {
             let opening = Opening::begin();
             let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
             let (here, there) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
-            let (here, there) = (opening.own(here), opening.own(there));
+            let (here, there) = (opening.adopt(here), opening.adopt(there));
             drop(opening);
             events.add(here.as_fd(), Source::Peer).unwrap();
             events.add(here.as_fd(), Source::Peer).unwrap();

@@ -28,7 +28,7 @@ use crate::descriptor::Descriptor;
 use crate::fuzz::Input;
 use crate::memory::Piece;
 use crate::proto::{Remote, Sequence};
-use crate::transfer::{Atomic, Form, PartFlags, RingMessage, Short};
+use crate::transfer::{Atomic, MessagePart, PartFlags, PayloadForm, RingMessage};
 
 /// Maximum number of steps for one input.
 const STEPS: usize = 100;
@@ -54,11 +54,11 @@ impl Listener {
             let id = std::process::id().to_ne_bytes();
             let port = 0x4000 | u16::from(id[2]);
             let address = SocketAddr::from(([127, 99, id[0], id[1]], port));
-            let own = testing::own(address).expect("what it hands over");
+            let resources = testing::own_resources(address).expect("what it hands over");
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
             Self {
-                directory: PeerDirectory::open(own).expect("a listener"),
+                directory: PeerDirectory::open(resources).expect("a listener"),
                 name: SocketAddrUnix::new_abstract_name(format!("softroce/{address}").as_bytes())
                     .expect("a name"),
                 segment: segment::create().expect("memory").0,
@@ -230,7 +230,7 @@ pub fn ring(bytes: &[u8]) {
                     let message = ring_message.message.as_ref();
                     let length = message.map_or(0, |message| message.length() as usize);
                     let form = message.map(|message| message.form);
-                    if form.is_some_and(Form::has_chunks) {
+                    if form.is_some_and(PayloadForm::has_chunks) {
                         assert!(length <= Piece::total(chunks));
                         let mut bytes = vec![0; length];
                         let all = Piece::of_mut(&mut bytes);
@@ -342,10 +342,10 @@ pub fn ring(bytes: &[u8]) {
     assert!(!here.may_have_messages());
 }
 
-fn form(input: &mut Input<'_>) -> Form {
+fn form(input: &mut Input<'_>) -> PayloadForm {
     match (input.flag(), input.flag()) {
-        (false, false) => Form::Whole,
-        (false, true) => Form::Written,
+        (false, false) => PayloadForm::Whole,
+        (false, true) => PayloadForm::Written,
         (true, starts) => {
             let part = PartFlags {
                 starts,
@@ -353,9 +353,9 @@ fn form(input: &mut Input<'_>) -> Form {
                 invalidates: input.flag(),
             };
             match (input.flag(), input.flag()) {
-                (false, false) => Form::Fetch(part),
-                (false, true) => Form::Chunks(part),
-                (true, _) => Form::Write,
+                (false, false) => PayloadForm::Fetch(part),
+                (false, true) => PayloadForm::Chunks(part),
+                (true, _) => PayloadForm::Write,
             }
         }
     }
@@ -368,7 +368,7 @@ fn ring_message<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> RingMessage<'a>
         acknowledged: input
             .flag()
             .then(|| Sequence::new(input.word() & 0xff_ffff)),
-        message: input.flag().then(|| Short {
+        message: input.flag().then(|| MessagePart {
             form: form(input),
             sequence: Sequence::new(input.word() & 0xff_ffff),
             immediate: input.flag().then_some(*b"imm!"),
@@ -445,17 +445,18 @@ pub fn tables(bytes: &[u8]) {
                 };
                 let length = usize::from(input.half()) % memory.len();
                 let generation = u32::from(input.byte() % 2);
-                let Some(mut visit) = link.visit(&target, generation, &mut known) else {
+                let Some(mut session) = link.begin_session(&target, generation, &mut known) else {
                     continue;
                 };
                 match input.below(3) {
-                    0 => drop(visit.access(remote, Access::Put(&[Piece::of(&memory[..length])]))),
+                    0 => drop(session.access(remote, Access::Put(&[Piece::of(&memory[..length])]))),
                     1 => drop(
-                        visit.access(remote, Access::Get(&[Piece::of_mut(&mut memory[..length])])),
+                        session
+                            .access(remote, Access::Get(&[Piece::of_mut(&mut memory[..length])])),
                     ),
-                    _ => drop(visit.atomic(remote, Atomic::FetchAdd { add: 1 })),
+                    _ => drop(session.atomic(remote, Atomic::FetchAdd { add: 1 })),
                 }
-                let _ = visit.is_over();
+                let _ = session.is_over();
             }
         }
     }

@@ -4,8 +4,8 @@
 //! | initiator | responder |
 //! |---|---|
 //! | connects, sends `Hello` with its descriptors and the link's memory | |
-//! | | checks its [access](process::reach) to the initiator's memory, sends `Welcome` with its descriptors, or `Sorry` or `Later` |
-//! | checks its [access](process::reach) to the responder's memory, sends `Ready` | |
+//! | | checks its [access](process::check_copy_permission) to the initiator's memory, sends `Welcome` with its descriptors, or `Sorry` or `Later` |
+//! | checks its [access](process::check_copy_permission) to the responder's memory, sends `Ready` | |
 //! | | adds the link |
 //!
 //! Each process checks whether the kernel permits it to copy from and to the memory of the other
@@ -25,7 +25,7 @@ use super::copying_peer::Process;
 use super::handshake_message::{HandshakeMessage, MessageType};
 use super::link::Link;
 use super::links::{Links, ProcessState};
-use super::local::Local;
+use super::local::LocalProcess;
 use super::pending::{Handshake, Handshakes};
 use super::process;
 use super::segment;
@@ -33,7 +33,7 @@ use super::sockets;
 use crate::descriptor::{self, Descriptor};
 
 /// Result of a handshake that this process has begun.
-pub(super) enum Outcome {
+pub(super) enum HandshakeOutcome {
     Linked(Arc<Link>),
     Declined,
     /// The peer has begun a handshake with this process at the same time, which takes precedence.
@@ -42,41 +42,41 @@ pub(super) enum Outcome {
 
 /// Performs a handshake with the process that has the socket address `address`, and returns the
 /// result. Waits for at most [`HANDSHAKE_TIMEOUT`].
-pub(super) fn perform(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
+pub(super) fn perform(local: &LocalProcess, address: SocketAddr) -> io::Result<HandshakeOutcome> {
     // The program may have closed or replaced descriptors of the device, which must not be passed
     // to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
-        return Ok(Outcome::Declined);
+        return Ok(HandshakeOutcome::Declined);
     }
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let socket = sockets::connect_to(address)?;
-    let Some(process) = process::owner(socket.as_fd()) else {
-        return Ok(Outcome::Declined);
+    let Some(process) = process::connected_process(socket.as_fd()) else {
+        return Ok(HandshakeOutcome::Declined);
     };
     let handle = Process::open_handle(process);
     let (file, side) = segment::create()?;
     local.wait_for_engine(deadline);
     let Some(hello) = local.describe(MessageType::Hello) else {
-        return Ok(Outcome::Declined);
+        return Ok(HandshakeOutcome::Declined);
     };
     hello.send(socket.as_fd(), &local.descriptors(Some(file.as_fd())))?;
     if !sockets::wait_until_readable(socket.as_fd(), deadline)? {
-        return Ok(Outcome::Declined);
+        return Ok(HandshakeOutcome::Declined);
     }
     let (handshake_message, descriptors) = HandshakeMessage::receive(socket.as_fd())?;
     match handshake_message.word {
         MessageType::Welcome => {}
-        MessageType::Later => return Ok(Outcome::Superseded),
-        _ => return Ok(Outcome::Declined),
+        MessageType::Later => return Ok(HandshakeOutcome::Superseded),
+        _ => return Ok(HandshakeOutcome::Declined),
     }
     let Some((thread, copies)) =
-        process::reach(process, handshake_message.thread, handshake_message.probe)
+        process::check_copy_permission(process, handshake_message.thread, handshake_message.probe)
     else {
-        return Ok(Outcome::Declined);
+        return Ok(HandshakeOutcome::Declined);
     };
     let peer = local.peer(handshake_message, descriptors)?;
     if !peer.addresses.contains(&address) {
-        return Ok(Outcome::Declined);
+        return Ok(HandshakeOutcome::Declined);
     }
     let process = Process {
         number: process,
@@ -87,13 +87,13 @@ pub(super) fn perform(local: &Local, address: SocketAddr) -> io::Result<Outcome>
     };
     let link = local.new_link(peer, process, side);
     local.admit(&link, &HandshakeMessage::of_type(MessageType::Ready), &[])?;
-    Ok(Outcome::Linked(link))
+    Ok(HandshakeOutcome::Linked(link))
 }
 
 /// Continues the pending handshakes that other processes have begun. Returns `true` if a handshake
 /// has ended; the caller must then notify threads that wait for its end.
 pub(super) fn continue_pending(
-    local: &Local,
+    local: &LocalProcess,
     links: &mut Links,
     handshakes: &mut Handshakes,
     now: Instant,
@@ -106,7 +106,7 @@ pub(super) fn continue_pending(
 /// Receives and handles a message of a peer in a pending handshake. Returns whether the handshake
 /// is still pending.
 fn receive(
-    local: &Local,
+    local: &LocalProcess,
     links: &mut Links,
     handshakes: &mut Handshakes,
     handshake: &mut Handshake,
@@ -118,7 +118,7 @@ fn receive(
     };
     match (handshake_message.word, handshake.welcomed.take()) {
         (MessageType::Hello, None) => {
-            match welcome(
+            match accept_hello(
                 local,
                 links,
                 handshakes,
@@ -140,7 +140,7 @@ fn receive(
         (MessageType::Ready, Some(link))
             if !links.is_taken(link.addresses(), handshake.process) =>
         {
-            links.add(&link, &local.own.addresses);
+            links.add(&link, &local.resources.addresses);
             false
         }
         _ => false,
@@ -151,22 +151,22 @@ fn receive(
 ///
 /// # Errors
 /// The type of the message that refuses the handshake.
-fn welcome(
-    local: &Local,
+fn accept_hello(
+    local: &LocalProcess,
     links: &Links,
     handshakes: &Handshakes,
     handshake: &Handshake,
     handshake_message: HandshakeMessage,
     mut descriptors: Vec<Descriptor>,
 ) -> Result<Arc<Link>, MessageType> {
-    const NO: MessageType = MessageType::Sorry;
+    const REFUSAL: MessageType = MessageType::Sorry;
     // The program may have closed or replaced descriptors of the device, which must not be passed
     // to a peer then.
     if !descriptor::check_all() || !process::is_dumpable() {
-        return Err(NO);
+        return Err(REFUSAL);
     }
     let process = handshake.process;
-    let first = handshake_message.addresses.first().ok_or(NO)?;
+    let first = handshake_message.addresses.first().ok_or(REFUSAL)?;
     // A link exists already: the peer sent `Hello` before it received the last message of the
     // link's handshake.
     if let Some(ProcessState::Linked(link)) = links.state(*first)
@@ -181,7 +181,7 @@ fn welcome(
         .addresses
         .iter()
         .any(|&address| links.is_in_handshake(address))
-        && local.own.addresses.first() < Some(first)
+        && local.resources.addresses.first() < Some(first)
     {
         return Err(MessageType::Later);
     }
@@ -194,25 +194,28 @@ fn welcome(
         || admission::is_short_of_descriptors(&handshake.socket)
         || descriptors.is_empty()
     {
-        return Err(NO);
+        return Err(REFUSAL);
     }
     let file = descriptors.remove(0);
-    let side = segment::map(file.as_fd()).map_err(|_| NO)?;
+    let side = segment::map(file.as_fd()).map_err(|_| REFUSAL)?;
     let handle = Process::open_handle(process);
-    let reached = process::reach(process, handshake_message.thread, handshake_message.probe);
-    let (thread, copies) = reached.ok_or(NO)?;
+    let reached =
+        process::check_copy_permission(process, handshake_message.thread, handshake_message.probe);
+    let (thread, copies) = reached.ok_or(REFUSAL)?;
     let process = Process {
         number: process,
         thread,
         copies,
-        socket: handshake.socket.try_clone().map_err(|_| NO)?,
+        socket: handshake.socket.try_clone().map_err(|_| REFUSAL)?,
         handle,
     };
-    let peer = local.peer(handshake_message, descriptors).map_err(|_| NO)?;
-    let answer = local.describe(MessageType::Welcome).ok_or(NO)?;
+    let peer = local
+        .peer(handshake_message, descriptors)
+        .map_err(|_| REFUSAL)?;
+    let answer = local.describe(MessageType::Welcome).ok_or(REFUSAL)?;
     let link = local.new_link(peer, process, side);
     local
         .admit(&link, &answer, &local.descriptors(None))
-        .map_err(|_| NO)?;
+        .map_err(|_| REFUSAL)?;
     Ok(link)
 }

@@ -175,7 +175,7 @@ impl HandshakeMessage {
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
-                descriptors.extend(rights.map(|file| opening.own(file)));
+                descriptors.extend(rights.map(|file| opening.adopt(file)));
             }
         }
         drop(opening);

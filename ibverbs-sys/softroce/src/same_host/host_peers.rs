@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use super::copying_peer::Copies;
+use super::copying_peer::CopiesInProgress;
 use super::handshake_message::without_interface;
 use super::link::Link;
-use super::local::Own;
+use super::local::ProcessResources;
 use super::peer_directory::PeerDirectory;
 use super::regions::{Publication, QueuePair};
 use super::wake_target::WakeTarget;
@@ -67,7 +67,7 @@ impl CachedLinks {
 /// Copies by peer processes that were in progress when [`HostPeers::accesses`] was called, for
 /// callers that poll instead of sleeping.
 #[derive(Debug)]
-pub(super) struct Accesses(Vec<Copies>);
+pub(super) struct Accesses(Vec<CopiesInProgress>);
 
 impl Accesses {
     /// Returns whether the peers' copies have ended, are still in progress, or have exceeded the
@@ -79,12 +79,12 @@ impl Accesses {
             is_refused |= over == Some(false);
             over != Some(true)
         });
-        match self.0.iter().map(Copies::elapsed).max() {
+        match self.0.iter().map(CopiesInProgress::elapsed).max() {
             None => Withdrawal::Complete,
             Some(_) if is_refused => Withdrawal::Refused,
             // The longer the copies have taken so far, the longer the next check is delayed.
             Some(age) => Withdrawal::Pending {
-                again: age.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL),
+                delay: age.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL),
             },
         }
     }
@@ -98,12 +98,12 @@ const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 impl HostPeers {
     /// Listens for connections of other processes of the host, and creates an empty directory of
     /// these processes.
-    pub(crate) fn open(own: Own) -> io::Result<Self> {
-        let publication = Arc::clone(&own.publication);
+    pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
+        let publication = Arc::clone(&resources.publication);
         Ok(Self {
-            wake_eventfds: Arc::clone(&own.channels),
+            wake_eventfds: Arc::clone(&resources.channels),
             wake_target: WakeTarget::default(),
-            directory: PeerDirectory::open(own)?,
+            directory: PeerDirectory::open(resources)?,
             publication,
             withdrawals: Withdrawals::default(),
             by_address: RwLock::default(),
@@ -218,7 +218,7 @@ impl HostPeers {
     /// limit.
     pub(crate) fn wait_for_copying_peers(&self) -> Result<(), Refusal> {
         let Accesses(all) = self.accesses();
-        let are_over = all.into_iter().all(Copies::wait);
+        let are_over = all.into_iter().all(CopiesInProgress::wait);
         are_over.then_some(()).ok_or(Refusal::Busy)
     }
 
@@ -228,7 +228,12 @@ impl HostPeers {
         let copying_peers = self.directory.copying_peers();
         // The state of all peers is read first. So copies of one peer can end while this thread
         // waits for another peer.
-        Accesses(copying_peers.into_iter().map(Copies::of).collect())
+        Accesses(
+            copying_peers
+                .into_iter()
+                .map(CopiesInProgress::of)
+                .collect(),
+        )
     }
 
     fn refresh(&self) {

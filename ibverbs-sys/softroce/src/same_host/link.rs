@@ -21,7 +21,7 @@ use super::process::KernelCopies;
 use super::regions::{FilePlace, Tables};
 use super::ring::{self, CHUNK, PushError, Violation};
 use super::ring_message;
-use super::segment::{Receiver, Sender, Side};
+use super::segment::{LinkMemory, Receiver, Sender};
 use super::shared::{Map, MappedArray, MappedValue, Rights};
 use super::wake::{SleepWord, Sleeper};
 use crate::counters::Counters;
@@ -30,7 +30,7 @@ use crate::memory::Piece;
 use crate::proto::Counter;
 use crate::spin;
 use crate::sync::Line;
-use crate::transfer::{self, MAX_CHUNKS_PART, NotSent, RingMessage};
+use crate::transfer::{self, MAX_CHUNKS_PART, RingMessage, RingSendError};
 
 /// Identity and resources of a peer, as received in the handshake.
 #[derive(Debug)]
@@ -76,19 +76,19 @@ pub struct Link {
     /// Time at which the peer was last known to exist, in nanoseconds since `start`.
     seen: AtomicU64,
     counters: Arc<Counters>,
-    failures: Arc<Failures>,
+    failures: Arc<LinkFailures>,
 }
 
 /// Notification of the engine (background thread) that links of this process have failed: a flag
 /// and an eventfd.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct LinkFailures {
     /// Eventfd that wakes the engine.
     wake_eventfd: Arc<Descriptor>,
     has_failed: AtomicBool,
 }
 
-impl Failures {
+impl LinkFailures {
     pub(super) fn new(wake_eventfd: Arc<Descriptor>) -> Arc<Self> {
         Arc::new(Self {
             wake_eventfd,
@@ -197,11 +197,11 @@ impl Link {
     pub(super) fn new(
         peer: Peer,
         process: Process,
-        side: Side,
+        side: LinkMemory,
         counters: Arc<Counters>,
-        failures: Arc<Failures>,
+        failures: Arc<LinkFailures>,
     ) -> Arc<Self> {
-        let Side {
+        let LinkMemory {
             sender,
             receiver,
             slots,
@@ -212,7 +212,7 @@ impl Link {
         } = side;
         // The engine may be asleep already. It has not declared that on this link, because it did
         // not know the link then.
-        SleepWord(&own_sleep.0).declare(Sleeper::Engine);
+        SleepWord(&own_sleep.0).store_sleeper(Sleeper::Engine);
         Arc::new(Self {
             peer,
             copying_peer: Arc::new(CopyingPeer::new(process, peer_lanes)),
@@ -383,7 +383,7 @@ impl Link {
         &self,
         tag: u16,
         ring_message: &RingMessage<'_>,
-    ) -> Result<(), NotSent> {
+    ) -> Result<(), RingSendError> {
         match self.push(
             tag | RING_MESSAGE,
             &ring_message::encode(ring_message),
@@ -392,14 +392,14 @@ impl Link {
         ) {
             // If the link has ended, the acknowledgement timeout of the sender expires.
             Ok(()) | Err(SendError::Dead) => Ok(()),
-            Err(SendError::Full) => Err(NotSent::Full),
+            Err(SendError::Full) => Err(RingSendError::Full),
         }
     }
 
     /// Requests the cache line of the ring that a further message, which probably follows, will
     /// take.
     #[inline]
-    pub(crate) fn expect_more(&self) {
+    pub(crate) fn prefetch_next_slot(&self) {
         self.side.sender.prefetch();
     }
 
@@ -413,7 +413,7 @@ impl Link {
         ring_message: &RingMessage<'_>,
         length: u32,
         fill: impl FnOnce(&[Piece<'_>]) -> Option<()>,
-    ) -> Result<(), NotSent> {
+    ) -> Result<(), RingSendError> {
         debug_assert!(
             length <= MAX_CHUNKS_PART,
             "within what the backlog finds room for"
@@ -432,8 +432,8 @@ impl Link {
         ) {
             // If the link has ended, the acknowledgement timeout of the sender expires.
             Ok(()) | Err(SendError::Dead) => Ok(()),
-            Err(SendError::Full) if is_readable => Err(NotSent::Full),
-            Err(SendError::Full) => Err(NotSent::Unreadable),
+            Err(SendError::Full) if is_readable => Err(RingSendError::Full),
+            Err(SendError::Full) => Err(RingSendError::Unreadable),
         }
     }
 
@@ -534,7 +534,7 @@ impl Link {
         while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
                 if message.tag & RING_MESSAGE != 0 {
-                    let mut room = [0; transfer::SHORT];
+                    let mut room = [0; transfer::MAX_SLOT_BYTES];
                     let ring_message =
                         ring_message::decode(&message.words, &mut room).ok_or(Violation)?;
                     let chunks = ring_message.message.filter(|of| of.form.has_chunks());
@@ -615,7 +615,7 @@ impl Link {
     /// peer wakes the thread. The thread must then call [`is_waiting`](Self::is_waiting), and must
     /// not sleep if the result is `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
-        SleepWord(&self.side.own_sleep.0).declare(sleeper);
+        SleepWord(&self.side.own_sleep.0).store_sleeper(sleeper);
     }
 
     /// Records in the shared memory that a thread of this process is awake, so that the peer does

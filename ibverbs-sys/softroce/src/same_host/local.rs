@@ -16,10 +16,10 @@ use super::admitted::Admitted;
 use super::copying_peer::{CopyingPeer, Process};
 use super::events::{Events, Source};
 use super::handshake_message::{HandshakeMessage, MessageType};
-use super::link::{Failures, Link, Peer};
+use super::link::{Link, LinkFailures, Peer};
 use super::process;
 use super::regions::{Publication, Tables};
-use super::segment::Side;
+use super::segment::LinkMemory;
 use crate::address::slot_of_sender;
 use crate::completion::WakeEventfds;
 use crate::counters::Counters;
@@ -27,7 +27,7 @@ use crate::descriptor::{self, Descriptor};
 use crate::memory::Arena;
 
 /// Identity and resources of this process that are passed to peers in a handshake.
-pub(crate) struct Own {
+pub(crate) struct ProcessResources {
     /// First UDP port of the device's port range, from which the number of a peer's port is
     /// counted; see [`slot_of_sender`].
     pub(crate) base_port: u16,
@@ -53,13 +53,13 @@ pub(crate) struct Own {
 
 /// State of this process that all its handshakes and links (shared memory with other processes)
 /// use.
-pub(super) struct Local {
-    pub(super) own: Own,
+pub(super) struct LocalProcess {
+    pub(super) resources: ProcessResources,
     pub(super) events: Events,
     engine: EngineThread,
     /// Peer processes that may copy from and to memory of this process.
     admitted: Admitted<Arc<CopyingPeer>>,
-    failures: Arc<Failures>,
+    failures: Arc<LinkFailures>,
 }
 
 /// Thread ID of this process's engine (background thread), by which peers access the memory of the
@@ -90,11 +90,11 @@ impl EngineThread {
     }
 }
 
-impl Local {
-    pub(super) fn new(own: Own, events: Events) -> Self {
+impl LocalProcess {
+    pub(super) fn new(resources: ProcessResources, events: Events) -> Self {
         Self {
-            failures: Failures::new(Arc::clone(&own.wake_eventfd)),
-            own,
+            failures: LinkFailures::new(Arc::clone(&resources.wake_eventfd)),
+            resources,
             events,
             engine: EngineThread {
                 thread: OnceLock::new(),
@@ -107,7 +107,7 @@ impl Local {
 
     /// Returns whether `address` belongs to a socket of this process.
     pub(super) fn has_address(&self, address: SocketAddr) -> bool {
-        self.own.addresses.contains(&address)
+        self.resources.addresses.contains(&address)
     }
 
     /// Records that the calling thread is the engine (background thread).
@@ -122,7 +122,7 @@ impl Local {
 
     /// Wakes the engine (background thread) of this process.
     pub(super) fn wake_engine(&self) {
-        descriptor::increment(self.own.wake_eventfd.as_fd());
+        descriptor::increment(self.resources.wake_eventfd.as_fd());
     }
 
     /// Returns whether a link (shared memory with another process) has failed since the previous
@@ -138,9 +138,9 @@ impl Local {
             word,
             probe: process::word(),
             thread: self.engine.thread.get()?.as_raw_pid(),
-            key_base: self.own.publication.key_base(),
-            addresses: self.own.addresses.clone(),
-            gids: self.own.gids.clone(),
+            key_base: self.resources.publication.key_base(),
+            addresses: self.resources.addresses.clone(),
+            gids: self.resources.gids.clone(),
         })
     }
 
@@ -151,13 +151,13 @@ impl Local {
         &'a self,
         segment: Option<BorrowedFd<'a>>,
     ) -> Vec<BorrowedFd<'a>> {
-        let own = [
-            self.own.publication.as_fd(),
-            self.own.arena.as_fd(),
-            self.own.wake_eventfd.as_fd(),
+        let resources = [
+            self.resources.publication.as_fd(),
+            self.resources.arena.as_fd(),
+            self.resources.wake_eventfd.as_fd(),
         ];
-        let own = own.into_iter().chain(self.own.channels.all());
-        segment.into_iter().chain(own).collect()
+        let resources = resources.into_iter().chain(self.resources.channels.all());
+        segment.into_iter().chain(resources).collect()
     }
 
     /// Creates a [`Peer`] from the handshake message and the descriptors of the peer, except that
@@ -183,7 +183,7 @@ impl Local {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut slots = handshake_message.addresses.iter().filter_map(|&address| {
-            let slot = slot_of_sender(self.own.base_port, address);
+            let slot = slot_of_sender(self.resources.base_port, address);
             slot.ok().flatten()
         });
         Ok(Peer {
@@ -200,8 +200,8 @@ impl Local {
 
     /// Creates the link (shared memory) to a peer. The link must not be used before the handshake
     /// is finished.
-    pub(super) fn new_link(&self, peer: Peer, process: Process, side: Side) -> Arc<Link> {
-        let counters = Arc::clone(&self.own.counters);
+    pub(super) fn new_link(&self, peer: Peer, process: Process, side: LinkMemory) -> Arc<Link> {
+        let counters = Arc::clone(&self.resources.counters);
         Link::new(peer, process, side, counters, Arc::clone(&self.failures))
     }
 

@@ -12,7 +12,7 @@
 //! | `segment`, `ring`, `ring_message` | the shared memory of a link: a ring of messages in each direction |
 //! | `backlog` | queue pairs and messages that wait for room in a ring |
 //! | `wake`, `wake_target` | wakeups of a sleeping peer, and the choice of the thread that is woken for a process |
-//! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
+//! | `regions`, `record_array` | the tables in which a process publishes the memory that peers may reach |
 //! | `withdrawal` | windows that are withdrawn from peers without blocking a thread |
 //! | `access` | one-sided reads and writes of a peer's memory |
 //! | `admitted`, `copying_peer` | the peers that may copy from and to memory of this process, and the wait until their copies have
@@ -30,7 +30,6 @@ mod access;
 mod admission;
 mod admitted;
 mod backlog;
-mod board;
 mod copying_peer;
 mod events;
 #[cfg(any(test, fuzzing))]
@@ -46,6 +45,7 @@ mod models;
 mod peer_directory;
 mod pending;
 mod process;
+mod record_array;
 mod regions;
 mod ring;
 pub(crate) mod ring_message;
@@ -60,13 +60,13 @@ mod wake;
 mod wake_target;
 mod withdrawal;
 
-pub(crate) use access::{Access, CachedRecords, Connection, Target, Visit};
+pub(crate) use access::{Access, CachedRecords, Connection, CopySession, Target};
 pub(crate) use backlog::DelayedPacket;
 pub(crate) use handshake_message::{MAX_LIST, without_interface};
 pub(crate) use host_peers::CachedLinks;
 pub use host_peers::HostPeers;
 pub use link::Link;
 pub(crate) use link::{Received, SendError};
-pub(crate) use local::Own;
+pub(crate) use local::ProcessResources;
 pub(crate) use regions::{Publication, QueuePair};
 pub(crate) use wake_target::CHECK_INTERVAL;

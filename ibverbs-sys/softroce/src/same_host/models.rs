@@ -16,9 +16,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-use super::board::{Board, Record, WORDS, records};
+use super::record_array::{Record, RecordArray, WORDS, records};
 use super::ring::memory::memory;
-use super::ring::{Chunk, Consumer, Marks, Producer, Slot};
+use super::ring::{Chunk, Consumer, ControlWords, Producer, Slot};
 use crate::epoch::Lanes;
 use crate::sync::Line;
 
@@ -43,7 +43,7 @@ const DECLINED: u16 = 3;
 /// Memory that both processes can access: the sender's records and payloads, and the receiver's
 /// lanes.
 struct SharedMemory {
-    records: Board<Vec<Record>>,
+    records: RecordArray<Vec<Record>>,
     lanes: Vec<Line>,
     bytes: [AtomicU64; 2],
     /// Stands for the mapping of the payload, which the sender may remove after it has deregistered
@@ -53,8 +53,8 @@ struct SharedMemory {
 
 /// Ring ends of one process: it sends in one ring, and receives from the other.
 struct RingEnds {
-    sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
-    receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<Marks>>,
+    sender: Producer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
+    receiver: Consumer<Shared<[Slot]>, Shared<[Chunk]>, Shared<ControlWords>>,
 }
 
 /// The process that sends messages. The other process copies their payload.
@@ -75,7 +75,7 @@ struct Receiver {
 /// Creates a sender and a receiver that are connected, and the memory that contains the payloads.
 fn connect() -> (Sender, Receiver) {
     let world = Arc::new(SharedMemory {
-        records: Board(records(2)),
+        records: RecordArray(records(2)),
         lanes: vec![Line::here()],
         bytes: [AtomicU64::new(MESSAGE), AtomicU64::new(MESSAGE)],
         mapping: UnsafeCell::new(()),
@@ -170,7 +170,7 @@ impl Receiver {
         let load = |at: usize| self.world.bytes[at].load(Ordering::Relaxed);
         let bytes = self.world.mapping.with(|_| [0, 1].map(load));
         records
-            .was_current(QUEUE_PAIR, self.version)
+            .has_kept_version(QUEUE_PAIR, self.version)
             .then_some(bytes)
     }
 }

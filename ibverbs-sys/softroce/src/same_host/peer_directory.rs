@@ -22,11 +22,11 @@ use super::admission::MAX_LINKS_PER_PROCESS;
 use super::admission::{HANDSHAKE_TIMEOUT, RETRY_COOLDOWN};
 use super::copying_peer::CopyingPeer;
 use super::events::{Events, Source, Timer};
-use super::handshake::{self, Outcome};
+use super::handshake::{self, HandshakeOutcome};
 use super::handshake_message::{has_room, without_interface};
 use super::link::Link;
 use super::links::{Links, ProcessState};
-use super::local::{Local, Own};
+use super::local::{LocalProcess, ProcessResources};
 use super::pending::Handshakes;
 use super::sockets;
 use crate::descriptor::Descriptor;
@@ -37,7 +37,7 @@ const MAX_WAKE_DELAY: Duration = Duration::from_micros(500);
 
 /// The known processes of the host, and the links (shared memory) to them.
 pub(crate) struct PeerDirectory {
-    local: Local,
+    local: LocalProcess,
     listeners: Mutex<Vec<Descriptor>>,
     state: Mutex<State>,
     /// Condition variable that is notified when a link (shared memory with another process) was
@@ -61,17 +61,17 @@ struct State {
 impl PeerDirectory {
     /// Creates an empty directory, and [listens](Self::listen) at the addresses that have a UDP
     /// socket from the beginning.
-    pub(crate) fn open(own: Own) -> io::Result<Self> {
-        if own.addresses.is_empty() || !has_room(&own.addresses, &own.gids) {
+    pub(crate) fn open(resources: ProcessResources) -> io::Result<Self> {
+        if resources.addresses.is_empty() || !has_room(&resources.addresses, &resources.gids) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let events = Events::new()?;
-        let open = own.addresses[..own.open.min(own.addresses.len())].to_vec();
+        let open = resources.addresses[..resources.open.min(resources.addresses.len())].to_vec();
         let directory = Self {
             wake_timer: Timer::new(&events)?,
             is_reminded: AtomicBool::new(false),
             handshake_timer: Timer::new(&events)?,
-            local: Local::new(own, events),
+            local: LocalProcess::new(resources, events),
             listeners: Mutex::default(),
             state: Mutex::new(State {
                 links: Links::default(),
@@ -104,7 +104,7 @@ impl PeerDirectory {
     /// [`RETRY_COOLDOWN`] ago. Returns `None` if no process has the address or if the process
     /// declines.
     pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
-        if self.local.has_address(address) && !self.local.own.is_peer {
+        if self.local.has_address(address) && !self.local.resources.is_peer {
             return None;
         }
         let mut state = self.state.lock();
@@ -136,13 +136,13 @@ impl PeerDirectory {
             state.links.begin_handshake(address);
             let ask = || handshake::perform(&self.local, address);
             match MutexGuard::unlocked(&mut state, ask) {
-                Ok(Outcome::Linked(link)) => {
-                    state.links.add(&link, &self.local.own.addresses);
+                Ok(HandshakeOutcome::Linked(link)) => {
+                    state.links.add(&link, &self.local.resources.addresses);
                     self.changed.notify_all();
                     return Some(link);
                 }
                 // The handshake that the peer has begun will add the link.
-                Ok(Outcome::Superseded) => {
+                Ok(HandshakeOutcome::Superseded) => {
                     let is_in_handshake = |state: &mut State| state.links.is_in_handshake(address);
                     let waited =
                         self.changed
@@ -151,7 +151,7 @@ impl PeerDirectory {
                         continue;
                     }
                 }
-                Ok(Outcome::Declined) | Err(_) => {}
+                Ok(HandshakeOutcome::Declined) | Err(_) => {}
             }
             // A handshake that the peer has begun may have added a link while the state was
             // unlocked.
@@ -286,14 +286,14 @@ impl PeerDirectory {
     /// Returns the eventfd that wakes the engine.
     #[cfg(all(test, not(loom)))]
     pub(super) fn wake_eventfd(&self) -> BorrowedFd<'_> {
-        self.local.own.wake_eventfd.as_fd()
+        self.local.resources.wake_eventfd.as_fd()
     }
 }
 
 impl fmt::Debug for PeerDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PeerDirectory")
-            .field("addresses", &self.local.own.addresses)
+            .field("addresses", &self.local.resources.addresses)
             .field("links", &self.state.lock().links.all())
             .finish_non_exhaustive()
     }

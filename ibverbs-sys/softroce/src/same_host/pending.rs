@@ -129,7 +129,7 @@ impl Handshakes {
     /// Adds an accepted connection to the pending handshakes. Closes the connection instead if its
     /// process belongs to another user or has [`MAX_PENDING_PER_PROCESS`] pending handshakes.
     fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
-        let Some(process) = process::owner(socket.as_fd()) else {
+        let Some(process) = process::connected_process(socket.as_fd()) else {
             return;
         };
         let pending = self.all.iter();

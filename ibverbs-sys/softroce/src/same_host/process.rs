@@ -132,7 +132,7 @@ pub(super) fn read(process: Pid, from: RemoteRange, to: &[Piece<'_>]) -> io::Res
 /// Returns the process at the other end of a Unix connection: the process that has connected, for
 /// an accepted connection; the process that listens, for an outgoing connection. Returns `None` if
 /// the process belongs to another user or another PID namespace.
-pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
+pub(super) fn connected_process(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
         uid: libc::uid_t::MAX,
@@ -187,7 +187,11 @@ pub(super) enum KernelCopies {
 /// the peer's [word] at `address` and writing it back. Also checks that `thread` is a thread of the
 /// peer, and not its main thread. Returns the thread's ID and the permission, or `None` if the
 /// thread or the address is not valid in the peer.
-pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
+pub(super) fn check_copy_permission(
+    process: Pid,
+    thread: i32,
+    address: u64,
+) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
         return None;
@@ -214,7 +218,8 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, Ker
 /// copies.
 static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the word of this process that peers read and write back in [`reach`].
+/// Returns the address of the word of this process that peers read and write back in
+/// [`check_copy_permission`].
 pub(super) fn word() -> u64 {
     PROBE_WORD.as_ptr().expose_provenance() as u64
 }
@@ -308,15 +313,15 @@ mod tests {
             .spawn()
             .unwrap();
         for wrong in [0, -1, i32::MIN, i32::MAX, first, child.id() as i32] {
-            assert_eq!(reach(this(), wrong, word()), None);
+            assert_eq!(check_copy_permission(this(), wrong, word()), None);
         }
         drop(child.stdin.take());
         child.wait().unwrap();
         let other = rustix::thread::gettid();
         // Each test runs in a thread that is not the main thread.
-        assert_eq!(reach(this(), other.as_raw_pid(), 8), None);
+        assert_eq!(check_copy_permission(this(), other.as_raw_pid(), 8), None);
         assert_eq!(
-            reach(this(), other.as_raw_pid(), word()),
+            check_copy_permission(this(), other.as_raw_pid(), word()),
             Some((other, KernelCopies::Allowed))
         );
     }

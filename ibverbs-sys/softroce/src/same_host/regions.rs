@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::board::{self, Board, Record};
+use super::record_array::{self, Record, RecordArray};
 use super::shared::{self, Map, MappedArray, Rights};
 use crate::descriptor::Descriptor;
 use crate::limits;
@@ -62,7 +62,7 @@ pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record
 const NUMBER: u64 = 0xff_ffff;
 
 impl Published {
-    fn encode(&self) -> Option<[u64; board::WORDS]> {
+    fn encode(&self) -> Option<[u64; record_array::WORDS]> {
         let only = self
             .queue_pair
             .map_or(0, |number| 1 << 24 | u64::from(number));
@@ -87,7 +87,7 @@ impl Published {
     }
 
     /// Decodes a peer's record of a region or window, without checking the fields.
-    fn decode(words: &[u64; board::WORDS]) -> Self {
+    fn decode(words: &[u64; record_array::WORDS]) -> Self {
         let &[head, domain, start, length, address, offset, segment] = words;
         let from = (segment >> 32) * SEGMENT_UNIT;
         let place = FilePlace {
@@ -111,7 +111,7 @@ impl Published {
 const UNRELIABLE_BIT: u32 = 48;
 
 impl QueuePair {
-    fn encode(&self) -> [u64; board::WORDS] {
+    fn encode(&self) -> [u64; record_array::WORDS] {
         let halves = |gid: Ipv6Addr| {
             let bits = gid.to_bits();
             [(bits >> 64) as u64, bits as u64]
@@ -131,7 +131,7 @@ impl QueuePair {
         ]
     }
 
-    fn decode(words: &[u64; board::WORDS]) -> Self {
+    fn decode(words: &[u64; record_array::WORDS]) -> Self {
         let &[head, first, domain, own_high, own_low, peer_high, peer_low] = words;
         let gid = |high, low| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
         Self {
@@ -161,8 +161,8 @@ pub(crate) struct Publication {
 /// Tables of queue pairs, regions and windows that this process or a peer publishes.
 #[derive(Debug)]
 pub(super) struct Tables {
-    queue_pairs: Board<MappedArray<Record>>,
-    regions: Board<MappedArray<Record>>,
+    queue_pairs: RecordArray<MappedArray<Record>>,
+    regions: RecordArray<MappedArray<Record>>,
     /// For each index in memory keys, the bits in which the index differs from the number of its
     /// record.
     differences: MappedArray<AtomicU8>,
@@ -172,8 +172,8 @@ impl Tables {
     fn of(map: Map) -> Option<Self> {
         let map = Arc::new(map);
         Some(Self {
-            queue_pairs: Board(MappedArray::of(&map, 0, QUEUE_PAIRS)?),
-            regions: Board(MappedArray::of(&map, REGIONS_AT, REGIONS)?),
+            queue_pairs: RecordArray(MappedArray::of(&map, 0, QUEUE_PAIRS)?),
+            regions: RecordArray(MappedArray::of(&map, REGIONS_AT, REGIONS)?),
             differences: MappedArray::of(&map, DIFFERENCES_AT, REGIONS)?,
         })
     }
@@ -222,9 +222,9 @@ impl Tables {
 
     /// Returns whether the record of the queue pair with the number `number` has had the version
     /// `version` all the time since [`queue_pair`](Self::queue_pair) returned that version.
-    pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
+    pub(super) fn is_queue_pair_unchanged(&self, number: u32, version: u64) -> bool {
         let index = number::record(number);
-        self.queue_pairs.was_current(index, version)
+        self.queue_pairs.has_kept_version(index, version)
     }
 }
 

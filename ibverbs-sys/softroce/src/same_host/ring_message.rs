@@ -4,7 +4,7 @@
 
 use super::ring::WORDS;
 use crate::proto::Sequence;
-use crate::transfer::{Form, PartFlags, RingMessage, SHORT, Short};
+use crate::transfer::{MAX_SLOT_BYTES, MessagePart, PartFlags, PayloadForm, RingMessage};
 
 /// Flag in the first word of a slot, above the 24-bit queue pair number: the slot contains an
 /// acknowledgement.
@@ -16,7 +16,7 @@ const IMMEDIATE: u64 = 1 << 26;
 /// Flag in the first word of a slot: the message requests a solicited completion event.
 const SOLICITED: u64 = 1 << 27;
 /// Flag in the first word of a slot: the payload is not in the slot. With [`WRITTEN`]: the message
-/// is a write with immediate data, [`Form::Write`].
+/// is a write with immediate data, [`PayloadForm::Write`].
 const FETCH: u64 = 1 << 28;
 /// Flag in the first word of a slot: the sender has written the payload into the receiver's memory.
 const WRITTEN: u64 = 1 << 29;
@@ -42,7 +42,7 @@ const PARTITION_AT: u32 = 32;
 /// number.
 const BYTES_AT: usize = 3;
 
-const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
+const _: () = assert!(8 * (WORDS - BYTES_AT) == MAX_SLOT_BYTES);
 
 /// Encodes a [`RingMessage`] as the words of a slot (one cache line of a ring).
 #[inline(always)]
@@ -62,16 +62,16 @@ pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
             words[0] |= SOLICITED;
         }
         match message.form {
-            Form::Whole => {}
-            Form::Written => words[0] |= WRITTEN,
+            PayloadForm::Whole => {}
+            PayloadForm::Written => words[0] |= WRITTEN,
             // The two flags together have no other meaning.
-            Form::Write => words[0] |= FETCH | WRITTEN,
-            Form::Chunks(part) | Form::Fetch(part) => {
+            PayloadForm::Write => words[0] |= FETCH | WRITTEN,
+            PayloadForm::Chunks(part) | PayloadForm::Fetch(part) => {
                 words[0] |= FETCH;
                 words[0] |= if part.starts { STARTS } else { 0 };
                 words[0] |= if part.ends { ENDS } else { 0 };
                 words[1] |= if part.invalidates { INVALIDATES } else { 0 };
-                if matches!(message.form, Form::Chunks(_)) {
+                if matches!(message.form, PayloadForm::Chunks(_)) {
                     words[1] |= CHUNKS;
                 }
             }
@@ -96,16 +96,16 @@ pub(crate) fn encode(ring_message: &RingMessage<'_>) -> [u64; WORDS] {
 
 /// Decodes a [`RingMessage`] from the words of a slot (one cache line of a ring). Copies the
 /// payload to `room`, which the result borrows. Returns `None` if the payload is longer than
-/// [`SHORT`].
+/// [`MAX_SLOT_BYTES`].
 #[inline]
 pub(crate) fn decode<'a>(
     words: &[u64; WORDS],
-    room: &'a mut [u8; SHORT],
+    room: &'a mut [u8; MAX_SLOT_BYTES],
 ) -> Option<RingMessage<'a>> {
     let has = |bit| words[0] & bit != 0;
     let message = if has(MESSAGE) {
         let length = usize::from((words[0] >> LENGTH_AT) as u8);
-        if length > SHORT {
+        if length > MAX_SLOT_BYTES {
             return None;
         }
         let (chunks, _) = room.as_chunks_mut();
@@ -113,9 +113,9 @@ pub(crate) fn decode<'a>(
             *bytes = word.to_ne_bytes();
         }
         let form = match (has(FETCH), has(WRITTEN)) {
-            (false, false) => Form::Whole,
-            (false, true) => Form::Written,
-            (true, true) => Form::Write,
+            (false, false) => PayloadForm::Whole,
+            (false, true) => PayloadForm::Written,
+            (true, true) => PayloadForm::Write,
             (true, false) => {
                 let part = PartFlags {
                     starts: has(STARTS),
@@ -123,13 +123,13 @@ pub(crate) fn decode<'a>(
                     invalidates: words[1] & INVALIDATES != 0,
                 };
                 if words[1] & CHUNKS != 0 {
-                    Form::Chunks(part)
+                    PayloadForm::Chunks(part)
                 } else {
-                    Form::Fetch(part)
+                    PayloadForm::Fetch(part)
                 }
             }
         };
-        Some(Short {
+        Some(MessagePart {
             form,
             sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER_MASK) as u32),
             immediate: has(IMMEDIATE).then_some((words[1] as u32).to_ne_bytes()),
@@ -154,25 +154,25 @@ mod tests {
     use super::*;
 
     /// Generates a form of ring messages.
-    fn form() -> impl Strategy<Value = Form> {
+    fn form() -> impl Strategy<Value = PayloadForm> {
         let part = any::<[bool; 3]>().prop_map(|[starts, ends, invalidates]| PartFlags {
             starts,
             ends,
             invalidates,
         });
         prop_oneof![
-            Just(Form::Whole),
-            Just(Form::Write),
-            Just(Form::Written),
-            part.clone().prop_map(Form::Chunks),
-            part.prop_map(Form::Fetch),
+            Just(PayloadForm::Whole),
+            Just(PayloadForm::Write),
+            Just(PayloadForm::Written),
+            part.clone().prop_map(PayloadForm::Chunks),
+            part.prop_map(PayloadForm::Fetch),
         ]
     }
 
     /// Generates the content of a message: its sequence number, form, immediate data, solicited
     /// flag and payload.
-    fn message() -> impl Strategy<Value = (u32, Form, Option<[u8; 4]>, bool, Vec<u8>)> {
-        let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
+    fn message() -> impl Strategy<Value = (u32, PayloadForm, Option<[u8; 4]>, bool, Vec<u8>)> {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..=MAX_SLOT_BYTES);
         (
             0..1_u32 << 24,
             form(),
@@ -194,7 +194,7 @@ mod tests {
                 destination,
                 partition_key,
                 acknowledged: acknowledged.map(Sequence::new),
-                message: message.as_ref().map(|(sequence, form, immediate, solicited, payload)| Short {
+                message: message.as_ref().map(|(sequence, form, immediate, solicited, payload)| MessagePart {
                     form: *form,
                     sequence: Sequence::new(*sequence),
                     immediate: *immediate,
@@ -202,15 +202,15 @@ mod tests {
                     payload,
                 }),
             };
-            let mut room = [0xa5; SHORT];
+            let mut room = [0xa5; MAX_SLOT_BYTES];
             prop_assert_eq!(decode(&encode(&ring_message), &mut room), Some(ring_message));
         }
 
         #[test]
         fn invalid_words_are_decoded_without_a_panic(words: [u64; WORDS]) {
-            let mut room = [0; SHORT];
+            let mut room = [0; MAX_SLOT_BYTES];
             if let Some(message) = decode(&words, &mut room).and_then(|ring_message| ring_message.message) {
-                prop_assert!(message.payload.len() <= SHORT);
+                prop_assert!(message.payload.len() <= MAX_SLOT_BYTES);
             }
         }
     }

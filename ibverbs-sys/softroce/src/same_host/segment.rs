@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::ring::{Chunk, Consumer, Marks, Memory, Producer, Slot};
+use super::ring::{Chunk, Consumer, ControlWords, Memory, Producer, Slot};
 use super::shared::{self, Map, MappedArray, MappedValue, Rights};
 use crate::descriptor::Descriptor;
 use crate::sync::Line;
@@ -25,17 +25,18 @@ const CHUNKS: usize = 8192;
 const LANES: usize = 32;
 
 /// Memory of a ring (message queue) in a mapped file.
-type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
+type Ring = Memory<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
 /// Sending side of a ring (message queue) in a mapped file.
-pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
+pub(super) type Sender = Producer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
 /// Receiving side of a ring (message queue) in a mapped file.
-pub(super) type Receiver = Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<Marks>>;
+pub(super) type Receiver =
+    Consumer<MappedArray<Slot>, MappedArray<Chunk>, MappedValue<ControlWords>>;
 
 /// Memory that two linked processes share, from the perspective of one of them.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct LinkMemory {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     /// Slots (cache lines for messages) of the ring from which this process receives.
@@ -62,7 +63,7 @@ pub(super) enum Role {
 }
 
 /// Byte offset, in the memory of one direction, of the word that identifies the sleeping thread.
-const SLEEP: usize = size_of::<Marks>();
+const SLEEP: usize = size_of::<ControlWords>();
 /// Byte offset, in the memory of one direction, of the lanes (shared words in which copies are
 /// recorded).
 const LANE: usize = SLEEP + size_of::<Line>();
@@ -78,16 +79,16 @@ pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Creates the memory that two processes will share. Returns its file, and its mapping for the
 /// process that creates the memory.
-pub(super) fn create() -> io::Result<(Descriptor, Side)> {
+pub(super) fn create() -> io::Result<(Descriptor, LinkMemory)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
-    Ok((file, Side::of(map, Role::Creator)?))
+    Ok((file, LinkMemory::of(map, Role::Creator)?))
 }
 
 /// Maps memory that a peer process has created to share it with this process. Returns its mapping
 /// for this process.
-pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Side> {
+pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<LinkMemory> {
     let map = Map::of(file, 0..LENGTH as u64, Rights::Write)?;
-    Side::of(map, Role::Taker)
+    LinkMemory::of(map, Role::Taker)
 }
 
 /// Returns the slots (cache lines for messages) of the ring whose direction begins at byte offset
@@ -108,7 +109,7 @@ fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, MappedValue<Line>, Mapp
     Some((ring, sleep, MappedArray::of(map, at + LANE, LANES)?))
 }
 
-impl Side {
+impl LinkMemory {
     fn of(map: Map, role: Role) -> io::Result<Self> {
         let map = Arc::new(map);
         let (out, back) = match role {
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(numbers(&mut here.receiver), Some((2, 6)));
         assert_eq!(numbers(&mut here.receiver), None);
 
-        SleepWord(&there.own_sleep.0).declare(Sleeper::Channel(1));
+        SleepWord(&there.own_sleep.0).store_sleeper(Sleeper::Channel(1));
         let woken = SleepWord(&here.peer_sleep.0).take_sleeper();
         assert_eq!(woken, Some(Sleeper::Channel(1)));
         assert_eq!(SleepWord(&there.peer_sleep.0).take_sleeper(), None);

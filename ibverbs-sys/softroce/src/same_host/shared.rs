@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use libc::c_void;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::board::Record;
-use super::ring::{Chunk, Marks, Slot};
+use super::record_array::Record;
+use super::ring::{Chunk, ControlWords, Slot};
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::{Piece, copy};
 use crate::sync::Line;
@@ -41,7 +41,7 @@ unsafe impl Plain for Slot {}
 // SAFETY: an array of `AtomicU64` has no padding.
 unsafe impl Plain for Chunk {}
 // SAFETY: a `repr(C)` structure of two `Line`s has no padding.
-unsafe impl Plain for Marks {}
+unsafe impl Plain for ControlWords {}
 // SAFETY: `repr(C)` arrays of `AtomicU64`, aligned to their size, have no padding.
 unsafe impl Plain for Record {}
 
@@ -341,8 +341,8 @@ mod tests {
         assert!(MappedArray::<AtomicU64>::of(&map, 8176, 3).is_none());
         assert!(MappedArray::<AtomicU64>::of(&map, 8175, 1).is_none());
         assert!(MappedArray::<AtomicU64>::of(&map, 0, usize::MAX).is_none());
-        assert!(MappedValue::<Marks>::of(&map, 8192 - 64).is_none());
-        let marks = MappedValue::<Marks>::of(&map, 8192 - 128).unwrap();
+        assert!(MappedValue::<ControlWords>::of(&map, 8192 - 64).is_none());
+        let marks = MappedValue::<ControlWords>::of(&map, 8192 - 128).unwrap();
         drop(map);
         assert!(!format!("{marks:?}").is_empty());
     }

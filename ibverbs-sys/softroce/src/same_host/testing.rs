@@ -12,11 +12,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 
 use super::copying_peer::Process;
-use super::link::{Failures, Link, Peer};
-use super::local::Own;
+use super::link::{Link, LinkFailures, Peer};
+use super::local::ProcessResources;
 use super::process::KernelCopies;
 use super::regions::{Publication, Tables};
-use super::segment::{self, Side};
+use super::segment::{self, LinkMemory};
 use crate::completion::WakeEventfds;
 use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
@@ -24,12 +24,12 @@ use crate::memory::Arena;
 
 /// Returns the identity and resources that a simulated process with the address `address` passes to
 /// peers in a handshake.
-pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
+pub(super) fn own_resources(address: SocketAddr) -> io::Result<ProcessResources> {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
-    Ok(Own {
+    Ok(ProcessResources {
         base_port: 4791,
         addresses: vec![address],
         open: 1,
@@ -73,8 +73,8 @@ pub(super) fn link_to(
     Ok((link, end))
 }
 
-fn link(peer: Peer, process: Process, side: Side) -> io::Result<Arc<Link>> {
-    let failures = Failures::new(Arc::new(wake_eventfd()?));
+fn link(peer: Peer, process: Process, side: LinkMemory) -> io::Result<Arc<Link>> {
+    let failures = LinkFailures::new(Arc::new(wake_eventfd()?));
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
@@ -83,7 +83,7 @@ pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;
     let (first, second) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    Ok((opening.own(first), opening.own(second)))
+    Ok((opening.adopt(first), opening.adopt(second)))
 }
 
 fn process(number: Pid, socket: Descriptor) -> Process {
@@ -98,7 +98,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
 
 /// Returns a description of this process as a peer that has the address `address`.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
-    let own = own(address)?;
+    let own = own_resources(address)?;
     let channels = (0..WakeEventfds::COUNT).map(|_| wake_eventfd());
     Ok(Peer {
         slot: None,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::copying_peer::Copies;
+use super::copying_peer::CopiesInProgress;
 use super::link::{Link, Received, SendError};
 use super::peer_directory::PeerDirectory;
 use super::segment;
@@ -19,7 +19,9 @@ use super::testing;
 use crate::epoch::Lanes;
 use crate::memory::Piece;
 use crate::proto::Sequence;
-use crate::transfer::{Form, MAX_CHUNKS_PART, NotSent, PartFlags, RingMessage, Short};
+use crate::transfer::{
+    MAX_CHUNKS_PART, MessagePart, PartFlags, PayloadForm, RingMessage, RingSendError,
+};
 
 /// Maximum time to wait for each step of a test.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,9 +58,9 @@ fn part(length: u32, payload: &mut [u8; 4]) -> RingMessage<'_> {
         destination: 7,
         partition_key: 0xffff,
         acknowledged: None,
-        message: Some(Short {
+        message: Some(MessagePart {
             sequence: Sequence::new(3),
-            form: Form::Chunks(PartFlags {
+            form: PayloadForm::Chunks(PartFlags {
                 starts: true,
                 ends: false,
                 invalidates: false,
@@ -110,7 +112,7 @@ fn a_part_whose_bytes_cannot_be_read_is_not_sent() {
     let (here, there, _) = testing::links().unwrap();
     let mut payload = [0; 4];
     let sent = there.send_chunks(0x100, &part(100, &mut payload), 100, |_| None);
-    assert_eq!(sent, Err(NotSent::Unreadable));
+    assert_eq!(sent, Err(RingSendError::Unreadable));
     send(&there, "next");
     assert_eq!(received(&here), ["next"]);
 }
@@ -228,8 +230,8 @@ impl ProcessPair {
             let id = std::process::id().to_ne_bytes();
             let address =
                 SocketAddr::from(([127, 100 + number, id[0], last], 0x4000 | u16::from(id[1])));
-            let own = testing::own(address).unwrap();
-            (address, Arc::new(PeerDirectory::open(own).unwrap()))
+            let resources = testing::own_resources(address).unwrap();
+            (address, Arc::new(PeerDirectory::open(resources).unwrap()))
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (attended, stops) = (processes.clone(), Arc::clone(&stop));
@@ -332,9 +334,13 @@ fn a_copy_by_a_link_that_failed_is_waited_for() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let copies: Vec<_> = there.copying_peers().into_iter().map(Copies::of).collect();
+            let copies: Vec<_> = there
+                .copying_peers()
+                .into_iter()
+                .map(CopiesInProgress::of)
+                .collect();
             let count = copies.len();
-            let all = copies.into_iter().all(Copies::wait);
+            let all = copies.into_iter().all(CopiesInProgress::wait);
             (count, all, is_over.load(Ordering::SeqCst))
         });
         thread::sleep(Duration::from_millis(100));

@@ -49,7 +49,7 @@ impl SleepWord<'_> {
     /// Stores in the word that the thread `sleeper` is about to sleep. The thread must then check
     /// for work. If the word contains a thread that waits at a channel, the engine (background
     /// thread) does not replace it.
-    pub(super) fn declare(self, sleeper: Sleeper) {
+    pub(super) fn store_sleeper(self, sleeper: Sleeper) {
         let order = Ordering::Relaxed;
         match sleeper {
             Sleeper::Engine => {
@@ -155,10 +155,10 @@ mod tests {
         let sleep = SleepWord(&word);
         for sleeper in [ENGINE, CHANNEL] {
             assert_eq!(sleep.take_sleeper(), None);
-            sleep.declare(sleeper);
+            sleep.store_sleeper(sleeper);
             assert_eq!(sleep.take_sleeper(), Some(sleeper));
             assert_eq!(sleep.take_sleeper(), None);
-            sleep.declare(sleeper);
+            sleep.store_sleeper(sleeper);
             sleep.end(sleeper);
             assert_eq!(sleep.take_sleeper(), None);
         }
@@ -168,12 +168,12 @@ mod tests {
     fn the_thread_at_a_channel_is_woken_instead_of_the_engine() {
         let word = AtomicU64::new(0);
         let sleep = SleepWord(&word);
-        sleep.declare(ENGINE);
-        sleep.declare(CHANNEL);
+        sleep.store_sleeper(ENGINE);
+        sleep.store_sleeper(CHANNEL);
         sleep.end(ENGINE);
-        sleep.declare(ENGINE);
+        sleep.store_sleeper(ENGINE);
         assert_eq!(sleep.take_sleeper(), Some(CHANNEL));
-        sleep.declare(ENGINE);
+        sleep.store_sleeper(ENGINE);
         sleep.end(CHANNEL);
         assert_eq!(sleep.take_sleeper(), Some(ENGINE));
     }
@@ -195,7 +195,7 @@ mod tests {
         let word = AtomicU64::new(0);
         let sleep = SleepWord(&word);
         for (sleeper, after) in [(CHANNEL, None), (ENGINE, Some(ENGINE))] {
-            sleep.declare(sleeper);
+            sleep.store_sleeper(sleeper);
             sleep.clear_channel();
             assert_eq!(sleep.take_sleeper(), after);
         }
@@ -227,7 +227,7 @@ mod models {
                         SleepWord(&word).take_sleeper()
                     })
                 };
-                SleepWord(&word).declare(sleeper);
+                SleepWord(&word).store_sleeper(sleeper);
                 let sees = task.load(Ordering::Relaxed) == 1;
                 let is_woken = other.join().unwrap().is_some();
                 assert!(sees || is_woken);
@@ -241,7 +241,7 @@ mod models {
     fn only_one_of_two_senders_wakes_the_thread() {
         loom::model(|| {
             let word = Arc::new(AtomicU64::new(0));
-            SleepWord(&word).declare(ENGINE);
+            SleepWord(&word).store_sleeper(ENGINE);
             let other = {
                 let word = Arc::clone(&word);
                 thread::spawn(move || SleepWord(&word).take_sleeper().is_some())
@@ -260,14 +260,14 @@ mod models {
         model.preemption_bound = Some(3);
         model.check(|| {
             let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false)));
-            SleepWord(&words.0).declare(CHANNEL);
+            SleepWord(&words.0).store_sleeper(CHANNEL);
             let engine = {
                 let words = Arc::clone(&words);
                 thread::spawn(move || {
                     let (word, task, sleeps) = &*words;
                     sleeps.store(true, Ordering::Relaxed);
                     fence(Ordering::SeqCst);
-                    SleepWord(word).declare(ENGINE);
+                    SleepWord(word).store_sleeper(ENGINE);
                     task.load(Ordering::Relaxed) == 1
                 })
             };
@@ -282,7 +282,7 @@ mod models {
             SleepWord(word).end(CHANNEL);
             fence(Ordering::SeqCst);
             if sleeps.load(Ordering::Relaxed) {
-                SleepWord(word).declare(ENGINE);
+                SleepWord(word).store_sleeper(ENGINE);
             }
             let sees = task.load(Ordering::Relaxed) == 1;
             let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
@@ -299,11 +299,11 @@ mod models {
             model.preemption_bound = Some(3);
             model.check(move || {
                 let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0), Armed::default()));
-                SleepWord(&shared.0).declare(ENGINE);
+                SleepWord(&shared.0).store_sleeper(ENGINE);
                 if was_armed {
                     let _ = shared.2.arm();
                     assert!(!shared.2.end_interval());
-                    SleepWord(&shared.0).declare(CHANNEL);
+                    SleepWord(&shared.0).store_sleeper(CHANNEL);
                 }
                 let engine = {
                     let shared = Arc::clone(&shared);
@@ -313,7 +313,7 @@ mod models {
                             SleepWord(word).clear_channel();
                         }
                         let looks_again = armed.is_set();
-                        SleepWord(word).declare(ENGINE);
+                        SleepWord(word).store_sleeper(ENGINE);
                         looks_again || task.load(Ordering::Relaxed) == 1
                     })
                 };
@@ -326,7 +326,7 @@ mod models {
                 };
                 let (word, task, armed) = &*shared;
                 let wakes_engine = armed.arm();
-                SleepWord(word).declare(CHANNEL);
+                SleepWord(word).store_sleeper(CHANNEL);
                 let sees = task.load(Ordering::Relaxed) == 1;
                 let (engine_sees, woken) = (engine.join().unwrap(), peer.join().unwrap());
                 assert!(wakes_engine || sees || engine_sees || woken);

@@ -1,7 +1,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::proto::{AccessFlags, Payload, Remote, SendOperation, WindowBinding, Work};
+use crate::proto::{AccessFlags, CompletionOpcode, Payload, Remote, SendOperation, WindowBinding};
 
 use super::buffer::Buffer;
 use super::content;
@@ -42,7 +42,7 @@ impl Scenario<'_> {
             invalidate: None,
         };
         let effect = Effect::Message(Content::Numbered);
-        let mut draft = Draft::new(Work::Send, operation, effect);
+        let mut draft = Draft::new(CompletionOpcode::Send, operation, effect);
         let mut content = Content::Numbered;
         if let Some((buffer, bytes)) = self.last_read(r) {
             // The message consists of bytes that an earlier read still fetches, so the request
@@ -149,7 +149,7 @@ impl Scenario<'_> {
             told: with_immediate,
         };
         let operation = SendOperation::Write { remote, immediate };
-        let mut draft = Draft::new(Work::Write, operation, effect);
+        let mut draft = Draft::new(CompletionOpcode::Write, operation, effect);
         self.set_message(r, &mut draft, id, length);
         draft.window = window;
         let requester = &mut self.requesters[r];
@@ -167,7 +167,11 @@ impl Scenario<'_> {
         let range = offset..offset + length;
         let bytes: Rc<[u8]> = self.requesters[r].target.read(range.clone()).into();
         let effect = Effect::Read { range, bytes };
-        let mut draft = Draft::new(Work::Read, SendOperation::Read { remote }, effect);
+        let mut draft = Draft::new(
+            CompletionOpcode::Read,
+            SendOperation::Read { remote },
+            effect,
+        );
         self.set_response_memory(r, &mut draft, length);
         draft.window = window;
         draft
@@ -181,10 +185,10 @@ impl Scenario<'_> {
         let was = requester.target.number(offset);
         let random = &mut requester.random;
         let operand = random.bits();
-        let (work, operation, becomes) = if random.percent(50) {
+        let (opcode, operation, becomes) = if random.percent(50) {
             let add = operand;
             let operation = SendOperation::FetchAdd { remote, add };
-            (Work::FetchAdd, operation, was.wrapping_add(add))
+            (CompletionOpcode::FetchAdd, operation, was.wrapping_add(add))
         } else {
             let compare = if random.percent(60) {
                 was
@@ -197,7 +201,7 @@ impl Scenario<'_> {
                 compare,
                 swap: operand,
             };
-            (Work::CompareSwap, operation, becomes)
+            (CompletionOpcode::CompareSwap, operation, becomes)
         };
         let effect = Effect::Atomic {
             offset,
@@ -206,7 +210,7 @@ impl Scenario<'_> {
         };
         let fence = requester.is_reading(&(offset..offset + 8));
         requester.target.write(offset, &becomes.to_ne_bytes());
-        let mut draft = Draft::new(work, operation, effect);
+        let mut draft = Draft::new(opcode, operation, effect);
         self.set_response_memory(r, &mut draft, 8);
         draft.window = window;
         draft.fence = fence;
@@ -229,18 +233,21 @@ impl Scenario<'_> {
             }
         };
         let remote = self.cells[requester.target.node].remote(change);
-        let (work, operation) = match change {
-            Change::Add { add, .. } => (Work::FetchAdd, SendOperation::FetchAdd { remote, add }),
+        let (opcode, operation) = match change {
+            Change::Add { add, .. } => (
+                CompletionOpcode::FetchAdd,
+                SendOperation::FetchAdd { remote, add },
+            ),
             Change::Swap { compare, swap, .. } => {
                 let operation = SendOperation::CompareSwap {
                     remote,
                     compare,
                     swap,
                 };
-                (Work::CompareSwap, operation)
+                (CompletionOpcode::CompareSwap, operation)
             }
         };
-        let mut draft = Draft::new(work, operation, Effect::Shared(change));
+        let mut draft = Draft::new(opcode, operation, Effect::Shared(change));
         self.set_response_memory(r, &mut draft, 8);
         draft
     }
@@ -272,7 +279,11 @@ impl Scenario<'_> {
                 | AccessFlags::REMOTE_ATOMIC,
         };
         let effect = Effect::Bind { window: number };
-        Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
+        Some(Draft::new(
+            CompletionOpcode::Bind,
+            SendOperation::Bind(binding),
+            effect,
+        ))
     }
 
     /// Creates a local invalidate of a memory window that no outstanding request of the peer's
@@ -287,7 +298,11 @@ impl Scenario<'_> {
         window.state = WindowState::Invalidating;
         let operation = SendOperation::LocalInvalidate { key: window.key };
         let effect = Effect::Invalidate { window: number };
-        Some(Draft::new(Work::LocalInvalidate, operation, effect))
+        Some(Draft::new(
+            CompletionOpcode::LocalInvalidate,
+            operation,
+            effect,
+        ))
     }
 
     /// Creates a random send or write of an unreliable connection. The network may lose its
@@ -315,7 +330,7 @@ impl Scenario<'_> {
             told: with_immediate,
         };
         let operation = SendOperation::Write { remote, immediate };
-        let mut draft = Draft::new(Work::Write, operation, effect);
+        let mut draft = Draft::new(CompletionOpcode::Write, operation, effect);
         self.set_message(r, &mut draft, id, length);
         if with_immediate {
             draft.expected = Some(expect(id, Content::Numbered, false, length, immediate));
@@ -344,7 +359,7 @@ impl Scenario<'_> {
             queue_key,
         };
         let effect = Effect::Message(Content::Numbered);
-        let mut draft = Draft::new(Work::Send, operation, effect);
+        let mut draft = Draft::new(CompletionOpcode::Send, operation, effect);
         self.set_message(r, &mut draft, id, length);
         if !wrong_key {
             draft.expected = Some(expect(id, Content::Numbered, true, length, immediate));

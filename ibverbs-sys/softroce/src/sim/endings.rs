@@ -1,7 +1,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::proto::{CompletionStatus, GatherList, Payload, Remote, Segment, SendOperation, Work};
+use crate::proto::{
+    CompletionOpcode, CompletionStatus, GatherList, Payload, Remote, Segment, SendOperation,
+};
 
 use super::buffer::Buffer;
 use super::content;
@@ -119,7 +121,7 @@ impl Scenario<'_> {
                 };
                 let operation = SendOperation::Read { remote };
                 let fault = Effect::Fault(&[S::LocalProtection]);
-                let mut draft = Draft::new(Work::Read, operation, fault);
+                let mut draft = Draft::new(CompletionOpcode::Read, operation, fault);
                 draft.length = 64;
                 draft.payload = Payload::Gathered(GatherList::from_slice(&[nowhere(64)]));
                 draft
@@ -163,7 +165,7 @@ impl Scenario<'_> {
             immediate: None,
             invalidate: None,
         };
-        let mut draft = Draft::new(Work::Send, operation, Effect::Fault(statuses));
+        let mut draft = Draft::new(CompletionOpcode::Send, operation, Effect::Fault(statuses));
         self.with_bytes(r, &mut draft, id, length);
         draft
     }
@@ -205,7 +207,11 @@ impl Scenario<'_> {
         let length = random.range(5, 10_000) as usize;
         let fault = Effect::Fault(statuses);
         if random.percent(50) {
-            let mut draft = Draft::new(Work::Read, SendOperation::Read { remote }, fault);
+            let mut draft = Draft::new(
+                CompletionOpcode::Read,
+                SendOperation::Read { remote },
+                fault,
+            );
             self.set_response_memory(r, &mut draft, length);
             return draft;
         }
@@ -213,7 +219,7 @@ impl Scenario<'_> {
             remote,
             immediate: None,
         };
-        let mut draft = Draft::new(Work::Write, operation, fault);
+        let mut draft = Draft::new(CompletionOpcode::Write, operation, fault);
         self.with_bytes(r, &mut draft, id, length);
         draft
     }
@@ -225,7 +231,11 @@ impl Scenario<'_> {
         statuses: &'static [CompletionStatus],
     ) -> Draft {
         let operation = SendOperation::FetchAdd { remote, add: 1 };
-        let mut draft = Draft::new(Work::FetchAdd, operation, Effect::Fault(statuses));
+        let mut draft = Draft::new(
+            CompletionOpcode::FetchAdd,
+            operation,
+            Effect::Fault(statuses),
+        );
         self.set_response_memory(r, &mut draft, 8);
         draft
     }
@@ -237,7 +247,7 @@ impl Scenario<'_> {
             invalidate: None,
         };
         let fault = Effect::Fault(&[CompletionStatus::LocalProtection]);
-        let mut draft = Draft::new(Work::Send, operation, fault);
+        let mut draft = Draft::new(CompletionOpcode::Send, operation, fault);
         // The message is so short that it fits into the receive of the peer.
         let largest = self.schedule.connections[self.requesters[r].connection].largest;
         let good = u64::from(largest).min(6000) - 10;

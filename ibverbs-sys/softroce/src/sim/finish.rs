@@ -46,7 +46,7 @@ impl Scenario<'_> {
         if let Some(posted) = requester.posted.front() {
             return Err(format!(
                 "request {} ({:?}) never ended",
-                posted.id, posted.work
+                posted.id, posted.opcode
             ));
         }
         let outstanding = self.world.queue_pair(place).outstanding();
@@ -189,7 +189,7 @@ impl Scenario<'_> {
         let requester = &mut self.requesters[r];
         requester.posted.push_back(Posted {
             id,
-            work: crate::proto::Work::Send,
+            opcode: crate::proto::CompletionOpcode::Send,
             signaled: false,
             length: 0,
             effect: Effect::Fault(&[CompletionStatus::Flushed]),

@@ -1,7 +1,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::proto::{GatherList, Inline, Payload, SendOperation, SendRequest, State, Work};
+use crate::proto::{
+    CompletionOpcode, GatherList, Inline, Payload, SendOperation, SendRequest, State,
+};
 
 use super::buffer::Buffer;
 use super::content;
@@ -14,7 +16,7 @@ const MAX_INLINE: usize = 128;
 
 /// A request that is being prepared, with the effect that the model expects.
 pub(super) struct Draft {
-    pub(super) work: Work,
+    pub(super) opcode: CompletionOpcode,
     pub(super) operation: SendOperation,
     pub(super) payload: Payload,
     pub(super) length: usize,
@@ -27,9 +29,9 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub(super) fn new(work: Work, operation: SendOperation, effect: Effect) -> Self {
+    pub(super) fn new(opcode: CompletionOpcode, operation: SendOperation, effect: Effect) -> Self {
         Self {
-            work,
+            opcode,
             operation,
             payload: Payload::Gathered(GatherList::new()),
             length: 0,
@@ -94,7 +96,7 @@ impl Scenario<'_> {
         let requester = &mut self.requesters[r];
         requester.posted.push_back(Posted {
             id,
-            work: draft.work,
+            opcode: draft.opcode,
             signaled,
             length: draft.length,
             effect: draft.effect,

@@ -4,7 +4,7 @@ use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory as MemoryAccess,
     ReceiveRequest, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
 };
-use crate::transfer::{Peer, Transfer, TransferHost, Work, choose};
+use crate::transfer::{Peer, RequestProperties, Transfer, TransferHost, choose};
 
 use super::memory::Memory;
 use super::world::{Happening, Notice, QpId};
@@ -162,7 +162,7 @@ impl View<'_> {
 /// messages as packets.
 impl TransferHost for View<'_> {
     fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
-        match choose(&Work::of(request, upcoming), Peer::SameHost) {
+        match choose(&RequestProperties::of(request, upcoming), Peer::SameHost) {
             Transfer::Slot => Transfer::Slot,
             _ => Transfer::Packets,
         }

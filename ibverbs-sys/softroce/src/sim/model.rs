@@ -76,8 +76,8 @@ impl Scenario<'_> {
                 if !posted.signaled && !self.schedule.connections[connection].signal_all {
                     return Err("nobody asked for it".to_owned());
                 }
-                if posted.work != completion.work {
-                    return Err(format!("it was a {:?}", posted.work));
+                if posted.opcode != completion.opcode {
+                    return Err(format!("it was a {:?}", posted.opcode));
                 }
                 return self.check_success(r, posted);
             }
@@ -199,7 +199,7 @@ impl Scenario<'_> {
         self.outcome.completed += 1;
         let id = posted.id;
         let checked = self.check_effect(r, &posted);
-        checked.map_err(|why| format!("request {id} ({:?}): {why}", posted.work))?;
+        checked.map_err(|why| format!("request {id} ({:?}): {why}", posted.opcode))?;
         let requester = &mut self.requesters[r];
         let unreliable = matches!(
             self.schedule.connections[requester.connection].kind,

@@ -1,4 +1,4 @@
-use crate::proto::{Completion, CompletionStatus, State, Work};
+use crate::proto::{Completion, CompletionOpcode, CompletionStatus, State};
 
 use super::buffer::Buffer;
 use super::requester::{Effect, Expectation, Posted};
@@ -202,13 +202,13 @@ fn check_message(
     srq: Option<u32>,
     prefix: &[u8],
 ) -> Result<(), String> {
-    let work = match expected.is_send {
-        true => Work::Receive,
-        false => Work::ReceiveWithImmediate,
+    let opcode = match expected.is_send {
+        true => CompletionOpcode::Receive,
+        false => CompletionOpcode::ReceiveWithImmediate,
     };
     let length = expected.length + prefix.len();
-    if completion.work != work {
-        Err(format!("it is a {work:?}"))
+    if completion.opcode != opcode {
+        Err(format!("it is a {opcode:?}"))
     } else if completion.length as usize != length {
         Err(format!("it has {length} B"))
     } else if completion.immediate != expected.immediate {

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::proto::{CompletionStatus, Work};
+use crate::proto::{CompletionOpcode, CompletionStatus};
 
 use super::buffer::Buffer;
 use super::content;
@@ -57,7 +57,7 @@ pub(crate) struct Requester {
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) id: u64,
-    pub(crate) work: Work,
+    pub(crate) opcode: CompletionOpcode,
     pub(crate) signaled: bool,
     pub(crate) length: usize,
     pub(crate) effect: Effect,

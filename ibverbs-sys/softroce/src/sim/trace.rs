@@ -103,7 +103,7 @@ pub(crate) fn happening(what: &Happening) -> String {
     let of = |completion: &Completion| {
         let mut line = format!(
             "{:?} #{} {:?} {} B",
-            completion.work, completion.id, completion.status, completion.length
+            completion.opcode, completion.id, completion.status, completion.length
         );
         if let Some(key) = completion.invalidated {
             // Writing to a string cannot fail.

@@ -37,7 +37,7 @@ impl Sleeper {
     pub(crate) fn new() -> io::Result<Self> {
         let opening = Opening::begin();
         let (read, write) = io::pipe()?;
-        let ends = [opening.own(read.into()), opening.own(write.into())];
+        let ends = [opening.adopt(read.into()), opening.adopt(write.into())];
         drop(opening);
         Ok(Self {
             ends,

@@ -40,7 +40,7 @@ pub(crate) enum Peer {
 
 /// Properties of a request that determine the way in which it is transferred.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
+pub(crate) struct RequestProperties {
     pub(crate) kind: Kind,
     /// Length of the message in bytes.
     pub(crate) length: u32,
@@ -54,11 +54,11 @@ pub(crate) struct Work {
     /// Set if earlier requests are not acknowledged.
     pub(crate) is_behind_others: bool,
     /// Set if a packet must first announce earlier one-sided operations to the peer.
-    pub(crate) is_gap_untold: bool,
+    pub(crate) is_gap_unannounced: bool,
     /// Set if the peer acknowledges messages.
     pub(crate) is_reliable: bool,
     /// Set if earlier packets of an unreliable connection may still be in flight to the peer.
-    pub(crate) has_packets_on_the_way: bool,
+    pub(crate) has_packets_in_flight: bool,
     /// Set if the peer of an unreliable connection may not have received all earlier messages.
     pub(crate) awaits_receipt: bool,
     /// Set if the peer process could not copy the bytes of this message, or of several sends in a
@@ -82,7 +82,7 @@ pub(crate) enum Kind {
 }
 
 /// Maximum length in bytes of a message that fits into a slot (one cache line of the shared ring).
-pub(crate) const SHORT: usize = 32;
+pub(crate) const MAX_SLOT_BYTES: usize = 32;
 
 /// Minimum length in bytes of a message that is offered to the receiving process, which copies the
 /// bytes from the sender's memory by a system call. For shorter messages, a copy through the shared
@@ -112,15 +112,15 @@ pub(crate) const MAX_COPIED_PART: u32 = 256 << 10;
 pub(crate) const MAX_MAPPED_PART: u32 = 64 << 10;
 
 /// Returns whether another message, or part of a message, may be offered to the receiving process
-/// for copying while `on_the_way` sequence numbers are unacknowledged. `largest` is the number of
-/// sequence numbers of the largest part.
+/// for copying while `unacknowledged` sequence numbers are unacknowledged. `largest` is the number
+/// of sequence numbers of the largest part.
 ///
 /// Two such parts keep both sides busy: the receiver copies one of them while the acknowledgement
 /// of the other is on its way. More of them would only delay the receiver's other queue pairs.
 /// Short parts do not count as a whole one, because they take no time.
 #[inline]
-pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
-    on_the_way < 2 * largest
+pub(crate) fn may_offer(unacknowledged: u32, largest: u32) -> bool {
+    unacknowledged < 2 * largest
 }
 
 /// Chooses the way in which the next bytes of a request are transferred. No other code makes this
@@ -145,61 +145,68 @@ pub(crate) fn may_offer(on_the_way: u32, largest: u32) -> bool {
 /// peer for all earlier messages instead of their acknowledgement; without the receipt, packets are
 /// used, which request a receipt.
 #[inline]
-pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
+pub(crate) fn choose(request: &RequestProperties, peer: Peer) -> Transfer {
     match peer {
         Peer::Elsewhere => Transfer::Packets,
-        Peer::SameProcess if work.is_behind_others => Transfer::Packets,
-        Peer::SameProcess => match work.kind {
+        Peer::SameProcess if request.is_behind_others => Transfer::Packets,
+        Peer::SameProcess => match request.kind {
             Kind::OneSided => Transfer::OneSided,
             Kind::WriteWithImmediate | Kind::Send | Kind::SendWithInvalidate | Kind::Datagram => {
                 Transfer::TwoSided
             }
             Kind::Other => Transfer::Packets,
         },
-        Peer::SameHost => match work.kind {
-            _ if work.has_packets_on_the_way => Transfer::Packets,
-            Kind::OneSided if work.is_begun || work.awaits_receipt => Transfer::Packets,
-            Kind::OneSided if !work.is_behind_others => Transfer::OneSided,
-            Kind::OneSided if work.is_reliable && work.length >= MIN_WAIT && !work.is_declined => {
+        Peer::SameHost => match request.kind {
+            _ if request.has_packets_in_flight => Transfer::Packets,
+            Kind::OneSided if request.is_begun || request.awaits_receipt => Transfer::Packets,
+            Kind::OneSided if !request.is_behind_others => Transfer::OneSided,
+            Kind::OneSided
+                if request.is_reliable && request.length >= MIN_WAIT && !request.is_declined =>
+            {
                 Transfer::Later
             }
-            Kind::WriteWithImmediate if work.is_begun => Transfer::Packets,
-            Kind::WriteWithImmediate if work.length <= MAX_CHUNKS_PART => {
-                report_gap(work, Transfer::Chunks)
+            Kind::WriteWithImmediate if request.is_begun => Transfer::Packets,
+            Kind::WriteWithImmediate if request.length <= MAX_CHUNKS_PART => {
+                report_gap(request, Transfer::Chunks)
             }
-            Kind::WriteWithImmediate if is_written(work) => report_gap(work, Transfer::Written),
-            Kind::Send if work.length as usize <= SHORT => report_gap(work, Transfer::Slot),
-            Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
-                report_gap(work, Transfer::Descriptor)
+            Kind::WriteWithImmediate if is_written(request) => {
+                report_gap(request, Transfer::Written)
             }
-            Kind::Send | Kind::SendWithInvalidate => report_gap(work, Transfer::Chunks),
+            Kind::Send if request.length as usize <= MAX_SLOT_BYTES => {
+                report_gap(request, Transfer::Slot)
+            }
+            Kind::Send | Kind::SendWithInvalidate if is_offered(request) => {
+                report_gap(request, Transfer::Descriptor)
+            }
+            Kind::Send | Kind::SendWithInvalidate => report_gap(request, Transfer::Chunks),
             _ => Transfer::Packets,
         },
     }
 }
 
-/// Returns whether [`Work::is_mappable`] affects a request: the way of its transfer, or the number
-/// of bytes that are copied in one step.
+/// Returns whether [`RequestProperties::is_mappable`] affects a request: the way of its transfer,
+/// or the number of bytes that are copied in one step.
 #[inline]
 pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
     length >= MIN_OFFER_MAPPED && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
 }
 
 #[inline]
-fn is_offered(work: &Work) -> bool {
-    let is_long = work.length >= MIN_OFFER || work.is_mappable && work.length >= MIN_OFFER_MAPPED;
+fn is_offered(request: &RequestProperties) -> bool {
+    let is_long =
+        request.length >= MIN_OFFER || request.is_mappable && request.length >= MIN_OFFER_MAPPED;
     // Without acknowledgements, the sender cannot know when the peer has copied the bytes.
-    is_long && work.is_gathered && work.is_reliable && !work.is_declined
+    is_long && request.is_gathered && request.is_reliable && !request.is_declined
 }
 
 #[inline]
-fn is_written(work: &Work) -> bool {
-    !work.awaits_receipt && !work.is_declined
+fn is_written(request: &RequestProperties) -> bool {
+    !request.awaits_receipt && !request.is_declined
 }
 
 #[inline]
-fn report_gap(work: &Work, transfer: Transfer) -> Transfer {
-    if work.is_gap_untold {
+fn report_gap(request: &RequestProperties, transfer: Transfer) -> Transfer {
+    if request.is_gap_unannounced {
         Transfer::Packets
     } else {
         transfer
@@ -217,7 +224,7 @@ impl Transfer {
     }
 }
 
-impl Work {
+impl RequestProperties {
     /// Returns the properties of a new request of a reliable connection after all earlier requests
     /// have been sent.
     #[inline]
@@ -229,9 +236,9 @@ impl Work {
             is_mappable,
             is_begun: false,
             is_behind_others: false,
-            is_gap_untold: false,
+            is_gap_unannounced: false,
             is_reliable: true,
-            has_packets_on_the_way: false,
+            has_packets_in_flight: false,
             awaits_receipt: false,
             is_declined: false,
         }
@@ -245,10 +252,10 @@ impl Work {
             is_gathered: matches!(request.payload, crate::proto::Payload::Gathered(_)),
             is_mappable: upcoming.is_mappable,
             is_begun: upcoming.packet > 0,
-            is_behind_others: !upcoming.is_oldest || upcoming.on_the_way > 0,
-            is_gap_untold: upcoming.is_gap_untold,
+            is_behind_others: !upcoming.is_oldest || upcoming.unacknowledged > 0,
+            is_gap_unannounced: upcoming.is_gap_unannounced,
             is_reliable: upcoming.is_reliable,
-            has_packets_on_the_way: upcoming.has_packets_on_the_way,
+            has_packets_in_flight: upcoming.has_packets_in_flight,
             awaits_receipt: upcoming.awaits_receipt,
             is_declined: upcoming.is_declined,
         }
@@ -286,16 +293,16 @@ impl Kind {
 mod tests {
     use super::*;
 
-    const SEND: Work = Work {
+    const SEND: RequestProperties = RequestProperties {
         kind: Kind::Send,
         length: 8,
         is_gathered: true,
         is_mappable: false,
         is_begun: false,
         is_behind_others: false,
-        is_gap_untold: false,
+        is_gap_unannounced: false,
         is_reliable: true,
-        has_packets_on_the_way: false,
+        has_packets_in_flight: false,
         awaits_receipt: false,
         is_declined: false,
     };
@@ -304,16 +311,16 @@ mod tests {
     fn every_row_of_the_table_holds() {
         use Kind as K;
         use Transfer as T;
-        let send = |length, is_mappable| Work {
+        let send = |length, is_mappable| RequestProperties {
             length,
             is_mappable,
             ..SEND
         };
-        let of = |kind, length| Work {
+        let of = |kind, length| RequestProperties {
             kind,
             ..send(length, false)
         };
-        for (work, same_process, same_host) in [
+        for (request, same_process, same_host) in [
             (of(K::OneSided, 8), T::OneSided, T::OneSided),
             (of(K::OneSided, 1 << 20), T::OneSided, T::OneSided),
             (
@@ -342,12 +349,16 @@ mod tests {
             (of(K::Datagram, 8), T::TwoSided, T::Packets),
             (of(K::Other, MIN_OFFER), T::Packets, T::Packets),
         ] {
-            assert_eq!(choose(&work, Peer::SameProcess), same_process, "{work:?}");
-            assert_eq!(choose(&work, Peer::SameHost), same_host, "{work:?}");
-            assert_eq!(choose(&work, Peer::Elsewhere), T::Packets, "{work:?}");
-            let declined = Work {
+            assert_eq!(
+                choose(&request, Peer::SameProcess),
+                same_process,
+                "{request:?}"
+            );
+            assert_eq!(choose(&request, Peer::SameHost), same_host, "{request:?}");
+            assert_eq!(choose(&request, Peer::Elsewhere), T::Packets, "{request:?}");
+            let declined = RequestProperties {
                 is_declined: true,
-                ..work
+                ..request
             };
             // Operations that need no copy by the peer are not affected.
             let expected = match same_host {
@@ -355,7 +366,7 @@ mod tests {
                 T::Written => T::Packets,
                 other => other,
             };
-            assert_eq!(choose(&declined, Peer::SameHost), expected, "{work:?}");
+            assert_eq!(choose(&declined, Peer::SameHost), expected, "{request:?}");
         }
     }
 
@@ -369,25 +380,25 @@ mod tests {
             (Kind::WriteWithImmediate, 8, Transfer::Chunks),
             (Kind::WriteWithImmediate, MIN_OFFER, Transfer::Written),
         ] {
-            let work = Work {
+            let request = RequestProperties {
                 kind,
                 length,
                 is_behind_others: true,
                 ..SEND
             };
-            assert_eq!(choose(&work, Peer::SameHost), expected);
-            assert_eq!(choose(&work, Peer::SameProcess), Transfer::Packets);
+            assert_eq!(choose(&request, Peer::SameHost), expected);
+            assert_eq!(choose(&request, Peer::SameProcess), Transfer::Packets);
             if kind == Kind::OneSided {
-                let declined = Work {
+                let declined = RequestProperties {
                     is_declined: true,
-                    ..work
+                    ..request
                 };
                 assert_eq!(choose(&declined, Peer::SameHost), Transfer::Packets);
                 continue;
             }
-            let untold = Work {
-                is_gap_untold: true,
-                ..work
+            let untold = RequestProperties {
+                is_gap_unannounced: true,
+                ..request
             };
             assert_eq!(choose(&untold, Peer::SameHost), Transfer::Packets);
         }
@@ -396,13 +407,17 @@ mod tests {
     #[test]
     fn a_write_with_immediate_data_that_packets_have_begun_ends_as_packets() {
         for length in [MAX_CHUNKS_PART, MIN_OFFER] {
-            let work = Work {
+            let request = RequestProperties {
                 kind: Kind::WriteWithImmediate,
                 length,
                 is_begun: true,
                 ..SEND
             };
-            assert_eq!(choose(&work, Peer::SameHost), Transfer::Packets, "{work:?}");
+            assert_eq!(
+                choose(&request, Peer::SameHost),
+                Transfer::Packets,
+                "{request:?}"
+            );
         }
     }
 
@@ -431,23 +446,31 @@ mod tests {
             (Kind::Send, MIN_OFFER, Transfer::Chunks, Transfer::Chunks),
             (Kind::Datagram, 8, Transfer::Packets, Transfer::Packets),
         ] {
-            let work = Work {
+            let request = RequestProperties {
                 kind,
                 length,
                 is_reliable: false,
                 ..SEND
             };
-            assert_eq!(choose(&work, Peer::SameHost), expected, "{work:?}");
-            let work = Work {
+            assert_eq!(choose(&request, Peer::SameHost), expected, "{request:?}");
+            let request = RequestProperties {
                 awaits_receipt: true,
-                ..work
+                ..request
             };
-            assert_eq!(choose(&work, Peer::SameHost), behind_messages, "{work:?}");
-            let work = Work {
-                has_packets_on_the_way: true,
-                ..work
+            assert_eq!(
+                choose(&request, Peer::SameHost),
+                behind_messages,
+                "{request:?}"
+            );
+            let request = RequestProperties {
+                has_packets_in_flight: true,
+                ..request
             };
-            assert_eq!(choose(&work, Peer::SameHost), Transfer::Packets, "{work:?}");
+            assert_eq!(
+                choose(&request, Peer::SameHost),
+                Transfer::Packets,
+                "{request:?}"
+            );
         }
     }
 }

@@ -8,11 +8,11 @@ use std::ops::Range;
 
 use super::Transfer;
 use super::choice::Kind as WorkKind;
-use super::one_sided::{Atomic, MemoryAccess, OneSided, Undone};
-use super::two_sided::Local;
+use super::one_sided::{Atomic, MemoryAccess, OneSided, OneSidedError};
+use super::two_sided::InProcessSource;
 use crate::proto::{
-    AccessFlags, CompletionStatus, Data, Host, Incoming, Kind, Memory, Misplaced, NotTaken,
-    Outcome, Part, QueuePair, Remote, Segment, SendOperation, Sink, Source, Upcoming,
+    AccessFlags, CompletionStatus, CopyError, Data, Host, Incoming, Kind, Memory, Part,
+    PartOutcome, PartRefusal, QueuePair, Remote, Segment, SendOperation, Sink, Source, Upcoming,
 };
 
 /// Maximum number of bytes that are copied in one step between two queue pairs of this process.
@@ -43,9 +43,9 @@ pub(crate) fn transfer_part<H: Host>(
     peer: &mut QueuePair,
     host: &mut H,
     sender: &H,
-) -> Outcome {
+) -> PartOutcome {
     if !peer.expects(part) {
-        return Outcome::Left;
+        return PartOutcome::UsePackets;
     }
     let is_send = OneSided::of(part.request).is_none();
     // The access rights to all bytes are checked before the first part. A write that is not allowed
@@ -59,11 +59,11 @@ pub(crate) fn transfer_part<H: Host>(
         | Transfer::Written
         | Transfer::Later
         | Transfer::Packets => {
-            return Outcome::Left;
+            return PartOutcome::UsePackets;
         }
     };
     if is_checked && !is_permitted(part, rights(peer), host, sender) {
-        return Outcome::Left;
+        return PartOutcome::UsePackets;
     }
     match transfer {
         Transfer::TwoSided if is_send => take(part, Kind::Send, peer, host, sender),
@@ -74,16 +74,21 @@ pub(crate) fn transfer_part<H: Host>(
 
 /// Executes a part of a read or a write, or a whole atomic, in the peer's memory, and records the
 /// execution in the peer's queue pair.
-fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
+fn execute<H: Host>(
+    part: &Part<'_>,
+    peer: &mut QueuePair,
+    host: &mut H,
+    sender: &H,
+) -> PartOutcome {
     match copy(part, rights(peer), host, sender) {
         Ok(()) => {
             peer.executed(part, host);
-            Outcome::Executed
+            PartOutcome::Executed
         }
-        Err(Undone::Left) => Outcome::Left,
-        Err(Undone::Lost) => {
+        Err(OneSidedError::NotExecuted) => PartOutcome::UsePackets,
+        Err(OneSidedError::ResultLost) => {
             peer.executed(part, host);
-            Outcome::Failed(CompletionStatus::LocalProtection)
+            PartOutcome::Failed(CompletionStatus::LocalProtection)
         }
     }
 }
@@ -94,8 +99,8 @@ fn copy<H: Memory>(
     access: AccessFlags,
     host: &H,
     sender: &H,
-) -> Result<(), Undone> {
-    let work = OneSided::of(part.request).ok_or(Undone::Left)?;
+) -> Result<(), OneSidedError> {
+    let work = OneSided::of(part.request).ok_or(OneSidedError::NotExecuted)?;
     let mut both = Both {
         access,
         sender,
@@ -123,9 +128,9 @@ struct Write<'a, H> {
 }
 
 impl<H: Memory> Source<H> for Write<'_, H> {
-    fn copy(&mut self, _: &[Segment], _: u32, host: &H) -> Result<(), Misplaced> {
+    fn copy(&mut self, _: &[Segment], _: u32, host: &H) -> Result<(), CopyError> {
         let copied = copy(self.part, self.access, host, self.sender);
-        copied.map_err(|_| Misplaced::There)
+        copied.map_err(|_| CopyError::Peer)
     }
 }
 
@@ -137,14 +142,14 @@ fn take<H: Host>(
     peer: &mut QueuePair,
     host: &mut H,
     sender: &H,
-) -> Outcome {
+) -> PartOutcome {
     let (immediate, invalidated) = match part.request.operation {
         SendOperation::Send {
             immediate,
             invalidate,
         } => (immediate, invalidate),
         SendOperation::Write { immediate, .. } => (immediate, None),
-        _ => return Outcome::Left,
+        _ => return PartOutcome::UsePackets,
     };
     let incoming = Incoming {
         sequence: part.sequence,
@@ -158,7 +163,7 @@ fn take<H: Host>(
     };
     let taken = match kind {
         Kind::Send => {
-            let mut source = Local {
+            let mut source = InProcessSource {
                 data: part.request.payload.data(),
                 offset: part.offset,
                 length: part.length,
@@ -176,14 +181,14 @@ fn take<H: Host>(
         }
     };
     match taken {
-        Ok(()) => Outcome::Executed,
+        Ok(()) => PartOutcome::Executed,
         // A message that would fail in any case does not wait for a receive.
-        Err(NotTaken::NotReady { .. }) if !is_permitted(part, rights(peer), host, sender) => {
-            Outcome::Left
+        Err(PartRefusal::NotReady { .. }) if !is_permitted(part, rights(peer), host, sender) => {
+            PartOutcome::UsePackets
         }
-        Err(NotTaken::NotReady { timer }) => Outcome::NotReady { timer },
-        Err(NotTaken::Later { again }) => Outcome::Later { again },
-        Err(NotTaken::Left) => Outcome::Left,
+        Err(PartRefusal::NotReady { timer }) => PartOutcome::NotReady { timer },
+        Err(PartRefusal::Later { delay }) => PartOutcome::Later { delay },
+        Err(PartRefusal::UsePackets) => PartOutcome::UsePackets,
     }
 }
 
@@ -227,8 +232,9 @@ impl<H: Memory> MemoryAccess for Both<'_, H> {
             return Some(());
         }
         let place = Sink::Remote(to);
-        let carried = (self.sender).copy_message(from, range.start, length, self.peer, place);
-        carried.ok()
+        let address_in_gid =
+            (self.sender).copy_message(from, range.start, length, self.peer, place);
+        address_in_gid.ok()
     }
 
     fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()> {
@@ -246,9 +252,14 @@ impl<H: Memory> MemoryAccess for Both<'_, H> {
         fetched.ok()
     }
 
-    fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone> {
+    fn atomic(
+        &mut self,
+        at: Remote,
+        atomic: Atomic,
+        result: &[Segment],
+    ) -> Result<(), OneSidedError> {
         if !self.access.contains(AccessFlags::REMOTE_ATOMIC) {
-            return Err(Undone::Left);
+            return Err(OneSidedError::NotExecuted);
         }
         let Remote { address, key } = at;
         let before = match atomic {
@@ -257,8 +268,8 @@ impl<H: Memory> MemoryAccess for Both<'_, H> {
             }
             Atomic::FetchAdd { add } => self.peer.fetch_add(key, address, add),
         };
-        let before = before.map_err(|_| Undone::Left)?;
+        let before = before.map_err(|_| OneSidedError::NotExecuted)?;
         let stored = (self.sender).scatter(result, 0, &before.to_ne_bytes());
-        stored.map_err(|_| Undone::Lost)
+        stored.map_err(|_| OneSidedError::ResultLost)
     }
 }

@@ -25,12 +25,13 @@ mod volume;
 mod tests;
 
 pub(crate) use choice::{
-    Kind, MAX_CHUNKS_PART, MAX_MAPPED_PART, Peer, SHORT, Transfer, Work, choose, depends_on_memory,
-    may_offer,
+    Kind, MAX_CHUNKS_PART, MAX_MAPPED_PART, MAX_SLOT_BYTES, Peer, RequestProperties, Transfer,
+    choose, depends_on_memory, may_offer,
 };
-pub(crate) use one_sided::{Action, Atomic, MAX_COPY, MemoryAccess, OneSided, Undone};
+pub(crate) use one_sided::{Action, Atomic, MAX_COPY, MemoryAccess, OneSided, OneSidedError};
 pub(crate) use ring_message::{
-    Form, NotSent, PartFlags, PeerMemory, Polled, Portion, RingMessage, Short,
+    ChunkedRange, MessagePart, PartFlags, PayloadForm, PeerMemory, Polled, RingMessage,
+    RingSendError,
 };
 pub(crate) use volume::{Sent, Volume};
 

@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use crate::proto::{Data, Posted, Remote, Segment, SendOperation, SendRequest, Work};
+use crate::proto::{
+    CompletionOpcode, Data, Remote, Segment, SendOperation, SendRequest, UnqueuedMessage,
+};
 
 /// Maximum number of bytes that are copied in one step to or from the peer's memory. A process that
 /// withdraws a key of its memory waits until the running copy operation ends.
@@ -37,12 +39,12 @@ pub(crate) enum Atomic {
 
 /// Reason why a one-sided operation did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Undone {
+pub(crate) enum OneSidedError {
     /// The operation was not executed, or only in part, and can be repeated.
-    Left,
+    NotExecuted,
     /// The operation was executed and cannot be repeated, but its result could not be stored in
     /// local memory.
-    Lost,
+    ResultLost,
 }
 
 /// Access to the memory of both sides of a one-sided operation. Implementations check the keys, the
@@ -58,7 +60,12 @@ pub(crate) trait MemoryAccess {
 
     /// Executes an atomic operation on memory of the peer, and stores the previous value in the
     /// first eight bytes of `result`.
-    fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone>;
+    fn atomic(
+        &mut self,
+        at: Remote,
+        atomic: Atomic,
+        result: &[Segment],
+    ) -> Result<(), OneSidedError>;
 }
 
 impl<'a> OneSided<'a> {
@@ -66,28 +73,32 @@ impl<'a> OneSided<'a> {
     /// `reach`. The range has at most [`MAX_COPY`] bytes.
     ///
     /// # Errors
-    /// Returns [`Undone::Left`] also for an operation that is invalid or not allowed. The caller
-    /// then sends packets, whose responses report the reason.
+    /// Returns [`OneSidedError::NotExecuted`] also for an operation that is invalid or not allowed.
+    /// The caller then sends packets, whose responses report the reason.
     #[inline(always)]
     pub(crate) fn execute(
         &self,
         range: Range<u32>,
         reach: &mut impl MemoryAccess,
-    ) -> Result<(), Undone> {
+    ) -> Result<(), OneSidedError> {
         let address = self.remote.address.checked_add(range.start.into());
         let remote = Remote {
-            address: address.ok_or(Undone::Left)?,
+            address: address.ok_or(OneSidedError::NotExecuted)?,
             key: self.remote.key,
         };
         match self.action {
-            Action::Write => reach.put(self.data, range, remote).ok_or(Undone::Left),
-            Action::Read => reach.get(self.data, range, remote).ok_or(Undone::Left),
+            Action::Write => reach
+                .put(self.data, range, remote)
+                .ok_or(OneSidedError::NotExecuted),
+            Action::Read => reach
+                .get(self.data, range, remote)
+                .ok_or(OneSidedError::NotExecuted),
             Action::Atomic(atomic) => {
                 let Data::Gathered(result) = self.data else {
-                    return Err(Undone::Left);
+                    return Err(OneSidedError::NotExecuted);
                 };
                 if !remote.address.is_multiple_of(8) {
-                    return Err(Undone::Left);
+                    return Err(OneSidedError::NotExecuted);
                 }
                 reach.atomic(remote, atomic, result)
             }
@@ -95,7 +106,7 @@ impl<'a> OneSided<'a> {
     }
 
     /// Returns the RDMA write of a posted write with immediate data, or `None` for a send.
-    pub(crate) fn posted(message: &Posted, data: Data<'a>) -> Option<Self> {
+    pub(crate) fn posted(message: &UnqueuedMessage, data: Data<'a>) -> Option<Self> {
         Some(Self {
             id: message.id,
             action: Action::Write,
@@ -137,12 +148,12 @@ impl<'a> OneSided<'a> {
 
 impl Action {
     /// Returns the operation that a work completion reports (`ibv_wc_opcode`).
-    pub(crate) fn work(self) -> Work {
+    pub(crate) fn completion_opcode(self) -> CompletionOpcode {
         match self {
-            Self::Write => Work::Write,
-            Self::Read => Work::Read,
-            Self::Atomic(Atomic::CompareSwap { .. }) => Work::CompareSwap,
-            Self::Atomic(Atomic::FetchAdd { .. }) => Work::FetchAdd,
+            Self::Write => CompletionOpcode::Write,
+            Self::Read => CompletionOpcode::Read,
+            Self::Atomic(Atomic::CompareSwap { .. }) => CompletionOpcode::CompareSwap,
+            Self::Atomic(Atomic::FetchAdd { .. }) => CompletionOpcode::FetchAdd,
         }
     }
 }

@@ -8,14 +8,15 @@
 
 use super::TransferHost;
 use super::choice::{
-    MAX_CHUNKS_PART, MAX_COPIED_PART, MAX_MAPPED_PART, MIN_OFFER, SHORT, Transfer, may_offer,
+    MAX_CHUNKS_PART, MAX_COPIED_PART, MAX_MAPPED_PART, MAX_SLOT_BYTES, MIN_OFFER, Transfer,
+    may_offer,
 };
-use super::two_sided::{Bytes, Chunks, SegmentBytes, Written};
+use super::two_sided::{AlreadyWritten, Bytes, Chunks, SegmentBytes};
 use super::volume::Volume;
 use crate::proto::{
-    CompletionStatus, Counter, Data, Host, Incoming, Kind, Misplaced, Outcome, Payload, Posted,
-    Prospect, QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, Sink,
-    State, Time, Upcoming,
+    CompletionStatus, CopyError, Counter, Data, Host, Incoming, Kind, PartOutcome, Payload,
+    QueuePair, Remote, Segment, SendOperation, SendRequest, Sequence, Service, Sink, State, Time,
+    TransmitUrgency, UnqueuedMessage, Upcoming,
 };
 
 /// A short message without packet headers, from a queue pair of a reliable connection to its peer
@@ -30,27 +31,27 @@ pub(crate) struct RingMessage<'a> {
     /// Acknowledgement: all packets up to this sequence number have been executed.
     pub(crate) acknowledged: Option<Sequence>,
     /// The message, or `None` if there is only an acknowledgement.
-    pub(crate) message: Option<Short<'a>>,
+    pub(crate) message: Option<MessagePart<'a>>,
 }
 
 /// The message, or part of a message, in a [`RingMessage`]. It consumes a receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Short<'a> {
+pub(crate) struct MessagePart<'a> {
     /// Sequence number of the first packet that the message or part replaces.
     pub(crate) sequence: Sequence,
     /// Meaning of [`payload`](Self::payload).
-    pub(crate) form: Form,
+    pub(crate) form: PayloadForm,
     /// Immediate data, or the key that the message invalidates.
     pub(crate) immediate: Option<[u8; 4]>,
     /// Set if the completion at the peer raises a solicited event.
     pub(crate) solicited: bool,
-    /// Payload of at most [`SHORT`] bytes.
+    /// Payload of at most [`MAX_SLOT_BYTES`] bytes.
     pub(crate) payload: &'a [u8],
 }
 
-/// Meaning of the payload of a [`Short`], which is a message in shared memory.
+/// Meaning of the payload of a [`MessagePart`], which is a message in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum PayloadForm {
     /// The payload contains all bytes of the send.
     Whole,
     /// The payload is a length in bytes. That many bytes of a send are in chunks (data blocks) of
@@ -80,7 +81,7 @@ pub(crate) struct PartFlags {
     pub(crate) invalidates: bool,
 }
 
-impl Form {
+impl PayloadForm {
     /// Returns whether the bytes of the message or part are in chunks (data blocks) of the shared
     /// ring.
     pub(crate) fn has_chunks(self) -> bool {
@@ -99,7 +100,7 @@ impl PartFlags {
 
 /// Range of a message whose bytes the sender copies to chunks (data blocks) of the shared ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Portion<'a> {
+pub(crate) struct ChunkedRange<'a> {
     /// All bytes of the message.
     pub(crate) data: Data<'a>,
     /// Offset of the range within the message, in bytes.
@@ -109,7 +110,7 @@ pub(crate) struct Portion<'a> {
 
 /// Reason why a message could not be put into the shared ring of the peer process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotSent {
+pub(crate) enum RingSendError {
     /// The shared ring of the peer process is full.
     Full,
     /// The bytes of the message cannot be read.
@@ -132,7 +133,7 @@ pub(crate) enum Polled {
 }
 
 /// Maximum number of memory segments that a slot (one cache line of the shared ring) can describe.
-pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
+pub(crate) const SEGMENTS: usize = MAX_SLOT_BYTES / SEGMENT;
 
 /// Length in bytes of an encoded memory segment (address, length, key) in a slot (cache line) of
 /// the shared ring.
@@ -151,7 +152,7 @@ pub(crate) trait PeerMemory<H> {
     /// process, from byte `_offset` of the message on.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the peer's
+    /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the peer's
     /// memory cannot be read, so that the peer must send the bytes.
     fn fetch(
         &mut self,
@@ -159,18 +160,18 @@ pub(crate) trait PeerMemory<H> {
         _to: &[Segment],
         _offset: u32,
         _host: &H,
-    ) -> Result<(), Misplaced> {
-        Err(Misplaced::There)
+    ) -> Result<(), CopyError> {
+        Err(CopyError::Peer)
     }
 
     /// Copies `_length` bytes of the message that is being received, from its chunks (data blocks)
     /// of the shared ring to the memory `_to` of this process.
     ///
     /// # Errors
-    /// [`Misplaced::Here`] if `_to` cannot be written, and [`Misplaced::There`] if the chunks
+    /// [`CopyError::Local`] if `_to` cannot be written, and [`CopyError::Peer`] if the chunks
     /// cannot be read.
-    fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), Misplaced> {
-        Err(Misplaced::There)
+    fn take(&mut self, _length: u32, _to: Sink<'_>, _host: &H) -> Result<(), CopyError> {
+        Err(CopyError::Peer)
     }
 }
 
@@ -185,45 +186,50 @@ impl RingMessage<'_> {
     pub(crate) fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
             let bytes = match message.form {
-                Form::Chunks(_) => message.length() as usize,
-                Form::Write => message.payload.len() + message.length() as usize,
-                Form::Whole | Form::Fetch(_) | Form::Written => message.payload.len(),
+                PayloadForm::Chunks(_) => message.length() as usize,
+                PayloadForm::Write => message.payload.len() + message.length() as usize,
+                PayloadForm::Whole | PayloadForm::Fetch(_) | PayloadForm::Written => {
+                    message.payload.len()
+                }
             };
             4 * usize::from(message.immediate.is_some()) + bytes.next_multiple_of(4)
         })
     }
 }
 
-impl Short<'_> {
+impl MessagePart<'_> {
     /// Returns whether the sender may be waiting for the acknowledgement of this message before it
     /// sends the next one.
     #[inline]
     pub(crate) fn holds_up_sender(&self) -> bool {
         match self.form {
-            Form::Whole | Form::Chunks(_) | Form::Write | Form::Written => false,
-            Form::Fetch(part) => !(part.starts && part.ends) || self.length() >= MIN_OFFER,
+            PayloadForm::Whole
+            | PayloadForm::Chunks(_)
+            | PayloadForm::Write
+            | PayloadForm::Written => false,
+            PayloadForm::Fetch(part) => !(part.starts && part.ends) || self.length() >= MIN_OFFER,
         }
     }
 
     /// Returns the length of the message, or of its part, in bytes.
     pub(crate) fn length(&self) -> u32 {
         match self.form {
-            Form::Whole => self.payload.len() as u32,
-            Form::Fetch(_) => {
+            PayloadForm::Whole => self.payload.len() as u32,
+            PayloadForm::Fetch(_) => {
                 // The sum may exceed 32 bits in a malformed ring message. No valid message is that
                 // long.
                 let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
                 u32::try_from(lengths.sum::<u64>()).unwrap_or(u32::MAX)
             }
-            Form::Chunks(_) | Form::Write | Form::Written => {
+            PayloadForm::Chunks(_) | PayloadForm::Write | PayloadForm::Written => {
                 let length = self.payload.first_chunk();
                 length.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
             }
         }
     }
 
-    /// Returns the memory that the payload of a [`Form::Write`] names, or `None` if the payload is
-    /// too short.
+    /// Returns the memory that the payload of a [`PayloadForm::Write`] names, or `None` if the
+    /// payload is too short.
     fn remote(&self) -> Option<Remote> {
         let (key, address) = self.payload.get(4..)?.split_first_chunk()?;
         Some(Remote {
@@ -241,7 +247,7 @@ pub(crate) fn poll<H: TransferHost>(
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    mut send: impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
+    mut send: impl FnMut(&RingMessage<'_>, Option<ChunkedRange<'_>>, &H) -> Result<(), RingSendError>,
 ) -> Polled {
     let is_open = matches!(
         queue_pair.state(),
@@ -265,7 +271,7 @@ pub(crate) fn poll<H: TransferHost>(
 /// message is in the ring, the caller must call [`QueuePair::acknowledgement_sent`].
 #[inline]
 pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage<'static>> {
-    let is_only = queue_pair.prospect() == Prospect::Acknowledgement;
+    let is_only = queue_pair.transmit_urgency() == TransmitUrgency::Acknowledgement;
     (is_only && queue_pair.acknowledgement().is_some()).then(|| to_peer(queue_pair, None))
 }
 
@@ -273,7 +279,7 @@ pub(crate) fn lone_acknowledgement(queue_pair: &QueuePair) -> Option<RingMessage
 fn acknowledge<H>(
     queue_pair: &mut QueuePair,
     host: &H,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<ChunkedRange<'_>>, &H) -> Result<(), RingSendError>,
 ) -> Polled {
     if queue_pair.acknowledgement().is_none() {
         return Polled::Nothing;
@@ -289,8 +295,8 @@ fn acknowledge<H>(
 /// Content of the slot (one cache line of the shared ring) of a message that is sent when it is
 /// posted, without being queued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Content<'a> {
-    /// All bytes of a send, at most [`SHORT`].
+pub(crate) enum SlotContent<'a> {
+    /// All bytes of a send, at most [`MAX_SLOT_BYTES`].
     Bytes(&'a [u8]),
     /// The length of a send or of a write with immediate data, and the memory that the write names.
     /// The bytes are in chunks (data blocks) of the ring.
@@ -305,39 +311,39 @@ pub(crate) enum Content<'a> {
 }
 
 /// Creates the [`RingMessage`] of a message that is sent when it is posted.
-/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. [`Content::Segments`]
+/// [`may_post_sent`](QueuePair::may_post_sent) must have returned `true`. [`SlotContent::Segments`]
 /// requires a list that fits into a slot (cache line of the ring). After the ring message is in the
 /// ring, the caller must call [`sent`].
 #[inline(always)]
 pub(crate) fn posted<'a>(
     queue_pair: &QueuePair,
-    message: &Posted,
+    message: &UnqueuedMessage,
     data: Data<'_>,
-    content: Content<'a>,
-    room: &'a mut [u8; SHORT],
+    content: SlotContent<'a>,
+    room: &'a mut [u8; MAX_SLOT_BYTES],
 ) -> RingMessage<'a> {
     let (form, payload) = match content {
-        Content::Bytes(bytes) => (Form::Whole, bytes),
-        Content::Chunks | Content::Written => {
+        SlotContent::Bytes(bytes) => (PayloadForm::Whole, bytes),
+        SlotContent::Chunks | SlotContent::Written => {
             let length = data.length().unwrap_or(u32::MAX);
             let (form, remote) = match (content, message.remote) {
-                (Content::Chunks, Some(remote)) => (Form::Write, Some(remote)),
-                (Content::Chunks, None) => (Form::Chunks(PartFlags::WHOLE), None),
-                _ => (Form::Written, None),
+                (SlotContent::Chunks, Some(remote)) => (PayloadForm::Write, Some(remote)),
+                (SlotContent::Chunks, None) => (PayloadForm::Chunks(PartFlags::WHOLE), None),
+                _ => (PayloadForm::Written, None),
             };
             let taken = put_length(length, remote, room);
             (form, &room[..taken])
         }
-        Content::Segments { .. } => {
+        SlotContent::Segments { .. } => {
             let list = match data {
                 Data::Gathered(list) => list,
                 Data::Inline(_) => &[],
             };
             let taken = put_segments(list.iter().copied(), room);
-            (Form::Fetch(PartFlags::WHOLE), &room[..taken])
+            (PayloadForm::Fetch(PartFlags::WHOLE), &room[..taken])
         }
     };
-    let message = Short {
+    let message = MessagePart {
         sequence: queue_pair.send_sequence(),
         form,
         immediate: message.immediate,
@@ -349,7 +355,7 @@ pub(crate) fn posted<'a>(
 
 /// Creates a [`RingMessage`] to the connected peer, from `message` and the pending acknowledgement.
 #[inline(always)]
-fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessage<'a> {
+fn to_peer<'a>(queue_pair: &QueuePair, message: Option<MessagePart<'a>>) -> RingMessage<'a> {
     let attributes = queue_pair.attributes();
     RingMessage {
         destination: attributes.destination,
@@ -364,14 +370,14 @@ fn to_peer<'a>(queue_pair: &QueuePair, message: Option<Short<'a>>) -> RingMessag
 #[inline(always)]
 pub(crate) fn sent(
     queue_pair: &mut QueuePair,
-    message: &Posted,
+    message: &UnqueuedMessage,
     data: Data<'_>,
-    content: Content<'_>,
+    content: SlotContent<'_>,
 ) {
     let length = data.length().unwrap_or(u32::MAX);
     let offered = match content {
-        Content::Segments { is_mappable } => Some(is_mappable),
-        Content::Bytes(_) | Content::Chunks | Content::Written => None,
+        SlotContent::Segments { is_mappable } => Some(is_mappable),
+        SlotContent::Bytes(_) | SlotContent::Chunks | SlotContent::Written => None,
     };
     queue_pair.acknowledgement_sent();
     queue_pair.post_sent(message, data, length, offered);
@@ -416,8 +422,8 @@ pub(crate) fn receive<H: Host>(
     };
     let mut copies = 0;
     let is_taken = match message.form {
-        Form::Whole => queue_pair.receive_part(&part, &mut Bytes(message.payload), host),
-        Form::Chunks(of) => {
+        PayloadForm::Whole => queue_pair.receive_part(&part, &mut Bytes(message.payload), host),
+        PayloadForm::Chunks(of) => {
             part.set_place(of);
             let mut source = Chunks {
                 length: part.length,
@@ -426,7 +432,7 @@ pub(crate) fn receive<H: Host>(
             };
             queue_pair.receive_part(&part, &mut source, host)
         }
-        Form::Write => {
+        PayloadForm::Write => {
             let Some(remote) = message.remote() else {
                 host.count(Counter::ReceiveDropped, 1);
                 return taken;
@@ -439,7 +445,7 @@ pub(crate) fn receive<H: Host>(
             };
             queue_pair.receive_part(&part, &mut source, host)
         }
-        Form::Fetch(of) => {
+        PayloadForm::Fetch(of) => {
             part.set_place(of);
             let mut list = [Segment::EMPTY; SEGMENTS];
             let mut count = 0;
@@ -456,9 +462,9 @@ pub(crate) fn receive<H: Host>(
             copies = source.copies;
             is_taken
         }
-        Form::Written => {
+        PayloadForm::Written => {
             part.kind = Kind::Written;
-            queue_pair.receive_part(&part, &mut Written, host)
+            queue_pair.receive_part(&part, &mut AlreadyWritten, host)
         }
     };
     if is_taken {
@@ -492,7 +498,7 @@ fn poll_message<H: TransferHost>(
     now: impl FnOnce() -> Time,
     host: &mut H,
     peer: &mut impl PeerMemory<H>,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<ChunkedRange<'_>>, &H) -> Result<(), RingSendError>,
 ) -> Polled {
     // A request that waits for a point in time is left to packets, because `now` is not exact.
     let Ok(upcoming) = queue_pair.upcoming(Time::default, host) else {
@@ -501,7 +507,7 @@ fn poll_message<H: TransferHost>(
     let Some(request) = queue_pair.next_request() else {
         return Polled::Nothing;
     };
-    let mut room = [0; SHORT];
+    let mut room = [0; MAX_SLOT_BYTES];
     let transfer = host.transfer(request, &upcoming);
     let prepared = match transfer {
         Transfer::Slot => put_bytes(queue_pair, request, &upcoming, host, &mut room),
@@ -513,17 +519,19 @@ fn poll_message<H: TransferHost>(
         }
     };
     let ready = match prepared {
-        Prepared::Ready(ready) => ready,
-        Prepared::Wait if transfer.excludes_packets() => return Polled::Waiting,
-        Prepared::Wait => return Polled::Nothing,
-        Prepared::Left => {
+        PreparedPart::Ready(ready) => ready,
+        PreparedPart::Wait if transfer.excludes_packets() => return Polled::Waiting,
+        PreparedPart::Wait => return Polled::Nothing,
+        PreparedPart::UsePackets => {
             queue_pair.require_sent_bytes();
             // The bytes may go through the ring.
             return poll_message(queue_pair, now, host, peer, send);
         }
-        Prepared::Failed(status) => return fail(queue_pair, &upcoming, status, now, host, send),
+        PreparedPart::Failed(status) => {
+            return fail(queue_pair, &upcoming, status, now, host, send);
+        }
     };
-    let message = Short {
+    let message = MessagePart {
         sequence: upcoming.sequence(),
         form: ready.form,
         immediate: ready.immediate,
@@ -533,15 +541,17 @@ fn poll_message<H: TransferHost>(
     let ring_message = to_peer(queue_pair, Some(message));
     match send(&ring_message, ready.portion, host) {
         Ok(()) => {}
-        Err(NotSent::Full) => return Polled::Full,
-        Err(NotSent::Unreadable) => {
+        Err(RingSendError::Full) => return Polled::Full,
+        Err(RingSendError::Unreadable) => {
             let status = CompletionStatus::LocalProtection;
             return fail(queue_pair, &upcoming, status, now, host, send);
         }
     }
     let outcome = match ready.form {
-        Form::Fetch(_) => Outcome::Offered,
-        Form::Whole | Form::Chunks(_) | Form::Write | Form::Written => Outcome::Sent,
+        PayloadForm::Fetch(_) => PartOutcome::Offered,
+        PayloadForm::Whole | PayloadForm::Chunks(_) | PayloadForm::Write | PayloadForm::Written => {
+            PartOutcome::Sent
+        }
     };
     let packets = ready.packets;
     queue_pair.acknowledgement_sent();
@@ -556,33 +566,33 @@ fn fail<H: TransferHost>(
     status: CompletionStatus,
     now: impl FnOnce() -> Time,
     host: &mut H,
-    send: &mut impl FnMut(&RingMessage<'_>, Option<Portion<'_>>, &H) -> Result<(), NotSent>,
+    send: &mut impl FnMut(&RingMessage<'_>, Option<ChunkedRange<'_>>, &H) -> Result<(), RingSendError>,
 ) -> Polled {
     let polled = acknowledge(queue_pair, host, send);
     if polled != Polled::Full {
-        queue_pair.conclude_part(upcoming, 0, Outcome::Failed(status), now, host);
+        queue_pair.conclude_part(upcoming, 0, PartOutcome::Failed(status), now, host);
     }
     polled
 }
 
 /// Result of preparing a part of a message for the shared ring.
-enum Prepared<'a> {
-    Ready(Ready<'a>),
+enum PreparedPart<'a> {
+    Ready(ReadyPart<'a>),
     /// The part must wait, because too many sequence numbers are unacknowledged.
     Wait,
     /// The message must be sent in another way.
-    Left,
+    UsePackets,
     Failed(CompletionStatus),
 }
 
-struct Ready<'a> {
+struct ReadyPart<'a> {
     /// Number of sequence numbers (packets) of the part.
     packets: u32,
     /// Length of the payload in bytes.
     length: usize,
     /// Bytes to be copied to chunks (data blocks) of the ring.
-    portion: Option<Portion<'a>>,
-    form: Form,
+    portion: Option<ChunkedRange<'a>>,
+    form: PayloadForm,
     immediate: Option<[u8; 4]>,
 }
 
@@ -593,29 +603,29 @@ fn put_bytes(
     request: &SendRequest,
     upcoming: &Upcoming,
     host: &impl Host,
-    room: &mut [u8; SHORT],
-) -> Prepared<'static> {
+    room: &mut [u8; MAX_SLOT_BYTES],
+) -> PreparedPart<'static> {
     if !queue_pair.has_window(upcoming, 1) {
-        return Prepared::Wait;
+        return PreparedPart::Wait;
     }
     let length = request.length as usize;
     let room = &mut room[..length];
     match &request.payload {
         Payload::Inline(bytes) => match bytes.get(..length) {
             Some(bytes) => room.copy_from_slice(bytes),
-            None => return Prepared::Failed(CompletionStatus::LocalLength),
+            None => return PreparedPart::Failed(CompletionStatus::LocalLength),
         },
         Payload::Gathered(list) => {
             if length > 0 && host.gather(list, 0, room).is_err() {
-                return Prepared::Failed(CompletionStatus::LocalProtection);
+                return PreparedPart::Failed(CompletionStatus::LocalProtection);
             }
         }
     }
-    Prepared::Ready(Ready {
+    PreparedPart::Ready(ReadyPart {
         packets: 1,
         length,
         portion: None,
-        form: Form::Whole,
+        form: PayloadForm::Whole,
         immediate: immediate(request),
     })
 }
@@ -628,10 +638,10 @@ fn describe(
     request: &SendRequest,
     upcoming: &Upcoming,
     host: &impl Host,
-    room: &mut [u8; SHORT],
-) -> Prepared<'static> {
+    room: &mut [u8; MAX_SLOT_BYTES],
+) -> PreparedPart<'static> {
     let Payload::Gathered(list) = &request.payload else {
-        return Prepared::Left;
+        return PreparedPart::UsePackets;
     };
     let mtu = queue_pair.mtu();
     let largest = if upcoming.is_mappable {
@@ -640,7 +650,7 @@ fn describe(
         MAX_COPIED_PART / mtu
     };
     let Some(part) = queue_pair.part(upcoming, largest) else {
-        return Prepared::Left;
+        return PreparedPart::UsePackets;
     };
     // A part ends at a packet boundary, and has no more segments than fit into the payload.
     let fits = Segment::parts(list, part.offset, part.length).take(SEGMENTS);
@@ -651,28 +661,28 @@ fn describe(
         fits / mtu
     };
     if packets == 0 {
-        return Prepared::Left;
+        return PreparedPart::UsePackets;
     }
     // The window does not apply, because no network has to take the packets that the part replaces.
-    if !may_offer(upcoming.on_the_way, largest) {
-        return Prepared::Wait;
+    if !may_offer(upcoming.unacknowledged, largest) {
+        return PreparedPart::Wait;
     }
     // Reading the first byte detects deregistered memory even while the peer has no receive posted.
     if upcoming.packet == 0
         && (host.check_local(list, 0, request.length).is_err()
             || host.gather(list, 0, &mut [0]).is_err())
     {
-        return Prepared::Failed(CompletionStatus::LocalProtection);
+        return PreparedPart::Failed(CompletionStatus::LocalProtection);
     }
     let length = part.length.min(packets * mtu);
     let taken = put_segments(Segment::parts(list, part.offset, length), room);
     let ends = upcoming.packet + packets == upcoming.packets;
     let (of, immediate) = part_of(request, part.starts, ends);
-    Prepared::Ready(Ready {
+    PreparedPart::Ready(ReadyPart {
         packets,
         length: taken,
         portion: None,
-        form: Form::Fetch(of),
+        form: PayloadForm::Fetch(of),
         immediate,
     })
 }
@@ -684,20 +694,20 @@ fn portion<'a>(
     queue_pair: &'a QueuePair,
     request: &'a SendRequest,
     upcoming: &Upcoming,
-    room: &mut [u8; SHORT],
-) -> Prepared<'a> {
+    room: &mut [u8; MAX_SLOT_BYTES],
+) -> PreparedPart<'a> {
     let Some(part) = queue_pair.part(upcoming, MAX_CHUNKS_PART / queue_pair.mtu()) else {
-        return Prepared::Wait;
+        return PreparedPart::Wait;
     };
     let (of, immediate) = part_of(request, part.starts, part.ends);
     let (form, remote) = match request.operation {
-        SendOperation::Write { remote, .. } => (Form::Write, Some(remote)),
-        _ => (Form::Chunks(of), None),
+        SendOperation::Write { remote, .. } => (PayloadForm::Write, Some(remote)),
+        _ => (PayloadForm::Chunks(of), None),
     };
-    Prepared::Ready(Ready {
+    PreparedPart::Ready(ReadyPart {
         packets: part.packets,
         length: put_length(part.length, remote, room),
-        portion: Some(Portion {
+        portion: Some(ChunkedRange {
             data: request.payload.data(),
             offset: part.offset,
             length: part.length,
@@ -730,20 +740,20 @@ fn write<H: Host>(
     upcoming: &Upcoming,
     host: &H,
     peer: &mut impl PeerMemory<H>,
-    room: &mut [u8; SHORT],
-) -> Prepared<'static> {
+    room: &mut [u8; MAX_SLOT_BYTES],
+) -> PreparedPart<'static> {
     // A write cannot be undone, so all earlier requests must have been executed.
-    if upcoming.on_the_way > 0 {
-        return Prepared::Wait;
+    if upcoming.unacknowledged > 0 {
+        return PreparedPart::Wait;
     }
     if peer.write(request, host).is_none() {
-        return Prepared::Left;
+        return PreparedPart::UsePackets;
     }
-    Prepared::Ready(Ready {
+    PreparedPart::Ready(ReadyPart {
         packets: upcoming.packets,
         length: put_length(request.length, None, room),
         portion: None,
-        form: Form::Written,
+        form: PayloadForm::Written,
         immediate: immediate(request),
     })
 }
@@ -758,7 +768,7 @@ fn immediate(request: &SendRequest) -> Option<[u8; 4]> {
 /// Encodes the length of a message or part, and the memory that a write names, into `room`, the
 /// payload of a slot (one cache line of the ring). Returns the encoded length in bytes.
 #[inline]
-fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> usize {
+fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {
     room[..4].copy_from_slice(&length.to_ne_bytes());
     let Some(Remote { address, key }) = remote else {
         return 4;
@@ -770,7 +780,7 @@ fn put_length(length: u32, remote: Option<Remote>, room: &mut [u8; SHORT]) -> us
 
 /// Encodes memory segments into `room`, the payload of a slot (one cache line of the ring). Returns
 /// the length of the encoded segments in bytes.
-fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; SHORT]) -> usize {
+fn put_segments(segments: impl Iterator<Item = Segment>, room: &mut [u8; MAX_SLOT_BYTES]) -> usize {
     let mut taken = 0;
     for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
         bytes[..8].copy_from_slice(&segment.address.to_ne_bytes());

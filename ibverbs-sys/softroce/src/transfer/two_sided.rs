@@ -3,7 +3,7 @@
 //! [`receive_part`](crate::proto::QueuePair::receive_part) execute the messages with one of these
 //! sources.
 
-use crate::proto::{Data, Host, Memory, Misplaced, Remote, Segment, Sink, Source};
+use crate::proto::{CopyError, Data, Host, Memory, Remote, Segment, Sink, Source};
 
 use super::PeerMemory;
 
@@ -13,9 +13,9 @@ pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<H: Host> Source<H> for Bytes<'_> {
     #[inline]
-    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
+    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError> {
         host.scatter(to, offset, self.0)
-            .map_err(|_| Misplaced::Here)
+            .map_err(|_| CopyError::Local)
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Chunks<'a, P> {
 }
 
 impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
-    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
+    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError> {
         let to = self.remote.map_or(Sink::Local(to, offset), Sink::Remote);
         self.peer.take(self.length, to, host)
     }
@@ -38,10 +38,10 @@ impl<H, P: PeerMemory<H>> Source<H> for Chunks<'_, P> {
 /// Source for a write with immediate data whose bytes the sender has already written: copies
 /// nothing.
 #[derive(Debug)]
-pub(super) struct Written;
+pub(super) struct AlreadyWritten;
 
-impl<H> Source<H> for Written {
-    fn copy(&mut self, _: &[Segment], _: u32, _: &H) -> Result<(), Misplaced> {
+impl<H> Source<H> for AlreadyWritten {
+    fn copy(&mut self, _: &[Segment], _: u32, _: &H) -> Result<(), CopyError> {
         Ok(())
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct SegmentBytes<'a, P> {
 }
 
 impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
-    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
+    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError> {
         self.peer.fetch(self.segments, to, offset, host)?;
         self.copies += 1;
         Ok(())
@@ -68,7 +68,7 @@ impl<H, P: PeerMemory<H>> Source<H> for SegmentBytes<'_, P> {
 /// Source of the bytes of a message that are in the memory of another queue pair of this process,
 /// the sender.
 #[derive(Debug)]
-pub(super) struct Local<'a, H> {
+pub(super) struct InProcessSource<'a, H> {
     pub(super) data: Data<'a>,
     /// Offset of the bytes within the message.
     pub(super) offset: u32,
@@ -76,14 +76,15 @@ pub(super) struct Local<'a, H> {
     pub(super) sender: &'a H,
 }
 
-impl<H: Memory> Source<H> for Local<'_, H> {
-    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), Misplaced> {
+impl<H: Memory> Source<H> for InProcessSource<'_, H> {
+    fn copy(&mut self, to: &[Segment], offset: u32, host: &H) -> Result<(), CopyError> {
         let place = Sink::Local(to, offset);
-        let carried = (self.sender).copy_message(self.data, self.offset, self.length, host, place);
+        let address_in_gid =
+            (self.sender).copy_message(self.data, self.offset, self.length, host, place);
         // The sender's own memory is the receiver's peer memory, and the other way around.
-        carried.map_err(|fault| match fault {
-            Misplaced::Here => Misplaced::There,
-            Misplaced::There => Misplaced::Here,
+        address_in_gid.map_err(|fault| match fault {
+            CopyError::Local => CopyError::Peer,
+            CopyError::Peer => CopyError::Local,
         })
     }
 }

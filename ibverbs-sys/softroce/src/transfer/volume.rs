@@ -1,6 +1,6 @@
 //! Amounts of messages, bytes and copy operations, for the statistics counters.
 
-use super::{Form, MAX_COPY, Short};
+use super::{MAX_COPY, MessagePart, PayloadForm};
 use crate::wire::{Opcode, Transport};
 
 /// Amount of data that was transferred in one direction, in one of the ways that
@@ -58,14 +58,14 @@ pub(crate) struct Sent {
 
 impl Sent {
     /// Adds a message or a part of a message that was sent through the shared ring.
-    pub(crate) fn add(&mut self, message: &Short<'_>) {
+    pub(crate) fn add(&mut self, message: &MessagePart<'_>) {
         let length = message.length();
         match message.form {
-            Form::Whole => self.slot.add_part(length, true, 0),
-            Form::Chunks(part) => self.ring.add_part(length, part.ends, 0),
-            Form::Write => self.ring.add_part(length, true, 0),
-            Form::Fetch(part) => self.descriptor.add_part(length, part.ends, 0),
-            Form::Written => self.written.add_one_sided(length),
+            PayloadForm::Whole => self.slot.add_part(length, true, 0),
+            PayloadForm::Chunks(part) => self.ring.add_part(length, part.ends, 0),
+            PayloadForm::Write => self.ring.add_part(length, true, 0),
+            PayloadForm::Fetch(part) => self.descriptor.add_part(length, part.ends, 0),
+            PayloadForm::Written => self.written.add_one_sided(length),
         }
     }
 }

@@ -143,7 +143,7 @@ impl<'a> End<'a> {
         attributes.qp_state
     }
 
-    /// Goes from RESET to INIT. Returns the errno, or 0.
+    /// Moves the queue pair from RESET to INIT. Returns the errno, or 0.
     pub(super) fn initialize(&self) -> i32 {
         let attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -161,7 +161,7 @@ impl<'a> End<'a> {
         self.modify(attributes, mask)
     }
 
-    /// Goes from RESET to RTS.
+    /// Moves the queue pair from RESET to RTS.
     pub(super) fn connect(&self, peer: &Self) {
         assert_eq!(self.initialize(), 0);
         let mut attributes = ibv_qp_attr {

@@ -16,8 +16,8 @@ const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
 
 #[test]
-fn a_panic_of_the_engine_is_told_to_all_who_wait() {
-    let test = "fatal::a_panic_of_the_engine_is_told_to_all_who_wait";
+fn a_panic_of_the_engine_wakes_all_waiting_threads() {
+    let test = "fatal::a_panic_of_the_engine_wakes_all_waiting_threads";
     let errors = alone(test, &[("SOFTROCE_PATH", "udp")], || {
         with_pair(|device, one, other| {
             for id in 0..3 {
@@ -48,8 +48,8 @@ fn a_panic_of_the_engine_is_told_to_all_who_wait() {
 }
 
 #[test]
-fn a_panic_of_a_thread_that_posts_is_told_to_all() {
-    let test = "fatal::a_panic_of_a_thread_that_posts_is_told_to_all";
+fn a_panic_of_a_posting_thread_fails_the_device() {
+    let test = "fatal::a_panic_of_a_posting_thread_fails_the_device";
     for path in ["udp", "direct", "shared"] {
         let errors = alone(test, &[("SOFTROCE_PATH", path)], || {
             with_pair(|device, one, other| {
@@ -73,8 +73,8 @@ fn a_panic_of_a_thread_that_posts_is_told_to_all() {
 /// Checks a panic of a polling thread, which also receives packets: its call fails, and the next
 /// calls return.
 #[test]
-fn a_panic_of_a_thread_that_polls_is_told_to_all() {
-    let test = "fatal::a_panic_of_a_thread_that_polls_is_told_to_all";
+fn a_panic_of_a_polling_thread_fails_the_device() {
+    let test = "fatal::a_panic_of_a_polling_thread_fails_the_device";
     alone(test, &[("SOFTROCE_PATH", "udp")], || {
         with_pair(|device, one, other| {
             assert_eq!(other.post_receive(1, Bytes::NONE), 0);

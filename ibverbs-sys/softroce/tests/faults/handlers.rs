@@ -70,8 +70,8 @@ fn lose_memory() {
 }
 
 #[test]
-fn the_programs_handlers_get_the_programs_faults_and_no_others() {
-    let test = "handlers::the_programs_handlers_get_the_programs_faults_and_no_others";
+fn the_programs_handlers_get_only_the_programs_faults() {
+    let test = "handlers::the_programs_handlers_get_only_the_programs_faults";
     alone(test, &[], || {
         let newer: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = make_accessible;
         let older: unsafe extern "C" fn(c_int) = make_longer;
@@ -97,8 +97,8 @@ fn the_programs_handlers_get_the_programs_faults_and_no_others() {
 }
 
 #[test]
-fn a_handler_for_one_time_is_called_once() {
-    let test = "handlers::a_handler_for_one_time_is_called_once";
+fn a_one_shot_handler_is_called_once() {
+    let test = "handlers::a_one_shot_handler_is_called_once";
     let ended = process(test, &[], || {
         let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = make_accessible;
         handle(
@@ -153,8 +153,8 @@ fn without_a_handler_a_fault_ends_the_program() {
 }
 
 #[test]
-fn a_signal_that_is_sent_does_what_it_did() {
-    let test = "handlers::a_signal_that_is_sent_does_what_it_did";
+fn a_signal_that_is_sent_has_its_previous_effect() {
+    let test = "handlers::a_signal_that_is_sent_has_its_previous_effect";
     for (action, ends) in [(SIG_DFL, true), (SIG_IGN, false)] {
         let asked = action.to_string();
         let ended = process(test, &[("ASKED", &asked)], || {

@@ -194,8 +194,8 @@ fn a_peer_that_reads_gets_an_access_error() {
 }
 
 #[test]
-fn a_peer_that_does_an_atomic_operation_gets_an_access_error() {
-    let test = "missing::a_peer_that_does_an_atomic_operation_gets_an_access_error";
+fn a_remote_atomic_operation_gets_an_access_error() {
+    let test = "missing::a_remote_atomic_operation_gets_an_access_error";
     for_each_loss(test, true, |loss, length, one, _other, good, lost| {
         if length != 8 {
             return;
@@ -207,8 +207,8 @@ fn a_peer_that_does_an_atomic_operation_gets_an_access_error() {
 }
 
 #[test]
-fn what_is_sent_from_nowhere_ends_with_a_protection_error() {
-    let test = "missing::what_is_sent_from_nowhere_ends_with_a_protection_error";
+fn a_send_from_unmapped_memory_fails_with_a_protection_error() {
+    let test = "missing::a_send_from_unmapped_memory_fails_with_a_protection_error";
     for_each_loss(test, false, |loss, length, one, other, good, lost| {
         assert_eq!(other.post_receive(1, good.bytes(9000)), 0);
         assert_eq!(one.post(7, SEND, lost.bytes(length), Bytes::NONE), 0);
@@ -217,8 +217,8 @@ fn what_is_sent_from_nowhere_ends_with_a_protection_error() {
 }
 
 #[test]
-fn what_is_written_from_nowhere_ends_with_a_protection_error() {
-    let test = "missing::what_is_written_from_nowhere_ends_with_a_protection_error";
+fn a_write_from_unmapped_memory_fails_with_a_protection_error() {
+    let test = "missing::a_write_from_unmapped_memory_fails_with_a_protection_error";
     for_each_loss(test, false, |loss, length, one, _other, good, lost| {
         assert_eq!(
             one.post(7, WRITE, lost.bytes(length), good.bytes(length)),
@@ -229,8 +229,8 @@ fn what_is_written_from_nowhere_ends_with_a_protection_error() {
 }
 
 #[test]
-fn what_is_read_to_nowhere_ends_with_a_protection_error() {
-    let test = "missing::what_is_read_to_nowhere_ends_with_a_protection_error";
+fn a_read_to_unmapped_memory_fails_with_a_protection_error() {
+    let test = "missing::a_read_to_unmapped_memory_fails_with_a_protection_error";
     for_each_loss(test, true, |loss, length, one, _other, good, lost| {
         assert_eq!(one.post(7, READ, lost.bytes(length), good.bytes(length)), 0);
         assert_eq!(one.complete(), (7, LOCAL), "{loss:?}, {length} bytes");
@@ -251,8 +251,8 @@ fn an_atomic_operation_that_answers_to_nowhere_ends_with_a_protection_error() {
 /// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with
 /// a remote operation error.
 #[test]
-fn what_is_received_to_nowhere_ends_both_requests() {
-    let test = "missing::what_is_received_to_nowhere_ends_both_requests";
+fn a_receive_to_unmapped_memory_fails_both_requests() {
+    let test = "missing::a_receive_to_unmapped_memory_fails_both_requests";
     for_each_loss(test, true, |loss, length, one, other, good, lost| {
         assert_eq!(other.post_receive(1, lost.bytes(9000)), 0);
         assert_eq!(one.post(7, SEND, good.bytes(length), Bytes::NONE), 0);

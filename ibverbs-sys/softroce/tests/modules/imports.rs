@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_imports_nothing() {
+    fn comments_strings_and_visibilities_are_no_imports() {
         let source = "//! [`A`](crate::a)\n/* crate::b */ /// crate::c\nfn f() { \"crate::d\"; r#\"crate::e\"#; }\n\
                       pub(in crate::z) struct S; pub(crate) fn g() {}";
         assert_eq!(names(source, &["z"]), "");
     }
 
     #[test]
-    fn what_only_tests_have_imports_nothing() {
+    fn imports_of_tests_are_ignored() {
         let source = "#[cfg(test)]\nuse crate::{a, b};\n\
                       #[cfg(all(test, not(loom)))] #[expect(unused)] mod tests { use crate::c; fn f() {} }\n\
                       #[cfg(any(test, fuzzing))] pub(crate) fn f<A, B>(_: [u8; 2]) -> crate::d::D { crate::e::E }\n\

@@ -1,5 +1,5 @@
-//! Structure of the crate: each module imports only from modules below it, and the way of a request
-//! is chosen in one place.
+//! Structure of the crate: each module imports only from modules below it, and one function
+//! chooses the path of a request.
 
 mod imports;
 mod layers;
@@ -74,10 +74,10 @@ fn modules_import_only_from_modules_below_them() {
     );
 }
 
-/// Checks that only one line of the crate calls the function that chooses the way of a request. The
-/// simulation has queue pairs of its own.
+/// Checks that only one line of the crate calls the function that chooses the path of a request.
+/// The simulation has queue pairs of its own.
 #[test]
-fn the_way_of_a_request_is_chosen_in_one_place() {
+fn one_function_chooses_the_path_of_a_request() {
     let crate_source = source::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let calls = crate_source.calls.iter();
     let places: Vec<_> = calls

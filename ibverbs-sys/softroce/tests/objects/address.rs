@@ -77,7 +77,7 @@ fn header(from: [u8; 16], to: [u8; 16]) -> ibv_grh {
 }
 
 #[test]
-fn an_answer_goes_back_to_the_sender() {
+fn a_response_reaches_the_sender() {
     with_domain(|context, pd| {
         // SAFETY: all objects are valid until they are destroyed.
         unsafe {

@@ -51,7 +51,7 @@ fn a_buffer_is_an_object_of_its_domain() {
 }
 
 #[test]
-fn what_cannot_be_allocated_is_refused() {
+fn an_impossible_allocation_is_refused() {
     let _alone = alone();
     with_domain(|_, pd| {
         let mut buf = without_provenance_mut(5);
@@ -97,7 +97,7 @@ fn a_part_of_a_buffer_is_registered_with_its_own_domain() {
 }
 
 #[test]
-fn what_is_freed_while_it_is_registered_stays_with_the_region() {
+fn memory_freed_while_registered_is_kept_for_the_region() {
     let _alone = alone();
     with_domain(|_, pd| {
         // SAFETY: the bytes are registered.
@@ -127,7 +127,7 @@ fn what_is_freed_while_it_is_registered_stays_with_the_region() {
 }
 
 #[test]
-fn what_is_freed_twice_is_freed_once() {
+fn freeing_a_buffer_twice_frees_the_memory_once() {
     let _alone = alone();
     with_domain(|_, pd| {
         // SAFETY: a freed handle is only compared.

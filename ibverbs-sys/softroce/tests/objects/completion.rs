@@ -62,7 +62,7 @@ fn completion_queues_are_made_and_resized_within_bounds() {
 }
 
 #[test]
-fn extended_completion_queues_tell_what_they_can() {
+fn extended_completion_queues_report_the_requested_fields() {
     with_domain(|context, pd| {
         // SAFETY: all objects are valid until they are destroyed.
         unsafe {
@@ -106,7 +106,7 @@ fn extended_completion_queues_tell_what_they_can() {
 }
 
 #[test]
-fn a_channel_in_use_stays_and_does_not_block_if_told_so() {
+fn a_channel_in_use_is_kept_and_honors_nonblocking_mode() {
     with_context(|context| {
         // SAFETY: all objects are valid until they are destroyed.
         unsafe {
@@ -169,7 +169,7 @@ fn wait_until_reading(thread: i32, descriptor: i32) {
 }
 
 #[test]
-fn who_is_woken_in_vain_waits_again_or_is_told_so() {
+fn a_thread_woken_without_an_event_waits_again_or_gets_eagain() {
     with_context(|context| {
         // SAFETY: all objects are valid until they are destroyed; the threads have ended by then.
         unsafe {

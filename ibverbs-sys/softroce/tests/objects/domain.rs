@@ -43,7 +43,7 @@ fn domains_in_use_stay() {
 }
 
 #[test]
-fn objects_of_another_context_do_not_mix() {
+fn objects_of_another_context_are_refused() {
     with_domain(|context, pd| {
         with_domain(|other, other_pd| {
             // SAFETY: all objects are valid until they are destroyed.

@@ -19,7 +19,7 @@ fn duplicate(context: *mut ibv_context) -> i32 {
 }
 
 #[test]
-fn a_descriptor_is_of_no_use_in_another_process() {
+fn a_descriptor_number_is_not_valid_in_another_process() {
     if let Ok(descriptor) = env::var(DESCRIPTOR) {
         softroce::install();
         // SAFETY: any number may be passed.
@@ -38,7 +38,7 @@ fn a_descriptor_is_of_no_use_in_another_process() {
     }
     with_context(|context| {
         let descriptor = duplicate(context);
-        let name = "import::a_descriptor_is_of_no_use_in_another_process";
+        let name = "import::a_descriptor_number_is_not_valid_in_another_process";
         let ended = Command::new(env::current_exe().unwrap())
             .args(["--exact", name])
             .env(DESCRIPTOR, descriptor.to_string())
@@ -68,7 +68,7 @@ fn an_import_closes_its_descriptor_and_leaves_no_object() {
 }
 
 #[test]
-fn an_object_lives_on_with_its_last_c_object_elsewhere() {
+fn an_object_exists_as_long_as_its_last_imported_c_object() {
     with_context(|context| {
         // SAFETY: the objects are valid until they are destroyed.
         unsafe {

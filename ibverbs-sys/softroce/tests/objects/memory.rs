@@ -98,7 +98,7 @@ fn an_iova_lies_in_its_page_where_the_memory_does() {
 }
 
 #[test]
-fn what_the_device_cannot_have_is_not_supported() {
+fn unavailable_features_are_unsupported() {
     with_domain(|_, pd| {
         // SAFETY: the domain is valid.
         unsafe {

@@ -101,7 +101,7 @@ fn the_first_receive_that_is_refused_is_named() {
 }
 
 #[test]
-fn extended_shared_receive_queues_say_of_which_type_they_are() {
+fn extended_shared_receive_queues_report_their_type() {
     type Mask = ibv_srq_init_attr_mask;
     const TYPE: u32 = Mask::IBV_SRQ_INIT_ATTR_TYPE.0;
     const DOMAIN: u32 = Mask::IBV_SRQ_INIT_ATTR_PD.0;
@@ -148,7 +148,7 @@ fn extended_shared_receive_queues_say_of_which_type_they_are() {
 }
 
 #[test]
-fn an_xrc_queue_has_a_number_and_keeps_what_it_stands_on() {
+fn an_xrc_queue_has_a_number_and_keeps_its_domain() {
     type Mask = ibv_srq_init_attr_mask;
     const ALL: u32 = Mask::IBV_SRQ_INIT_ATTR_TYPE.0
         | Mask::IBV_SRQ_INIT_ATTR_PD.0

@@ -4,7 +4,7 @@ use super::*;
 
 /// Checks that many threads can create and destroy objects at the same time.
 #[test]
-fn threads_do_not_get_into_each_others_way() {
+fn threads_do_not_affect_each_other() {
     struct Shared(*mut ibv_context);
     // SAFETY: verbs may be called from any thread.
     unsafe impl Sync for Shared {}

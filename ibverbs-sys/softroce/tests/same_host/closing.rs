@@ -76,7 +76,7 @@ fn connect_child(stream: &UnixStream, by_packets: bool) -> Node {
 
 /// Checks that the device reports its failure, and writes to no file that the program opens
 /// afterwards.
-pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
+pub(crate) fn closing_all_descriptors_fails_the_device() {
     for by_packets in [false, true] {
         let mut node = Node::new();
         node.timeout = PATIENT;
@@ -170,7 +170,7 @@ fn wait_for_failure(node: &Node) {
 }
 
 /// Checks that the engine notices closed descriptors while the program is idle.
-pub(crate) fn a_program_that_closes_all_descriptors_and_waits_is_told_so() {
+pub(crate) fn closing_all_descriptors_fails_the_device_of_a_waiting_program() {
     let _node = Node::new();
     Child::fork(|| {
         let own = Node::new();
@@ -197,7 +197,7 @@ pub(crate) fn a_program_that_closes_all_descriptors_and_waits_is_told_so() {
 
 /// Checks that a device whose context and channel descriptors were closed continues to work, and
 /// that it does not use the files that get these numbers later.
-pub(crate) fn a_program_that_closes_what_it_was_given_does_no_harm() {
+pub(crate) fn closing_a_borrowed_descriptor_is_harmless() {
     let mut node = Node::new();
     node.timeout = PATIENT;
     let (here, there) = UnixStream::pair().expect("a pair of sockets");

@@ -184,7 +184,7 @@ pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
 
 /// Checks that no bytes of a request are copied after it has ended with an error, because the
 /// program may then reuse the memory.
-pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
+pub(crate) fn a_message_that_has_failed_is_not_copied() {
     const EACH: usize = 128 << 10;
     for round in 0..10 {
         let (node, mut peer) = (Node::new(), Peer::start(Role::Takes { times: 8 }));

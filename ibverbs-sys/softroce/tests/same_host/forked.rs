@@ -119,7 +119,7 @@ pub(crate) fn converse(node: &Node, mut stream: &UnixStream) -> Card {
 }
 
 /// Checks that a child has no descriptor of the device and no mapping of its shared memory.
-pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
+pub(crate) fn a_forked_child_does_not_share_its_parents_device() {
     let (node, mut peer) = crate::connected(crate::Role::Idle);
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[1]));
     assert!(descriptors().len() > 10, "{:?}", descriptors());
@@ -142,7 +142,7 @@ pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
 }
 
 /// Checks that verbs on the parent's objects return EIO in a child, and have no effect.
-pub(crate) fn what_a_child_inherits_answers_with_an_error() {
+pub(crate) fn inherited_objects_fail_in_a_forked_child() {
     let (node, peer) = crate::connected(crate::Role::Idle);
     Child::fork(|| {
         let parents = node.raw();

@@ -12,7 +12,7 @@ const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 
 /// Checks that each request of a list sees the effects of the requests before it, on every path.
 /// Access to memory of the program needs the kernel, and an atomic operation on it needs the peer.
-pub(crate) fn a_list_is_done_in_order() {
+pub(crate) fn a_list_is_executed_in_order() {
     const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
     let (node, peer) = connected(Role::Idle);
     for (here, there) in [(0, 0), (1, 0), (0, 1), (1, 1)] {

@@ -47,9 +47,9 @@ fn main() {
         return;
     }
     if let Some(role) = Role::of_process() {
-        refused::become_another_user_if_asked();
-        refused::forbid_copies_if_asked();
-        refused::forbid_dumps_if_asked();
+        refused::change_user_if_requested();
+        refused::forbid_copies_if_requested();
+        refused::forbid_dumps_if_requested();
         return role.play();
     }
     forked::note_descriptors();
@@ -61,25 +61,28 @@ fn main() {
     };
     let trials = vec![
         trial(
-            "messages_go_through_shared_memory",
-            messages_go_through_shared_memory,
+            "messages_are_sent_through_shared_memory",
+            messages_are_sent_through_shared_memory,
         ),
         trial(
             "each_path_counts_its_messages_bytes_and_copies",
             counted::each_path_counts_its_messages_bytes_and_copies,
         ),
-        trial("who_is_awake_is_not_woken", who_is_awake_is_not_woken),
         trial(
-            "who_sleeps_for_an_event_is_woken_by_the_peer",
-            who_sleeps_for_an_event_is_woken_by_the_peer,
+            "one_sided_operations_do_not_wake_the_peer",
+            one_sided_operations_do_not_wake_the_peer,
+        ),
+        trial(
+            "a_thread_waiting_for_an_event_is_woken_by_the_peer",
+            a_thread_waiting_for_an_event_is_woken_by_the_peer,
         ),
         trial(
             "an_event_loop_is_woken_by_the_peer",
             an_event_loop_is_woken_by_the_peer,
         ),
         trial(
-            "a_message_to_an_event_loop_that_does_not_come_is_received",
-            a_message_to_an_event_loop_that_does_not_come_is_received,
+            "a_message_to_an_event_loop_that_is_busy_is_received",
+            a_message_to_an_event_loop_that_is_busy_is_received,
         ),
         trial(
             "all_threads_that_wait_at_a_channel_are_served",
@@ -95,52 +98,52 @@ fn main() {
             refused::a_peer_that_is_not_dumpable_shares_nothing,
         ),
         trial(
-            "messages_to_a_peer_of_another_user_go_by_packets",
-            refused::messages_to_a_peer_of_another_user_go_by_packets,
+            "messages_to_a_peer_of_another_user_are_sent_as_packets",
+            refused::messages_to_a_peer_of_another_user_are_sent_as_packets,
         ),
         trial(
-            "messages_to_a_peer_that_may_not_copy_go_by_the_ring",
-            refused::messages_to_a_peer_that_may_not_copy_go_by_the_ring,
+            "messages_to_a_peer_that_may_not_copy_are_sent_through_the_ring",
+            refused::messages_to_a_peer_that_may_not_copy_are_sent_through_the_ring,
         ),
         trial(
             "the_messages_of_a_stopped_sender_are_fetched",
             fetched::the_messages_of_a_stopped_sender_are_fetched,
         ),
         trial(
-            "a_message_that_was_given_up_is_not_fetched",
-            fetched::a_message_that_was_given_up_is_not_fetched,
+            "a_message_that_has_failed_is_not_copied",
+            fetched::a_message_that_has_failed_is_not_copied,
         ),
         trial(
-            "messages_to_a_stopped_receiver_are_given_up_and_others_go_on",
-            stopped::messages_to_a_stopped_receiver_are_given_up_and_others_go_on,
+            "messages_to_a_stopped_receiver_fail_and_other_messages_arrive",
+            stopped::messages_to_a_stopped_receiver_fail_and_other_messages_arrive,
         ),
         trial(
-            "messages_arrive_when_a_stopped_receiver_goes_on",
-            stopped::messages_arrive_when_a_stopped_receiver_goes_on,
+            "messages_arrive_when_a_stopped_receiver_continues",
+            stopped::messages_arrive_when_a_stopped_receiver_continues,
         ),
         trial(
-            "messages_arrive_when_a_stopped_sender_goes_on",
-            stopped::messages_arrive_when_a_stopped_sender_goes_on,
+            "messages_arrive_when_a_stopped_sender_continues",
+            stopped::messages_arrive_when_a_stopped_sender_continues,
         ),
         trial(
             "streams_survive_stops_at_any_time",
             stopped::streams_survive_stops_at_any_time,
         ),
         trial(
-            "a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind",
-            stopped::a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind,
+            "the_links_of_a_peer_that_is_killed_while_stopped_are_removed",
+            stopped::the_links_of_a_peer_that_is_killed_while_stopped_are_removed,
         ),
         trial(
-            "a_receiver_that_stops_at_a_copy_goes_on",
-            stopped::a_receiver_that_stops_at_a_copy_goes_on,
+            "a_receiver_that_is_stopped_in_a_copy_continues",
+            stopped::a_receiver_that_is_stopped_in_a_copy_continues,
         ),
         trial(
             "bytes_are_not_accepted_that_change_while_the_receiver_is_stopped",
             stopped::bytes_are_not_accepted_that_change_while_the_receiver_is_stopped,
         ),
         trial(
-            "a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind",
-            stopped::a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind,
+            "a_receiver_that_is_killed_in_a_copy_delays_no_other_connection",
+            stopped::a_receiver_that_is_killed_in_a_copy_delays_no_other_connection,
         ),
         trial(
             "memory_that_a_stopped_receiver_copies_from_stays_registered",
@@ -159,14 +162,17 @@ fn main() {
             unreliable::an_unreliable_write_does_not_overtake_a_message,
         ),
         trial(
-            "datagrams_go_through_shared_memory",
-            unreliable::datagrams_go_through_shared_memory,
+            "datagrams_are_sent_through_shared_memory",
+            unreliable::datagrams_are_sent_through_shared_memory,
         ),
         trial(
             "datagrams_to_a_stopped_process_do_not_stop_others",
             unreliable::datagrams_to_a_stopped_process_do_not_stop_others,
         ),
-        trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
+        trial(
+            "a_list_is_executed_in_order",
+            lists::a_list_is_executed_in_order,
+        ),
         trial(
             "long_one_sided_work_behind_a_message_needs_no_packets",
             lists::long_one_sided_work_behind_a_message_needs_no_packets,
@@ -188,20 +194,20 @@ fn main() {
             atomics_count_from_both_sides,
         ),
         trial(
-            "what_a_peer_said_before_it_went_is_heard",
-            what_a_peer_said_before_it_went_is_heard,
+            "messages_of_an_ended_peer_are_received",
+            messages_of_an_ended_peer_are_received,
         ),
         trial(
-            "what_finds_no_room_waits_and_is_not_lost",
-            what_finds_no_room_waits_and_is_not_lost,
+            "messages_wait_for_space_in_the_ring_and_are_not_lost",
+            messages_wait_for_space_in_the_ring_and_are_not_lost,
         ),
         trial(
-            "what_went_without_packets_is_told_where_packets_are_lost",
-            what_went_without_packets_is_told_where_packets_are_lost,
+            "skipped_sequence_numbers_are_announced_despite_packet_loss",
+            skipped_sequence_numbers_are_announced_despite_packet_loss,
         ),
         trial(
-            "a_peer_that_makes_no_room_is_given_up",
-            a_peer_that_makes_no_room_is_given_up,
+            "requests_to_a_peer_with_a_full_ring_fail_in_time",
+            requests_to_a_peer_with_a_full_ring_fail_in_time,
         ),
         trial(
             "memory_that_a_stopped_peer_copies_to_stays_registered",
@@ -212,36 +218,36 @@ fn main() {
             a_long_write_that_the_peer_refuses_ends_after_a_write,
         ),
         trial(
-            "what_is_deregistered_is_not_touched",
-            what_is_deregistered_is_not_touched,
+            "deregistered_memory_is_not_accessed",
+            deregistered_memory_is_not_accessed,
         ),
         trial(
-            "a_peer_that_lost_its_memory_refuses_and_lives",
-            missing::a_peer_that_lost_its_memory_refuses_and_lives,
+            "a_peer_with_unmapped_memory_refuses_requests_and_keeps_running",
+            missing::a_peer_with_unmapped_memory_refuses_requests_and_keeps_running,
         ),
         trial(
-            "what_goes_from_or_to_lost_memory_ends_with_a_protection_error",
-            missing::what_goes_from_or_to_lost_memory_ends_with_a_protection_error,
+            "transfers_from_or_to_unmapped_memory_fail_with_a_protection_error",
+            missing::transfers_from_or_to_unmapped_memory_fail_with_a_protection_error,
         ),
         trial(
-            "a_queue_pair_that_is_gone_takes_nothing",
-            a_queue_pair_that_is_gone_takes_nothing,
+            "a_destroyed_queue_pair_receives_nothing",
+            a_destroyed_queue_pair_receives_nothing,
         ),
         trial(
-            "what_is_deregistered_while_a_link_begins_is_not_touched",
-            meeting::what_is_deregistered_while_a_link_begins_is_not_touched,
+            "memory_deregistered_during_a_handshake_is_not_accessed",
+            meeting::memory_deregistered_during_a_handshake_is_not_accessed,
         ),
         trial(
             "a_program_that_replaces_a_peer_is_not_written_to",
             exec::a_program_that_replaces_a_peer_is_not_written_to,
         ),
         trial(
-            "a_forked_child_has_nothing_of_its_parents_device",
-            forked::a_forked_child_has_nothing_of_its_parents_device,
+            "a_forked_child_does_not_share_its_parents_device",
+            forked::a_forked_child_does_not_share_its_parents_device,
         ),
         trial(
-            "what_a_child_inherits_answers_with_an_error",
-            forked::what_a_child_inherits_answers_with_an_error,
+            "inherited_objects_fail_in_a_forked_child",
+            forked::inherited_objects_fail_in_a_forked_child,
         ),
         trial(
             "a_forked_child_opens_the_device_anew",
@@ -252,24 +258,24 @@ fn main() {
             forked::children_are_forked_at_any_time,
         ),
         trial(
-            "a_program_that_closes_all_descriptors_is_told_so",
-            closing::a_program_that_closes_all_descriptors_is_told_so,
+            "closing_all_descriptors_fails_the_device",
+            closing::closing_all_descriptors_fails_the_device,
         ),
         trial(
-            "a_program_that_closes_all_descriptors_and_waits_is_told_so",
-            closing::a_program_that_closes_all_descriptors_and_waits_is_told_so,
+            "closing_all_descriptors_fails_the_device_of_a_waiting_program",
+            closing::closing_all_descriptors_fails_the_device_of_a_waiting_program,
         ),
         trial(
-            "a_program_that_closes_what_it_was_given_does_no_harm",
-            closing::a_program_that_closes_what_it_was_given_does_no_harm,
+            "closing_a_borrowed_descriptor_is_harmless",
+            closing::closing_a_borrowed_descriptor_is_harmless,
         ),
         trial(
             "floods_of_handshakes_have_a_bound",
             flood::floods_of_handshakes_have_a_bound,
         ),
         trial(
-            "peers_that_are_killed_leave_nothing_behind",
-            peers_that_are_killed_leave_nothing_behind,
+            "the_links_of_killed_peers_are_removed",
+            the_links_of_killed_peers_are_removed,
         ),
     ];
     // The trials run one by one: they share the device of this process, and count its resources.
@@ -309,7 +315,7 @@ fn count(name: &str) -> u64 {
     softroce::counters().named(name).expect("a counter")
 }
 
-fn messages_go_through_shared_memory() {
+fn messages_are_sent_through_shared_memory() {
     let (node, peer) = connected(Role::Idle);
     assert_eq!(node.way(), Some(Way::Shared));
     let (messages, packets) = (count("shared_messages"), count("port_xmit_packets"));
@@ -323,7 +329,7 @@ fn messages_go_through_shared_memory() {
 }
 
 /// Checks that one-sided operations do not wake the peer's engine, which is asleep all the time.
-fn who_is_awake_is_not_woken() {
+fn one_sided_operations_do_not_wake_the_peer() {
     let (node, peer) = connected(Role::Idle);
     node.execute(&write(&node, 0, 0, 8, peer.card.memories[0]));
     let before = count("shared_wakings");
@@ -338,7 +344,7 @@ fn who_is_awake_is_not_woken() {
 
 /// Checks that a message wakes the peer's thread that waits for the event, and not the engine,
 /// which would have to wake the thread.
-fn who_sleeps_for_an_event_is_woken_by_the_peer() {
+fn a_thread_waiting_for_an_event_is_woken_by_the_peer() {
     const ROUNDS: u64 = 50;
     let (channel, all) = wake_for_each_of(ROUNDS, Role::Echoes { times: ROUNDS });
     assert!(
@@ -380,7 +386,7 @@ fn wake_for_each_of(rounds: u64, role: Role) -> (u64, u64) {
 }
 
 /// Checks that the engine receives a message if the thread that was woken for the message does not.
-fn a_message_to_an_event_loop_that_does_not_come_is_received() {
+fn a_message_to_an_event_loop_that_is_busy_is_received() {
     let mut node = Node::new();
     // Nothing is retransmitted, so the acknowledgement of the message itself is required.
     node.timeout = 0;
@@ -516,7 +522,7 @@ fn atomics_count_from_both_sides() {
 
 /// Checks that the last acknowledgement of a peer that ends at once is processed, although no
 /// thread of this process is polling.
-fn what_a_peer_said_before_it_went_is_heard() {
+fn messages_of_an_ended_peer_are_received() {
     for _ in 0..10 {
         let (node, mut peer) = connected(Role::Leaves);
         assert_eq!(node.way(), Some(Way::Shared));
@@ -532,7 +538,7 @@ fn what_a_peer_said_before_it_went_is_heard() {
 
 /// Checks that messages for which a stopped peer has no room are sent later, and that each is sent
 /// once.
-fn what_finds_no_room_waits_and_is_not_lost() {
+fn messages_wait_for_space_in_the_ring_and_are_not_lost() {
     const EACH: u64 = 24;
     let mut peer = Peer::start(Role::Receives { times: EACH });
     let nodes: Vec<Node> = (0..12)
@@ -597,7 +603,7 @@ fn what_finds_no_room_waits_and_is_not_lost() {
 
 /// Checks that the peer counts the sequence numbers of one-sided operations before it accepts the
 /// next packets, which come by sockets, where packets are lost and duplicated.
-fn what_went_without_packets_is_told_where_packets_are_lost() {
+fn skipped_sequence_numbers_are_announced_despite_packet_loss() {
     const EACH: u64 = 32;
     let (mut node, mut peer) = (Node::new(), Peer::start(Role::Receives { times: EACH }));
     node.timeout = 10;
@@ -627,9 +633,9 @@ fn what_went_without_packets_is_told_where_packets_are_lost() {
     peer.done();
 }
 
-/// Checks that requests are given up if there never was room to send them: to a stopped peer, to a
+/// Checks that requests fail if there never was space to send them: to a stopped peer, to a
 /// killed peer while the program polls, and to a killed peer while only the engine runs.
-fn a_peer_that_makes_no_room_is_given_up() {
+fn requests_to_a_peer_with_a_full_ring_fail_in_time() {
     const EACH: u64 = 24;
     for (ends, looks) in [(false, true), (true, true), (true, false)] {
         let mut peer = Peer::start(Role::Receives { times: EACH });
@@ -738,7 +744,7 @@ fn a_long_write_that_the_peer_refuses_ends_after_a_write() {
 }
 
 /// Checks that a region does not change after its deregistration while a peer writes without end.
-fn what_is_deregistered_is_not_touched() {
+fn deregistered_memory_is_not_accessed() {
     let (mut node, mut peer) = connected(Role::Writes);
     let mut touched = 0;
     for round in 0..60 {
@@ -764,7 +770,7 @@ fn what_is_deregistered_is_not_touched() {
 
 /// Checks that no memory changes after the queue pair was destroyed while a peer writes without
 /// end.
-fn a_queue_pair_that_is_gone_takes_nothing() {
+fn a_destroyed_queue_pair_receives_nothing() {
     let (mut node, mut peer) = connected(Role::Writes);
     for round in 0..number("SOFTROCE_TEST_STORMS", 40) {
         if round > 0 {
@@ -839,7 +845,7 @@ fn await_resources(before: (usize, usize)) {
     }
 }
 
-fn peers_that_are_killed_leave_nothing_behind() {
+fn the_links_of_killed_peers_are_removed() {
     let kills = number("SOFTROCE_TEST_KILLS", 25);
     let first = number("SOFTROCE_TEST_SEED", 0);
     let mut before = None;

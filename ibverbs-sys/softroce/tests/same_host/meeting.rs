@@ -88,7 +88,7 @@ pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usiz
 
 /// Checks that deregistered memory does not change any more, even if the link to the peer has just
 /// been made.
-pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
+pub(crate) fn memory_deregistered_during_a_handshake_is_not_accessed() {
     let mut links = 0;
     for round in 0..number("SOFTROCE_TEST_MEETINGS", 24) {
         let node = Node::new();

@@ -40,7 +40,7 @@ fn send(node: &Node, memory: usize, length: usize) -> Request {
 
 /// Checks a peer that cannot access its own memory any more: the peer lives, and its device's
 /// memory remains usable.
-pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
+pub(crate) fn a_peer_with_unmapped_memory_refuses_requests_and_keeps_running() {
     let (mut node, mut peer) = connected(Role::Loses);
     peer.go();
     peer.done();
@@ -75,7 +75,7 @@ pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
 }
 
 /// Checks a process that cannot access its own memory any more.
-pub(crate) fn what_goes_from_or_to_lost_memory_ends_with_a_protection_error() {
+pub(crate) fn transfers_from_or_to_unmapped_memory_fail_with_a_protection_error() {
     let (mut node, mut peer) = connected(Role::Idle);
     node.memories[0].lose();
     let refused = ibv_wc_status::IBV_WC_LOC_PROT_ERR;

@@ -25,7 +25,7 @@ const MESSAGES: u64 = 120;
 
 /// Makes the kernel refuse all further copies of this process between processes, if [`VARIABLE`] is
 /// set.
-pub(crate) fn forbid_copies_if_asked() {
+pub(crate) fn forbid_copies_if_requested() {
     if env::var_os(VARIABLE).is_none() {
         return;
     }
@@ -75,7 +75,7 @@ pub(crate) fn forbid_copies_if_asked() {
 
 /// Makes the kernel refuse access of other processes to the memory of this one, if [`UNDUMPABLE`]
 /// is set.
-pub(crate) fn forbid_dumps_if_asked() {
+pub(crate) fn forbid_dumps_if_requested() {
     if env::var_os(UNDUMPABLE).is_some() {
         // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
@@ -83,7 +83,7 @@ pub(crate) fn forbid_dumps_if_asked() {
 }
 
 /// Makes this process one of another user, if [`OTHER_USER`] is set.
-pub(crate) fn become_another_user_if_asked() {
+pub(crate) fn change_user_if_requested() {
     if env::var_os(OTHER_USER).is_some() {
         // SAFETY: the calls take no pointers.
         unsafe {
@@ -95,7 +95,7 @@ pub(crate) fn become_another_user_if_asked() {
 }
 
 /// Checks that messages of all kinds to a process of another user arrive as packets.
-pub(crate) fn messages_to_a_peer_of_another_user_go_by_packets() {
+pub(crate) fn messages_to_a_peer_of_another_user_are_sent_as_packets() {
     // SAFETY: the call takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can start a process of another user");
@@ -136,7 +136,7 @@ pub(crate) fn a_peer_that_is_not_dumpable_shares_nothing() {
     assert_eq!(node.way(), Some(Way::Udp));
 }
 
-pub(crate) fn messages_to_a_peer_that_may_not_copy_go_by_the_ring() {
+pub(crate) fn messages_to_a_peer_that_may_not_copy_are_sent_through_the_ring() {
     let (node, mut peer) = (
         Node::new(),
         Peer::start_without_copies(Role::Takes { times: MESSAGES }),

@@ -13,7 +13,8 @@ use crate::plan::{ENDLESS, KINDS, Plan, reuse};
 use crate::stream::Stream;
 use crate::{await_resources, number, resources};
 
-/// Exponent of a timeout of 34 ms: a peer that does not answer is given up after eight timeouts.
+/// Exponent of a timeout of 34 ms: a peer that does not answer counts as ended after eight
+/// timeouts.
 const HASTY: u8 = 13;
 
 /// Lengths of messages in bytes. Messages of the first length are copied only from memory of the
@@ -139,7 +140,7 @@ fn pause(round: usize, limit: Duration) -> Duration {
     limit * (round as u32 * 7919 % 101) / 101
 }
 
-pub(crate) fn messages_to_a_stopped_receiver_are_given_up_and_others_go_on() {
+pub(crate) fn messages_to_a_stopped_receiver_fail_and_other_messages_arrive() {
     let mut bystander = Streaming::bystander();
     for (round, plan) in plans(HASTY).enumerate() {
         let mut stopped = Streaming::start(&Plan {
@@ -164,7 +165,7 @@ pub(crate) fn messages_to_a_stopped_receiver_are_given_up_and_others_go_on() {
     bystander.end();
 }
 
-pub(crate) fn messages_arrive_when_a_stopped_receiver_goes_on() {
+pub(crate) fn messages_arrive_when_a_stopped_receiver_continues() {
     for (round, plan) in plans(PATIENT).enumerate() {
         let mut stopped = Streaming::start(&Plan { sends: 40, ..plan });
         stopped.go_on_for(pause(round, Duration::from_millis(3)));
@@ -177,7 +178,7 @@ pub(crate) fn messages_arrive_when_a_stopped_receiver_goes_on() {
     }
 }
 
-pub(crate) fn messages_arrive_when_a_stopped_sender_goes_on() {
+pub(crate) fn messages_arrive_when_a_stopped_sender_continues() {
     let mut bystander = Streaming::bystander();
     for (round, plan) in plans(PATIENT).enumerate() {
         let mut stopped = Streaming::start(&Plan {
@@ -225,7 +226,7 @@ pub(crate) fn streams_survive_stops_at_any_time() {
     println!("the peers were stopped {stops} times");
 }
 
-pub(crate) fn a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind() {
+pub(crate) fn the_links_of_a_peer_that_is_killed_while_stopped_are_removed() {
     let mut bystander = Streaming::bystander();
     let mut before = None;
     for (round, plan) in plans(HASTY).enumerate() {
@@ -283,7 +284,7 @@ fn plans_with_stops(timeout: u8) -> impl Iterator<Item = Plan> {
     })
 }
 
-pub(crate) fn a_receiver_that_stops_at_a_copy_goes_on() {
+pub(crate) fn a_receiver_that_is_stopped_in_a_copy_continues() {
     for plan in plans_with_stops(PATIENT) {
         let mut stopped = Streaming::start(&Plan { sends: 40, ..plan });
         stopped.advance_to_stop();
@@ -319,9 +320,10 @@ pub(crate) fn bytes_are_not_accepted_that_change_while_the_receiver_is_stopped()
     }
 }
 
-/// Checks that a receiver which is killed in the middle of a copy delays nobody: the requests end
-/// as the attributes say, other connections go on, and the memory can be deregistered.
-pub(crate) fn a_receiver_that_is_killed_at_a_copy_leaves_nothing_behind() {
+/// Checks that a receiver that is killed during a copy delays no other connection: the requests to
+/// the receiver fail after the configured retries, other connections work, and the memory can be
+/// deregistered.
+pub(crate) fn a_receiver_that_is_killed_in_a_copy_delays_no_other_connection() {
     let mut bystander = Streaming::bystander();
     let mut before = None;
     for plan in plans_with_stops(HASTY) {

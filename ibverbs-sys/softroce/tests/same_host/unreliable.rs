@@ -201,7 +201,7 @@ fn next_datagram(node: &Node) -> Vec<u8> {
     node.memories[0].read(PLACE + wc.wr_id as usize * 2048, ROUTE + DATAGRAM)
 }
 
-pub(crate) fn datagrams_go_through_shared_memory() {
+pub(crate) fn datagrams_are_sent_through_shared_memory() {
     const TIMES: u64 = 200;
     let (node, mut peer) = connected(ibv_qp_type::IBV_QPT_UD, Role::Datagrams { times: TIMES });
     let handle = peer.card.address_handle(node.pd, CLASS);

@@ -1,13 +1,13 @@
-//! The command line: that of the standard test harness, as far as it means something here.
+//! The command line: the applicable options of the standard test harness.
 
 use std::ffi::OsString;
 
 /// Cases to run, and their settings.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
-    /// Only cases with one of these in their names; all of them where there is none.
+    /// Runs only cases whose names contain one of these strings. If empty, runs all cases.
     pub(crate) filters: Vec<String>,
-    /// No case with one of these in its name.
+    /// Runs no case whose name contains one of these strings.
     pub(crate) skip: Vec<String>,
     /// A filter is a whole name.
     pub(crate) exact: bool,
@@ -15,11 +15,11 @@ pub(crate) struct Arguments {
     pub(crate) list: bool,
     /// A process for each case.
     pub(crate) isolate: bool,
-    /// Also what takes minutes or gigabytes.
+    /// Also runs cases that need minutes or gigabytes.
     pub(crate) long: bool,
-    /// The device, instead of the one that `RDMA_DEVICE` names.
+    /// The name of the device, which overrides `RDMA_DEVICE`.
     pub(crate) device: Option<String>,
-    /// This is the process that runs cases for another one.
+    /// Set in a worker: a process that runs cases for the runner.
     pub(crate) worker: bool,
 }
 
@@ -53,7 +53,7 @@ impl Arguments {
                 "--worker" => arguments.worker = true,
                 "--skip" => arguments.skip.push(value()?),
                 "--device" => arguments.device = Some(value()?),
-                // The standard harness's; there is nothing to choose here.
+                // Options of the standard harness that have no effect here.
                 "--nocapture" | "--no-capture" | "--show-output" | "--quiet" | "-q" | "--test" => {}
                 "--test-threads" | "--color" | "--format" => drop(value()?),
                 _ if name.starts_with('-') => return Err(format!("{name} is not known")),
@@ -63,7 +63,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Returns whether the case of this name was requested.
+    /// Returns whether the case `name` is selected.
     pub(crate) fn selects(&self, name: &str) -> bool {
         let matches = |filter: &String| match self.exact {
             true => name == filter,

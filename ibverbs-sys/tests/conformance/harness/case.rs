@@ -1,4 +1,4 @@
-//! A case: a name, and what to do on a device.
+//! A case: a name, and a function that runs on a device.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ pub(crate) struct Case {
 #[derive(Clone)]
 enum Run {
     Plain(fn(&Device)),
-    /// One of a table: the function takes the row's number.
+    /// A row of a table: the function gets the number of the row.
     Row(fn(&Device, usize), usize),
 }
 
 impl Case {
-    /// A case of its own.
+    /// Creates a case with a function of its own.
     pub(crate) fn new(subject: &str, name: &str, run: fn(&Device)) -> Self {
         Self {
             name: format!("{subject}::{name}"),
@@ -37,7 +37,7 @@ impl Case {
         }
     }
 
-    /// The case for a row of a table.
+    /// Creates the case for a row of a table.
     pub(crate) fn row(name: String, run: fn(&Device, usize), row: usize) -> Self {
         Self {
             name,
@@ -47,7 +47,7 @@ impl Case {
         }
     }
 
-    /// Only with `--long`, and within these minutes.
+    /// Makes the case run only with `--long`, with a limit of `minutes` minutes.
     pub(crate) fn long(mut self, minutes: u64) -> Self {
         self.long = true;
         self.limit = Duration::from_secs(60 * minutes);

@@ -8,13 +8,13 @@ use std::panic;
 /// Payload of the unwinding of a case that the device cannot run.
 pub(crate) struct Ignored(pub(crate) String);
 
-/// Ends the case: the device does not have what it is about.
+/// Ends the case as ignored, because the device does not support the tested feature.
 pub(crate) fn ignore(reason: impl Into<String>) -> ! {
-    // Not a panic: no hook reports it.
+    // This unwinding does not call the panic hook, so nothing is printed.
     panic::resume_unwind(Box::new(Ignored(reason.into())) as Box<dyn Any + Send>)
 }
 
-/// The error number of a verb that returns one, or -1 and sets `errno`.
+/// Converts the result of a verb that returns an error number, or -1 and sets `errno`.
 pub(crate) fn status(result: c_int) -> Result<(), c_int> {
     match result {
         0 => Ok(()),
@@ -23,7 +23,7 @@ pub(crate) fn status(result: c_int) -> Result<(), c_int> {
     }
 }
 
-/// Result of a verb, or the error number that the verb has set.
+/// Converts the result of a verb that returns a pointer, or null and sets `errno`.
 pub(crate) fn pointer<T>(result: *mut T) -> Result<*mut T, c_int> {
     if result.is_null() {
         Err(errno())
@@ -68,7 +68,7 @@ pub(crate) trait Outcome: Sized {
 
     fn number(self) -> Result<Self::Value, c_int>;
 
-    /// The case fails where the call did.
+    /// Fails the case if the call failed.
     #[track_caller]
     fn succeeds(self, verb: &str) -> Self::Value {
         match self.number() {
@@ -77,7 +77,7 @@ pub(crate) trait Outcome: Sized {
         }
     }
 
-    /// The case fails where the call did not fail in one of these ways.
+    /// Fails the case unless the call failed with one of the expected error numbers.
     #[track_caller]
     fn fails(self, verb: &str, expected: &[c_int]) {
         match self.number() {
@@ -94,13 +94,13 @@ pub(crate) trait Outcome: Sized {
         }
     }
 
-    /// The case fails where the call did not. No manual page says how it fails.
+    /// Fails the case unless the call failed. The manual pages do not document the error number.
     #[track_caller]
     fn refuses(self, verb: &str) {
         assert!(self.number().is_err(), "{verb} succeeded; it must fail");
     }
 
-    /// The case is ignored where the device says that it does not have the verb.
+    /// Ignores the case if the device reports that it does not support the verb.
     #[track_caller]
     fn supported(self, verb: &str) -> Self::Value {
         match self.number() {
@@ -136,7 +136,7 @@ impl<T> Outcome for *mut T {
     }
 }
 
-/// Something that succeeded with this value is there, or the case fails.
+/// Fails the case unless `found` equals the expected value.
 #[track_caller]
 pub(crate) fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) {
     assert!(found == expected, "{what} is {found:?}, not {expected:?}");

@@ -1,4 +1,4 @@
-//! Completion queues, channels, and what cases expect of completions.
+//! Completion queues, channels, and checks of completions.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -10,7 +10,7 @@ use ibverbs_sys::*;
 use super::check::{Outcome, pointer, status};
 use super::device::{Device, QUIET, must, patience, readable};
 
-/// A completion queue; clones are the same one.
+/// A completion queue. Clones refer to the same queue.
 #[derive(Clone)]
 pub(crate) struct Cq(Rc<CqHandle>);
 
@@ -63,7 +63,7 @@ impl Cq {
         &self.0.device
     }
 
-    /// Number of entries of the queue.
+    /// Returns the number of entries of the queue.
     pub(crate) fn capacity(&self) -> usize {
         unsafe { (*self.raw()).cqe as usize }
     }
@@ -82,7 +82,7 @@ impl Cq {
         completions
     }
 
-    /// A completion where one comes in time.
+    /// Polls for a completion for at most `limit`.
     #[track_caller]
     pub(crate) fn within(&self, limit: Duration) -> Option<ibv_wc> {
         let end = Instant::now() + limit;
@@ -97,14 +97,14 @@ impl Cq {
         }
     }
 
-    /// The next completion, whatever it says; the case fails where none comes.
+    /// Returns the next completion, with any status. Fails the case if there is none in time.
     #[track_caller]
     pub(crate) fn next(&self) -> ibv_wc {
         self.within(patience())
             .unwrap_or_else(|| panic!("no completion came within {} s", patience().as_secs()))
     }
 
-    /// The next completion, which must be of this request and have this status.
+    /// Returns the next completion, which must have the request ID `id` and the status `expected`.
     #[track_caller]
     pub(crate) fn expect(&self, id: u64, expected: ibv_wc_status) -> ibv_wc {
         let completion = self.next();
@@ -123,13 +123,13 @@ impl Cq {
         completion
     }
 
-    /// The next completion, which must be the success of this request.
+    /// Returns the next completion, which must report the success of the request `id`.
     #[track_caller]
     pub(crate) fn success(&self, id: u64) -> ibv_wc {
         self.expect(id, ibv_wc_status::IBV_WC_SUCCESS)
     }
 
-    /// Nothing completes for a while.
+    /// Checks that no completion is reported for a while.
     #[track_caller]
     pub(crate) fn stays_empty(&self) {
         if let Some(completion) = self.within(QUIET) {
@@ -148,10 +148,10 @@ impl Cq {
             .succeeds("ibv_req_notify_cq");
     }
 
-    /// Destroys it now, where nobody else holds it.
+    /// Destroys the queue now, if there is no other clone.
     pub(crate) fn destroy(self) -> Result<(), c_int> {
         status(unsafe { ibv_destroy_cq(self.raw()) })?;
-        // Only its C object is gone; what it was made from goes now.
+        // The C object is destroyed. The objects that it used are dropped now.
         match Rc::try_unwrap(self.0) {
             Ok(mut handle) => handle.raw = ptr::null_mut(),
             Err(_) => panic!("a completion queue was destroyed that is in use"),
@@ -168,7 +168,7 @@ impl Drop for CqHandle {
     }
 }
 
-/// A completion channel; clones are the same one.
+/// A completion channel. Clones refer to the same channel.
 #[derive(Clone)]
 pub(crate) struct Channel(Rc<ChannelHandle>);
 
@@ -200,7 +200,8 @@ impl Channel {
         readable(self.fd(), limit)
     }
 
-    /// The queue of the next event, not acknowledged; the case fails where none comes.
+    /// Returns the queue of the next event without acknowledging the event. Fails the case if there
+    /// is none in time.
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> *mut ibv_cq {
         assert!(
@@ -214,7 +215,8 @@ impl Channel {
         cq
     }
 
-    /// The queue of the next event; the case fails where none comes.
+    /// Returns the queue of the next event, and acknowledges the event. Fails the case if there is
+    /// none in time.
     #[track_caller]
     pub(crate) fn event(&self) -> *mut ibv_cq {
         let cq = self.unacknowledged_event();
@@ -230,13 +232,13 @@ impl Drop for ChannelHandle {
     }
 }
 
-/// The words for a status.
+/// Returns the text for a status.
 pub(crate) fn says(status: ibv_wc_status) -> String {
     let text = unsafe { CStr::from_ptr(ibv_wc_status_str(status)) };
     text.to_string_lossy().into_owned()
 }
 
-/// The immediate data of a completion that has some.
+/// Returns the immediate data of a completion, which must have immediate data.
 #[track_caller]
 pub(crate) fn immediate(completion: &ibv_wc) -> u32 {
     assert!(

@@ -15,7 +15,7 @@ use super::check::{Outcome, ignore, pointer};
 pub(crate) const PORT: u8 = 1;
 
 thread_local! {
-    /// Maximum wait of this thread's case.
+    /// Maximum time that the case of this thread waits for an event.
     static MAX_WAIT: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
 }
 
@@ -47,7 +47,7 @@ struct Opened {
 }
 
 impl Device {
-    /// Opens the device of this name, or the one that `RDMA_DEVICE` names, or the first.
+    /// Opens the device `wanted`, else the device that `RDMA_DEVICE` names, else the first device.
     pub(crate) fn open(wanted: Option<&str>) -> Self {
         let wanted = wanted
             .map(str::to_owned)
@@ -78,7 +78,7 @@ impl Device {
         }))
     }
 
-    /// One more context of the same device.
+    /// Opens another context of the device.
     pub(crate) fn reopened(&self) -> Self {
         Self::open(Some(self.name()))
     }
@@ -103,7 +103,7 @@ impl Device {
         &self.0.port
     }
 
-    /// The GID to use: of RoCE v2 and of an IPv4 address where there is such a one.
+    /// Returns the GID to use: a RoCE v2 GID of an IPv4 address if there is one.
     pub(crate) fn gid(&self) -> &ibv_gid_entry {
         &self.0.gid
     }
@@ -113,27 +113,27 @@ impl Device {
         self.attr().device_cap_flags & capability.0 == capability.0
     }
 
-    /// Ends the case where the device does not claim these capabilities.
+    /// Ignores the case if the device does not report these capabilities.
     pub(crate) fn needs(&self, capability: ibv_device_cap_flags, name: &str) {
         if !self.has(capability) {
             ignore(format!("the device does not claim {name}"));
         }
     }
 
-    /// Ends the case where the device has no atomic operations.
+    /// Ignores the case if the device has no atomic operations.
     pub(crate) fn needs_atomics(&self) {
         if self.attr().atomic_cap == ibv_atomic_cap::IBV_ATOMIC_NONE {
             ignore("the device does not claim atomic operations");
         }
     }
 
-    /// Ends the case where the device has no XRC.
+    /// Ignores the case if the device does not support XRC.
     pub(crate) fn needs_xrc(&self) {
         self.needs(ibv_device_cap_flags::IBV_DEVICE_XRC, "IBV_DEVICE_XRC");
     }
 
-    /// The driver, for the table of deviations and for the report and for nothing else. A kernel
-    /// driver's bugs are its kernel's.
+    /// Returns the name of the driver, for the table of deviations and the report. The name of a
+    /// kernel driver contains the kernel version, because bugs depend on the version.
     pub(crate) fn driver(&self) -> String {
         // The vendors under which these drivers present themselves.
         match self.attr().vendor_id {
@@ -142,7 +142,8 @@ impl Device {
         }
     }
 
-    /// The next asynchronous event, acknowledged; the case fails where none comes.
+    /// Returns the next asynchronous event, and acknowledges the event. Fails the case if there is
+    /// none in time.
     #[track_caller]
     pub(crate) fn event(&self) -> ibv_async_event {
         let event = self.unacknowledged_event();
@@ -150,7 +151,8 @@ impl Device {
         event
     }
 
-    /// The next asynchronous event; the case fails where none comes.
+    /// Returns the next asynchronous event without acknowledging it. Fails the case if there is
+    /// none in time.
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> ibv_async_event {
         assert!(
@@ -166,7 +168,7 @@ impl Device {
         event
     }
 
-    /// Takes events until one of this type comes; the case fails where none does.
+    /// Acknowledges events until one has the type `kind`. Fails the case if there is none in time.
     #[track_caller]
     pub(crate) fn event_of(&self, wanted: ibv_event_type) -> ibv_async_event {
         let mut others = Vec::new();
@@ -217,7 +219,7 @@ impl DeviceList {
         unsafe { std::slice::from_raw_parts(self.list, self.count) }
     }
 
-    /// The list itself, which ends with a null pointer.
+    /// Returns the list, which ends with a null pointer.
     pub(crate) fn raw(&self) -> *mut *mut ibv_device {
         self.list
     }
@@ -229,15 +231,15 @@ impl Drop for DeviceList {
     }
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 pub(crate) fn name(device: *mut ibv_device) -> String {
     let name = unsafe { CStr::from_ptr(ibv_get_device_name(device)) };
     name.to_string_lossy().into_owned()
 }
 
-/// All GIDs of a context.
+/// Returns all GIDs of a context.
 pub(crate) fn gid_table(context: *mut ibv_context) -> Vec<ibv_gid_entry> {
-    // The kernel takes no more than fit in 64 KiB.
+    // The kernel returns at most 64 KiB of entries.
     let mut entries = vec![ibv_gid_entry::default(); 1024];
     let count = unsafe { ibv_query_gid_table(context, entries.as_mut_ptr(), entries.len(), 0) };
     assert!(count >= 0, "ibv_query_gid_table returned {count}");
@@ -280,7 +282,7 @@ pub(crate) fn must(verb: &str, result: c_int) {
     }
 }
 
-/// The first two numbers of the running kernel's version.
+/// Returns the first two numbers of the running kernel's version.
 fn kernel() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     release

@@ -19,7 +19,7 @@ pub(crate) const ALL_ACCESS: ibv_access_flags = ibv_access_flags(
 
 pub(crate) const NO_ACCESS: ibv_access_flags = ibv_access_flags(0);
 
-/// A protection domain; clones are the same one.
+/// A protection domain. Clones refer to the same domain.
 #[derive(Clone)]
 pub(crate) struct Pd(Rc<PdHandle>);
 
@@ -127,12 +127,12 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
-    /// New memory of this length.
+    /// Registers new memory of `length` bytes.
     pub(crate) fn new(pd: &Pd, length: usize, access: ibv_access_flags) -> Self {
         Self::of(pd, &Rc::new(Memory::new(length)), 0, length, access).succeeds("ibv_reg_mr")
     }
 
-    /// A part of memory.
+    /// Registers a part of `memory`.
     pub(crate) fn of(
         pd: &Pd,
         memory: &Rc<Memory>,
@@ -166,7 +166,8 @@ impl Mr {
         unsafe { (*self.raw).rkey }
     }
 
-    /// The address of a byte, of a region that is registered at its own address.
+    /// Returns the address of the byte at `offset` of a region that is registered at its own
+    /// address.
     pub(crate) fn at(&self, offset: usize) -> u64 {
         unsafe { (*self.raw).addr as u64 + offset as u64 }
     }
@@ -200,7 +201,8 @@ impl Mr {
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// Deregisters now; where that fails, at the end. The memory stays.
+    /// Deregisters the region now, or at its end if that fails. Returns the memory, which is not
+    /// freed.
     pub(crate) fn deregister(mut self) -> (Rc<Memory>, Result<(), c_int>) {
         let result = status(unsafe { ibv_dereg_mr(self.raw) });
         if result.is_ok() {
@@ -218,7 +220,7 @@ impl Drop for Mr {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Returns `length` bytes of a pattern that depends on `seed` and the offset.
 pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed)

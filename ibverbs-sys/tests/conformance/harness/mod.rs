@@ -1,4 +1,4 @@
-//! Running cases, and what they are written with.
+//! The runner of the cases, and the types with which they are written.
 
 mod arguments;
 mod case;
@@ -27,7 +27,7 @@ pub(crate) use report::Verdict;
 pub(crate) use request::*;
 pub(crate) use srq::*;
 
-/// Does what the command line asks for.
+/// Runs the cases that the command line selects.
 pub(crate) fn main(cases: &[Case]) -> ExitCode {
     let arguments = match arguments::Arguments::from_command_line() {
         Ok(arguments) => arguments,

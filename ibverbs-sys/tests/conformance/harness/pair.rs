@@ -36,12 +36,12 @@ impl End {
         self.qp.receive(id, &[self.mr.sge(offset, length)]);
     }
 
-    /// A send from the memory.
+    /// Returns a send from the memory of this end.
     pub(crate) fn send(&self, offset: usize, length: usize) -> Request {
         Request::send(&[self.mr.sge(offset, length)])
     }
 
-    /// A write from the memory to the same place of the other end's.
+    /// Returns a write from the memory of this end to the same offset at the other end.
     pub(crate) fn write(&self, to: &Self, offset: usize, length: usize) -> Request {
         Request::write(
             &[self.mr.sge(offset, length)],
@@ -50,7 +50,7 @@ impl End {
         )
     }
 
-    /// A read into the memory from the same place of the other end's.
+    /// Returns a read into the memory of this end from the same offset at the other end.
     pub(crate) fn read(&self, from: &Self, offset: usize, length: usize) -> Request {
         Request::read(
             &[self.mr.sge(offset, length)],
@@ -80,7 +80,7 @@ impl Pair {
         Self::with(device, plan, plan, SPACE)
     }
 
-    /// With plans and memory of their own.
+    /// Creates a pair with a plan for each end and `space` bytes of memory.
     pub(crate) fn with(device: &Device, a: &Plan, b: &Plan, space: usize) -> Self {
         let pd = Pd::new(device);
         let (a, b) = (End::new(&pd, a, space), End::new(&pd, b, space));
@@ -89,7 +89,7 @@ impl Pair {
         Self { a, b, pd }
     }
 
-    /// Moves bytes by a send and checks what arrives.
+    /// Sends bytes, and checks the received bytes.
     #[track_caller]
     pub(crate) fn exchange(&self, length: usize) {
         let sent = pattern(length, length as u8);
@@ -110,14 +110,14 @@ impl Pair {
     }
 }
 
-/// An address handle; it goes before its protection domain.
+/// An address handle, which is destroyed before its protection domain.
 pub(crate) struct Ah {
     raw: *mut ibv_ah,
     _pd: Pd,
 }
 
 impl Ah {
-    /// To the device itself.
+    /// Creates an address handle of the device itself.
     pub(crate) fn own(pd: &Pd) -> Self {
         Self::create(pd, path(pd.device())).succeeds("ibv_create_ah")
     }
@@ -170,7 +170,7 @@ impl Datagrams {
         Self { ah, a, b, pd }
     }
 
-    /// A datagram from a to b.
+    /// Returns a datagram from `a` to `b`.
     pub(crate) fn to_b(&self, length: usize) -> Request {
         let send = self.a.send(0, length);
         send.to(self.ah.raw(), self.b.qp.number(), QKEY)

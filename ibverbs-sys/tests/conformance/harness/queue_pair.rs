@@ -19,7 +19,7 @@ use super::srq::Srq;
 /// The Q_Key of datagram queue pairs here.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
-/// Everything that a queue pair is made and connected with.
+/// The attributes with which a queue pair is created and connected.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) service: Service,
@@ -70,7 +70,7 @@ impl Plan {
         }
     }
 
-    /// The access flags that the service can be asked for.
+    /// Returns the access flags that the service supports.
     fn access(&self) -> ibv_access_flags {
         match self.service {
             Service::IBV_QPT_UC => self.access & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
@@ -153,7 +153,7 @@ impl Plan {
     }
 }
 
-/// The way from the device to itself.
+/// Returns the address vector of the device itself.
 pub(crate) fn path(device: &Device) -> ibv_ah_attr {
     let gid = device.gid();
     ibv_ah_attr {
@@ -170,7 +170,7 @@ pub(crate) fn path(device: &Device) -> ibv_ah_attr {
     }
 }
 
-/// A queue pair; clones are the same one.
+/// A queue pair. Clones refer to the same queue pair.
 #[derive(Clone)]
 pub(crate) struct Qp(Rc<QpHandle>);
 
@@ -178,7 +178,7 @@ struct QpHandle {
     raw: *mut ibv_qp,
     device: Device,
     plan: Plan,
-    // What it was made from outlives it.
+    // The objects of the queue pair, which are destroyed after the queue pair.
     _pd: Pd,
     _queues: [Cq; 2],
 }
@@ -223,7 +223,7 @@ impl Qp {
         unsafe { (*self.raw()).qp_num }
     }
 
-    /// The capacities that were granted.
+    /// Returns the capacities that the device granted.
     pub(crate) fn cap(&self) -> ibv_qp_cap {
         self.0.plan.cap
     }
@@ -236,7 +236,7 @@ impl Qp {
         status(unsafe { ibv_modify_qp(self.raw(), &mut { *attr }, mask.0 as c_int) })
     }
 
-    /// To a state, with nothing else.
+    /// Moves the queue pair to the state `state` without other attributes.
     pub(crate) fn enter(&self, state: State) -> Result<(), c_int> {
         let attr = ibv_qp_attr {
             qp_state: state,
@@ -263,13 +263,13 @@ impl Qp {
         self.modify(&attr, mask).succeeds("RTR to RTS");
     }
 
-    /// From RESET to RTS.
+    /// Moves the queue pair from RESET to RTS, connected to `peer`.
     #[track_caller]
     pub(crate) fn connect(&self, peer: u32) {
         self.connect_by(self.plan(), peer);
     }
 
-    /// From RESET to RTS, by another plan than it was made with.
+    /// Moves the queue pair from RESET to RTS with the attributes of `plan`.
     #[track_caller]
     pub(crate) fn connect_by(&self, plan: &Plan, peer: u32) {
         let (attr, mask) = plan.init();
@@ -294,7 +294,7 @@ impl Qp {
         self.query().0.qp_state
     }
 
-    /// Waits for a state; the case fails where it does not come.
+    /// Waits until the queue pair is in the state `state`. Fails the case after the maximum wait.
     #[track_caller]
     pub(crate) fn becomes(&self, state: State) {
         let end = Instant::now() + patience();
@@ -318,7 +318,7 @@ impl Qp {
         self.try_post(request).succeeds("ibv_post_send");
     }
 
-    /// Posts receives; on an error, the number and the position of the request that it is about.
+    /// Posts receives. An error contains the error number and the index of the refused request.
     pub(crate) fn try_receive(&self, requests: &[Receive]) -> Result<(), (c_int, usize)> {
         let mut requests = requests.to_vec();
         let mut list = Receive::chain(&mut requests);
@@ -344,7 +344,7 @@ impl Drop for QpHandle {
     }
 }
 
-/// Attributes with which a queue pair of this plan is created.
+/// Returns the attributes with which a queue pair of the plan is created.
 pub(crate) fn init_attr(send: &Cq, receive: &Cq, plan: &Plan) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         send_cq: send.raw(),

@@ -8,14 +8,15 @@ pub(crate) enum Verdict {
     Passed,
     /// With the reason.
     Ignored(String),
-    /// With what was wrong.
+    /// The case failed with this message.
     Failed(String),
-    /// With what the specification says, and what this driver does.
+    /// The driver deviates from the specification in a known way. Contains the clause and the
+    /// deviation.
     Deviation(String),
 }
 
 impl Verdict {
-    /// One line, for the pipe between worker and runner.
+    /// Returns the report as one line, for the pipe between worker and runner.
     pub(crate) fn to_line(&self) -> String {
         let (word, text) = match self {
             Self::Passed => ("passed", ""),

@@ -92,7 +92,7 @@ impl Request {
         this
     }
 
-    /// With immediate data; of a send or a write.
+    /// Adds immediate data to a send or a write.
     pub(crate) fn immediate(mut self, data: u32) -> Self {
         self.wr.opcode = match self.wr.opcode {
             ibv_wr_opcode::IBV_WR_SEND => ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
@@ -123,7 +123,7 @@ impl Request {
         self
     }
 
-    /// To a datagram queue pair.
+    /// Sets the destination of a datagram.
     pub(crate) fn to(mut self, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) -> Self {
         self.wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
             ah,
@@ -133,13 +133,13 @@ impl Request {
         self
     }
 
-    /// To a shared receive queue of XRC.
+    /// Sets the number of the XRC shared receive queue at the target.
     pub(crate) fn srq(mut self, remote_srqn: u32) -> Self {
         self.wr.qp_type.xrc = ibv_send_wr__bindgen_ty_3__bindgen_ty_1 { remote_srqn };
         self
     }
 
-    /// Posts a list; on an error, the number and the position of the request that it is about.
+    /// Posts a list. An error contains the error number and the index of the refused request.
     pub(crate) fn post_all(qp: &Qp, requests: &mut [Self]) -> Result<(), (c_int, usize)> {
         let mut next = ptr::null_mut();
         for request in requests.iter_mut().rev() {
@@ -172,7 +172,7 @@ impl Receive {
         }
     }
 
-    /// The C list of these requests, for as long as they stay where they are.
+    /// Returns the C list of the requests, which is valid while the requests are not moved.
     pub(crate) fn chain(requests: &mut [Self]) -> Vec<ibv_recv_wr> {
         let mut list: Vec<_> = requests
             .iter_mut()
@@ -190,7 +190,7 @@ impl Receive {
     }
 }
 
-/// Whole regions are what most receives are about.
+/// Most receives use a whole region.
 impl From<(u64, &Mr, usize, usize)> for Receive {
     fn from((id, mr, offset, length): (u64, &Mr, usize, usize)) -> Self {
         Self::new(id, &[mr.sge(offset, length)])

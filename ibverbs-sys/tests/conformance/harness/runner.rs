@@ -1,4 +1,4 @@
-//! The process that was called: it hands cases to workers and reports.
+//! The runner: the process that gives cases to workers and prints the report.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
@@ -43,7 +43,7 @@ pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
     let mut failures = Vec::new();
     for case in &selected {
         print!("test {} ... ", case.name);
-        // A crash of this machine must not swallow the name of the case.
+        // The name of the case must be visible even if the machine crashes.
         let _ = std::io::stdout().flush();
         let verdict = if case.long && !arguments.long {
             Verdict::Ignored("only with --long".to_owned())
@@ -97,7 +97,7 @@ pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Runs a case on the worker that is there, or on a new one.
+/// Runs a case on the present worker, or on a new one.
 fn on_worker(
     slot: &mut Option<Worker>,
     case: &Case,
@@ -131,7 +131,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// A worker and its device.
+    /// Starts a worker. Returns the worker and the name of its device.
     fn start(arguments: &Arguments) -> Result<(Self, String), String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
@@ -187,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Ends the process, and tells how it ended.
+    /// Ends the process, and returns a description of its exit status.
     fn end(&mut self) -> String {
         drop(self.names.take());
         for killed in [false, true] {

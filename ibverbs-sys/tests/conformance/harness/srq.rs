@@ -10,7 +10,7 @@ use super::device::must;
 use super::memory::Pd;
 use super::request::Receive;
 
-/// A shared receive queue; clones are the same one.
+/// A shared receive queue. Clones refer to the same queue.
 #[derive(Clone)]
 pub(crate) struct Srq(Rc<SrqHandle>);
 
@@ -70,7 +70,7 @@ impl Srq {
         unsafe { ibv_modify_srq(self.raw(), &mut attr, mask.0 as c_int) }
     }
 
-    /// Arms the event at this limit.
+    /// Arms the limit event.
     #[track_caller]
     pub(crate) fn arm(&self, srq_limit: u32) {
         let attr = ibv_srq_attr {
@@ -81,7 +81,7 @@ impl Srq {
             .succeeds("ibv_modify_srq(IBV_SRQ_LIMIT)");
     }
 
-    /// Posts receives; on an error, the number and the position of the request that it is about.
+    /// Posts receives. An error contains the error number and the index of the refused request.
     pub(crate) fn try_receive(&self, requests: &[Receive]) -> Result<(), (c_int, usize)> {
         let mut requests = requests.to_vec();
         let mut list = Receive::chain(&mut requests);

@@ -1,4 +1,5 @@
-//! The process that runs cases: it reads a name, runs the case, and answers with a line.
+//! The worker: the process that reads the name of a case, runs it, and writes a line with the
+//! verdict.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +15,7 @@ use super::report::Verdict;
 use crate::deviations;
 
 thread_local! {
-    /// The place and the words of this thread's last panic.
+    /// The location and the message of this thread's last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -46,13 +47,14 @@ pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Nobody listens any more where this fails, and the process is about to end.
+/// Writes a line to the runner. Ignores errors: the runner has ended, and this process will end
+/// too.
 fn answer(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "\u{1e}{line}").and_then(|()| out.flush());
 }
 
-/// Runs a case on a context of its own. The context's end belongs to the case.
+/// Runs a case on a context of its own. Closing the context is a part of the case.
 fn judged(case: &Case, wanted: Option<&str>, driver: &str) -> Verdict {
     if let Some(verdict) = deviations::fatal(&case.name, driver) {
         return verdict;

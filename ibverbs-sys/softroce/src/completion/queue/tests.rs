@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::*;
-use crate::proto::{Completion, CompletionStatus, Work};
+use crate::proto::{Completion, CompletionOpcode, CompletionStatus};
 
 struct Fixture {
     context: Arc<Context>,
@@ -40,7 +40,7 @@ fn fixture(capacity: u32, ignore_overrun: bool) -> Fixture {
 
 fn entry(id: u64) -> Entry {
     Entry {
-        completion: Completion::new(id, CompletionStatus::Success, Work::Receive),
+        completion: Completion::new(id, CompletionStatus::Success, CompletionOpcode::Receive),
         queue_pair: 1,
         timestamp: 0,
         partition_index: 0,
@@ -56,7 +56,7 @@ fn solicited(id: u64) -> Entry {
 fn failed(id: u64) -> Entry {
     let mut entry = entry(id);
     entry.completion.status = CompletionStatus::Flushed;
-    entry.completion.work = Work::Send;
+    entry.completion.opcode = CompletionOpcode::Send;
     entry
 }
 
@@ -127,7 +127,7 @@ fn solicited_only_arming_reports_solicited_and_failed_completions() {
     all.push(failed(2));
     assert_eq!(all.events(), 1);
     let mut sent = solicited(3);
-    sent.completion.work = Work::Send;
+    sent.completion.opcode = CompletionOpcode::Send;
     all.queue.arm(Arming::Solicited);
     all.push(sent);
     assert_eq!(all.events(), 0, "only the receiver of a message is told");

@@ -9,7 +9,7 @@ const GROWTH_FACTOR: usize = 4;
 
 /// Error: the ring contains more entries than the new capacity allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::completion) struct TooMany;
+pub(in crate::completion) struct TooManyEntries;
 
 impl<T: Copy + Send> Ring<T> {
     /// Removes the entries for which `keep` returns `false`, except those that other threads add
@@ -47,12 +47,12 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     /// Changes the capacity of the ring. Fails if the ring contains more than `capacity` entries.
-    pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooMany> {
+    pub(in crate::completion) fn resize(&self, capacity: usize) -> Result<(), TooManyEntries> {
         let (head, tail) = self.hold_both();
         let lap = self.table.slots().lap;
         if head.distance(tail, lap) > capacity {
             self.release_both(head, tail);
-            return Err(TooMany);
+            return Err(TooManyEntries);
         }
         self.capacity.store(capacity, Ordering::Relaxed);
         if lap.length() > capacity {

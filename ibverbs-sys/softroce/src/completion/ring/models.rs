@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::hold::TooMany;
+use super::hold::TooManyEntries;
 use super::*;
 
 fn ring(capacity: usize, room: usize) -> Arc<Ring<u64>> {
@@ -123,7 +123,7 @@ fn shrinking_waits_for_readers() {
         let mut all = poller.join().unwrap();
         all.extend(ring.take_all());
         assert_eq!(all, [1, 2]);
-        if resized == Err(TooMany) {
+        if resized == Err(TooManyEntries) {
             assert_eq!(ring.resize(1), Ok(()));
         }
         ring.add(3);
@@ -177,11 +177,11 @@ fn a_mark_is_seen_or_the_entry_is_found() {
         let ring = ring(2, 2);
         let other = Arc::clone(&ring);
         let pusher = thread::spawn(move || other.add(1));
-        let mark = ring.mark(Marks::FIRST);
+        let mark = ring.mark(TailFlags::FIRST);
         ring.wait_for_claims();
         let is_found = !ring.take_all().is_empty();
         let added = pusher.join().unwrap();
-        let is_told = added.marks().contains(Marks::FIRST);
+        let is_told = added.marks().contains(TailFlags::FIRST);
         assert!(is_found || is_told);
         assert_eq!(is_told, !added.is_before(mark));
     });
@@ -198,11 +198,11 @@ fn a_mark_is_seen_while_the_ring_grows() {
         ring.add(0);
         let other = Arc::clone(&ring);
         let pusher = thread::spawn(move || other.add(1));
-        ring.mark(Marks::SECOND);
+        ring.mark(TailFlags::SECOND);
         ring.wait_for_claims();
         let count = ring.take_all().len();
         let added = pusher.join().unwrap();
-        assert!(count == 2 || added.marks().contains(Marks::SECOND));
+        assert!(count == 2 || added.marks().contains(TailFlags::SECOND));
     });
 }
 

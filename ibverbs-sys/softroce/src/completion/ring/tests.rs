@@ -81,7 +81,7 @@ proptest! {
                 }
                 Step::Mark(on) => {
                     if on {
-                        ring.mark(Marks::SECOND);
+                        ring.mark(TailFlags::SECOND);
                     } else {
                         ring.unmark();
                     }
@@ -142,7 +142,7 @@ fn claimed_entries_are_removed_after_a_panic() {
 /// entries of each producer stay in order.
 #[test]
 fn no_entry_is_lost_between_threads() {
-    const EACH: u64 = 20_000;
+    const PER_THREAD: u64 = 20_000;
     const PUSHERS: u64 = 3;
     /// Flag of entries that are removed out of order.
     const REMOVED: u64 = 1 << 40;
@@ -179,7 +179,7 @@ fn no_entry_is_lost_between_threads() {
         let pushers: Vec<_> = (0..PUSHERS)
             .map(|pusher| {
                 scope.spawn(move || {
-                    for number in 0..EACH {
+                    for number in 0..PER_THREAD {
                         let entry = pusher << 32 | number;
                         let both = [entry, entry | REMOVED];
                         let mut left = &both[..];
@@ -212,6 +212,6 @@ fn no_entry_is_lost_between_threads() {
     all.retain(|entry| entry & REMOVED == 0);
     all.sort_unstable();
     let expected =
-        (0..PUSHERS).flat_map(|pusher| (0..EACH).map(move |number| pusher << 32 | number));
+        (0..PUSHERS).flat_map(|pusher| (0..PER_THREAD).map(move |number| pusher << 32 | number));
     assert!(all.into_iter().eq(expected));
 }

@@ -52,7 +52,7 @@ pub(super) struct Encoded {
     /// Number of packets in the run (consecutive packets of one size); `None` for a single packet.
     pub(super) run: Option<usize>,
     pub(super) headers: Headers,
-    pub(super) shipment: Shipment,
+    pub(super) parameters: SendParameters,
 }
 
 /// Returns the offset at which the next packet begins in a buffer with `bytes` used bytes, so that
@@ -72,7 +72,7 @@ pub(super) struct Piece {
 
 /// Socket, destination and header fields with which a datagram is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::net) struct Shipment {
+pub(in crate::net) struct SendParameters {
     pub(in crate::net) endpoint: usize,
     pub(in crate::net) to: SocketAddr,
     pub(in crate::net) traffic_class: u8,
@@ -102,11 +102,11 @@ impl Batch {
         self.bursts.clear();
     }
 
-    /// Returns the shipment (socket, destination and header fields) of the first packet, or `None`
+    /// Returns the socket, destination and header fields of the first packet, or `None`
     /// if there are fewer than two packets.
-    pub(in crate::net) fn first_of_several(&self) -> Option<&Shipment> {
+    pub(in crate::net) fn first_of_several(&self) -> Option<&SendParameters> {
         let first = self.sealed.first().filter(|_| self.packets > 1);
-        first.map(|first| &first.shipment)
+        first.map(|first| &first.parameters)
     }
 
     /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times.
@@ -119,7 +119,7 @@ impl Batch {
     pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
-            let batching = first.shipment.batching;
+            let batching = first.parameters.batching;
             let mut left = network.burst(&self.sealed[sealed..], packet);
             let begin = self.pieces.len();
             while left > 0 {

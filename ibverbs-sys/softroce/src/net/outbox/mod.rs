@@ -19,7 +19,7 @@ use crate::transfer::Volume;
 use crate::wire::Opcode;
 use batch::{Encoded, FULL_BYTES, FULL_PACKETS, ICRC, PooledBatch, next_offset};
 
-pub(super) use batch::{Batch, Shipment};
+pub(super) use batch::{Batch, SendParameters};
 pub(super) use send::uses_pages;
 
 /// First byte (opcode) of packets that must be sent only through shared memory, never by a socket.
@@ -200,7 +200,7 @@ impl<'a> Outbox<'a> {
             transport: begin..begin + stride,
             run: Some(count),
             headers: known.headers,
-            shipment: known.shipment(),
+            parameters: known.parameters(),
         });
         batch.runs_end = end;
         batch.packets += count;
@@ -261,14 +261,14 @@ impl<'a> Outbox<'a> {
             .iter_mut()
             .flat_map(|batch| &mut batch.sealed)
         {
-            sealed.shipment.batching = Batching::Trial;
+            sealed.parameters.batching = Batching::Trial;
         }
     }
 
     /// Makes packets that are added from now on use the shared memory of `link`. All of them must
     /// be sent by the queue pair with the number `queue_pair`. `tag` encodes the GIDs of the
     /// packets for the peer process.
-    pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+    pub(crate) fn use_link(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(SharedPath {
             link: Arc::clone(link),
             tag,
@@ -336,7 +336,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Sends the packet that begins at offset `begin` of the buffer through the link (shared
-    /// memory) that [`through`](Self::through) has set. Returns `None` if no link was set, or if
+    /// memory) that [`use_link`](Self::use_link) has set. Returns `None` if no link was set, or if
     /// the peer process has ended.
     fn send_shared(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
@@ -415,7 +415,7 @@ impl<'a> Outbox<'a> {
             transport: transport..bytes.len(),
             run: None,
             headers: *headers,
-            shipment: known.shipment(),
+            parameters: known.parameters(),
         };
         network.counters.count(Counter::SentPackets, 1);
         network
@@ -429,21 +429,21 @@ impl<'a> Outbox<'a> {
     /// unless the faults drop the packet or hold it back.
     fn commit(&mut self, sealed: Encoded) {
         let network = self.network;
-        let Some(fate) = network.faults.fate(sealed.transport.len()) else {
+        let Some(packet_faults) = network.faults.packet_faults(sealed.transport.len()) else {
             self.batch.put(sealed, 1);
             return;
         };
-        if fate.lost {
+        if packet_faults.lost {
             self.batch
                 .bytes
                 .truncate(sealed.transport.start - tunnel::OVERHEAD);
             return;
         }
-        if let Some(bit) = fate.flipped {
+        if let Some(bit) = packet_faults.flipped {
             self.batch.bytes[sealed.transport.start + bit / 8] ^= 1 << (bit % 8);
         }
-        let copies = if fate.doubled { 2 } else { 1 };
-        if fate.overtaken == 0 && fate.latency.is_zero() {
+        let copies = if packet_faults.doubled { 2 } else { 1 };
+        if packet_faults.overtaken == 0 && packet_faults.latency.is_zero() {
             self.batch.put(sealed, copies);
             let overtaken = network.delay.pass();
             overtaken.into_iter().for_each(|packet| self.put(packet));
@@ -454,12 +454,12 @@ impl<'a> Outbox<'a> {
                 headers: sealed.headers,
                 tunnelled: sealed.datagram != sealed.transport,
                 bytes: self.batch.bytes[sealed.transport.clone()].into(),
-                shipment: sealed.shipment,
+                parameters: sealed.parameters,
             };
             let now = network.timers.now();
             if !network
                 .delay
-                .hold(packet, fate.overtaken, now, fate.latency)
+                .hold(packet, packet_faults.overtaken, now, packet_faults.latency)
             {
                 network.counters.count(Counter::SendDiscarded, 1);
             }
@@ -489,7 +489,7 @@ impl<'a> Outbox<'a> {
             transport: transport..end,
             run: None,
             headers: packet.headers,
-            shipment: packet.shipment,
+            parameters: packet.parameters,
         };
         self.batch.put(sealed, 1);
         if self.batch.is_full() {

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Cache of routes and headers: most packets have the same route and headers as an earlier packet.
 
-use super::batch::Shipment;
+use super::batch::SendParameters;
 use crate::net::network::Network;
 use crate::net::route::PacketRoute;
 use crate::proto::Path;
@@ -76,8 +76,8 @@ impl RouteCache {
 }
 
 impl CachedRoute {
-    pub(super) fn shipment(&self) -> Shipment {
-        Shipment {
+    pub(super) fn parameters(&self) -> SendParameters {
+        SendParameters {
             endpoint: self.way.endpoint,
             to: self.way.to,
             traffic_class: self.path.traffic_class,

@@ -7,11 +7,11 @@ use std::thread;
 
 use smallvec::SmallVec;
 
-use super::batch::{Batch, Encoded, Shipment};
+use super::batch::{Batch, Encoded, SendParameters};
 use crate::config::Segmentation;
 use crate::descriptor;
 use crate::net::bursts;
-use crate::net::gid_table::Own;
+use crate::net::gid_table::LocalAddress;
 use crate::net::network::Network;
 use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
@@ -32,22 +32,22 @@ pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
 }
 
 /// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of
-/// `shipment`. `segment` is the length in bytes of the first datagram. `segments` is set if the
+/// `parameters`. `segment` is the length in bytes of the first datagram. `segments` is set if the
 /// socket supports bursts.
 fn burst<'a>(
-    shipment: Shipment,
+    parameters: SendParameters,
     payloads: &'a [IoSlice<'a>],
     segment: usize,
     segments: bool,
 ) -> Burst<'a> {
-    let large = segments && shipment.batching == Batching::Any && segment >= MIN_PAGED_LENGTH;
+    let large = segments && parameters.batching == Batching::Any && segment >= MIN_PAGED_LENGTH;
     let is_alone = payloads.len() == 1 && payloads[0].len() == segment;
     Burst {
         payloads,
         segment: u16::try_from(segment).ok().filter(|_| !is_alone || large),
-        to: shipment.to,
-        traffic_class: shipment.traffic_class,
-        hop_limit: shipment.hop_limit,
+        to: parameters.to,
+        traffic_class: parameters.traffic_class,
+        hop_limit: parameters.hop_limit,
     }
 }
 
@@ -62,9 +62,12 @@ impl Network {
             payloads.push(IoSlice::new(batch.datagrams(piece)));
         }
         let of = |pieces: &Range<usize>| &batch.sealed[batch.pieces[pieces.start].sealed];
-        let socket_of = |pieces: &Range<usize>| of(pieces).shipment.endpoint;
+        let socket_of = |pieces: &Range<usize>| of(pieces).parameters.endpoint;
         for all in (batch.bursts).chunk_by(|a, b| socket_of(a) == socket_of(b)) {
-            let Some(socket) = self.own(socket_of(&all[0])).and_then(Own::socket) else {
+            let Some(socket) = self
+                .local_address(socket_of(&all[0]))
+                .and_then(LocalAddress::socket)
+            else {
                 continue;
             };
             let segments = self.segmentation != Segmentation::Never && socket.sends_bursts();
@@ -74,7 +77,7 @@ impl Network {
                 let first = of(pieces);
                 let segment = first.datagram.len();
                 let payloads = &payloads[pieces.clone()];
-                bursts.push(burst(first.shipment, payloads, segment, segments));
+                bursts.push(burst(first.parameters, payloads, segment, segments));
             }
             self.send_bursts(socket, &bursts);
         }
@@ -86,25 +89,30 @@ impl Network {
         let Some(first) = sealed.first() else {
             return 0;
         };
-        let allowed = match (self.segmentation, first.shipment.batching) {
+        let allowed = match (self.segmentation, first.parameters.batching) {
             (Segmentation::Never, _) | (_, Batching::None) => false,
-            (Segmentation::Peers, Batching::Numbered) => self.has_passed_trial(&first.shipment),
+            (Segmentation::Peers, Batching::Numbered) => self.has_passed_trial(&first.parameters),
             (Segmentation::Peers | Segmentation::Always, _) => true,
         };
-        let socket = self.own(first.shipment.endpoint).and_then(Own::socket);
+        let socket = self
+            .local_address(first.parameters.endpoint)
+            .and_then(LocalAddress::socket);
         if !allowed || !socket.is_some_and(Socket::sends_bursts) {
             return 1;
         }
-        let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
+        let same = (sealed.iter()).take_while(|sealed| sealed.parameters == first.parameters);
         let sizes = same.flat_map(|s| std::iter::repeat_n(s.datagram.len(), s.count()));
-        bursts::together(sizes.skip(packet))
+        bursts::burst_length(sizes.skip(packet))
     }
 
     /// Returns whether a [trial](crate::net::trial) has shown that the destination of a datagram
     /// accepts packets that were sent in bursts.
-    fn has_passed_trial(&self, shipment: &Shipment) -> bool {
-        let own = self.own(shipment.endpoint);
-        own.is_some_and(|own| self.trials.is_proven(own.local.ip(), shipment.to.ip()))
+    fn has_passed_trial(&self, parameters: &SendParameters) -> bool {
+        let local_address = self.local_address(parameters.endpoint);
+        local_address.is_some_and(|local_address| {
+            self.trials
+                .is_proven(local_address.local.ip(), parameters.to.ip())
+        })
     }
 
     /// Sends bursts by a socket. If the kernel still has no buffer space after [`MAX_ATTEMPTS`]

@@ -14,7 +14,7 @@ pub(super) const UDP_GRO: c_int = 104;
 /// A control message (`cmsg(3)`) whose value is at most as long as an int.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Control {
+pub(super) struct ControlMessage {
     header: cmsghdr,
     value: [u8; size_of::<c_int>()],
 }
@@ -23,15 +23,15 @@ pub(super) struct Control {
 const _: () = {
     // SAFETY: these functions only calculate.
     unsafe {
-        assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<c_int>() as _) as usize);
-        assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<u16>() as _) as usize);
-        assert!(mem::offset_of!(Control, value) == libc::CMSG_LEN(0) as usize);
+        assert!(size_of::<ControlMessage>() == libc::CMSG_SPACE(size_of::<c_int>() as _) as usize);
+        assert!(size_of::<ControlMessage>() == libc::CMSG_SPACE(size_of::<u16>() as _) as usize);
+        assert!(mem::offset_of!(ControlMessage, value) == libc::CMSG_LEN(0) as usize);
     }
 };
 
 /// The control messages that accompany a sent or received message: traffic class, hop limit,
 /// segment size.
-pub(super) type Controls = [Control; 3];
+pub(super) type ControlMessages = [ControlMessage; 3];
 
 /// Values of the control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) struct ControlValues {
     pub(super) segment: Option<usize>,
 }
 
-impl Control {
+impl ControlMessage {
     // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 
@@ -68,7 +68,7 @@ impl Control {
 
     /// Writes the control messages that the burst `burst` needs to `controls`. Returns their
     /// number.
-    pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
+    pub(super) fn set(controls: &mut ControlMessages, burst: &Burst<'_>) -> usize {
         let (level, class, limit) = match burst.to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),

@@ -8,7 +8,7 @@ use std::ptr;
 use libc::{c_int, c_uint, sockaddr_in, sockaddr_in6, sockaddr_ll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use super::name::Name;
+use super::raw_socket_address::RawSocketAddress;
 use crate::descriptor::Descriptor;
 
 /// A network interface of this host.
@@ -99,10 +99,10 @@ impl HostAddress {
             // SAFETY: the address is not null and has the size of its family's type.
             let address = unsafe {
                 match c_int::from((*entry.ifa_addr).sa_family) {
-                    libc::AF_INET => Name {
+                    libc::AF_INET => RawSocketAddress {
                         v4: entry.ifa_addr.cast::<sockaddr_in>().read_unaligned(),
                     },
-                    libc::AF_INET6 => Name {
+                    libc::AF_INET6 => RawSocketAddress {
                         v6: entry.ifa_addr.cast::<sockaddr_in6>().read_unaligned(),
                     },
                     libc::AF_PACKET => {

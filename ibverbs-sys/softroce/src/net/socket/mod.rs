@@ -7,11 +7,11 @@
 //! datagrams are merged (`UDP_GRO`, Linux 5.0). Between processes of one host, bursts are never
 //! split.
 
-mod changes;
 mod control;
 mod filter;
 mod interface;
-mod name;
+mod interface_monitor;
+mod raw_socket_address;
 mod ring;
 
 use std::io::{self, IoSlice};
@@ -24,13 +24,13 @@ use libc::{c_int, iovec, mmsghdr, msghdr};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use control::{Control, Controls, UDP_GRO, UDP_SEGMENT};
-use name::Name;
+use control::{ControlMessage, ControlMessages, UDP_GRO, UDP_SEGMENT};
+use raw_socket_address::RawSocketAddress;
 
 use crate::descriptor::Descriptor;
 
-pub(crate) use changes::Changes;
 pub(crate) use interface::{HostAddress, Interface};
+pub(crate) use interface_monitor::InterfaceMonitor;
 pub(crate) use ring::Ring;
 
 /// Maximum number of messages that one system call sends.
@@ -289,7 +289,7 @@ impl Socket {
     /// Sends a single burst with `sendmsg`, which is slightly cheaper than `sendmmsg`. Returns the
     /// number of sent bursts, 1.
     fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
-        let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
+        let (mut name, mut controls) = (RawSocketAddress::NONE, [ControlMessage::NONE; 3]);
         let header = header(burst, &mut name, &mut controls);
         // SAFETY: the header points to a valid name and control messages, and to the burst's
         // slices, with their lengths. An `IoSlice` has the layout of an iovec. The kernel only
@@ -310,8 +310,8 @@ impl Socket {
     /// Sends at most `N` bursts with one system call. Returns the number of sent bursts.
     fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
         let count = bursts.len().min(N);
-        let mut names = [const { Name::NONE }; N];
-        let mut controls: [Controls; N] = [const { [Control::NONE; 3] }; N];
+        let mut names = [const { RawSocketAddress::NONE }; N];
+        let mut controls: [ControlMessages; N] = [const { [ControlMessage::NONE; 3] }; N];
         let mut headers = [const { NO_HEADER }; N];
         let places = headers.iter_mut().zip(&mut names).zip(&mut controls);
         for (burst, ((place, name), controls)) in bursts.iter().zip(places) {
@@ -385,16 +385,20 @@ impl Socket {
 
 /// Returns the `msghdr` of a burst. It points to the burst and to the contents of `name` and
 /// `controls`, which this function sets.
-fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
+fn header(
+    burst: &Burst<'_>,
+    name: &mut RawSocketAddress,
+    controls: &mut ControlMessages,
+) -> msghdr {
     let mut header = NO_HEADER.msg_hdr;
     header.msg_namelen = name.set(burst.to);
     header.msg_name = (&raw mut *name).cast();
     header.msg_iov = burst.payloads.as_ptr().cast_mut().cast::<iovec>();
     header.msg_iovlen = burst.payloads.len() as _;
-    let set = Control::set(controls, burst);
+    let set = ControlMessage::set(controls, burst);
     if set > 0 {
         header.msg_control = (&raw mut *controls).cast();
-        header.msg_controllen = (set * size_of::<Control>()) as _;
+        header.msg_controllen = (set * size_of::<ControlMessage>()) as _;
     }
     header
 }

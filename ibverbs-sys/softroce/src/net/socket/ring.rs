@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use libc::{iovec, mmsghdr};
 
 use super::Message;
-use super::control::{Control, Controls};
-use super::name::Name;
+use super::control::{ControlMessage, ControlMessages};
+use super::raw_socket_address::RawSocketAddress;
 use crate::net::{ALIGN, OFFSET};
 
 /// Maximum number of messages that one system call receives. The number is small, so that the
@@ -31,8 +31,8 @@ unsafe impl Send for Ring {}
 struct Storage {
     headers: [mmsghdr; MAX_MESSAGES],
     vectors: [iovec; MAX_MESSAGES],
-    names: [Name; MAX_MESSAGES],
-    controls: [Controls; MAX_MESSAGES],
+    names: [RawSocketAddress; MAX_MESSAGES],
+    controls: [ControlMessages; MAX_MESSAGES],
     /// Buffers for the bytes of the messages. Unused pages of the buffers take no memory.
     places: [MessageBuffer; MAX_MESSAGES],
 }
@@ -85,8 +85,8 @@ impl Ring {
         for i in 0..self.filled {
             // SAFETY: `filled` is at most MESSAGES, and the ring is borrowed mutably.
             let header = unsafe { &mut (*storage).headers[i].msg_hdr };
-            header.msg_namelen = size_of::<Name>() as _;
-            header.msg_controllen = size_of::<Controls>() as _;
+            header.msg_namelen = size_of::<RawSocketAddress>() as _;
+            header.msg_controllen = size_of::<ControlMessages>() as _;
         }
         self.filled = 0;
         // SAFETY: the headers are inside the allocation.
@@ -115,8 +115,8 @@ impl Ring {
                 &(*storage).places[index].bytes,
             )
         };
-        let present = header.msg_hdr.msg_controllen / size_of::<Control>();
-        let said = Control::read(&controls[..present.min(controls.len())]);
+        let present = header.msg_hdr.msg_controllen / size_of::<ControlMessage>();
+        let said = ControlMessage::read(&controls[..present.min(controls.len())]);
         let bytes = &bytes[..(header.msg_len as usize).min(BUFFER_SIZE)];
         Message {
             bytes,

@@ -32,7 +32,7 @@ fn of_host(network: &Network) -> Vec<(u8, Ipv6Addr)> {
     let all: Vec<_> = network.gids().collect();
     let (index, first) = all[0];
     assert!(index == 0 && first.to_ipv4_mapped().unwrap().is_loopback());
-    assert!(all[1].0 == 1 && address::carried(all[1].1).is_some());
+    assert!(all[1].0 == 1 && address::address_in_gid(all[1].1).is_some());
     all[2..].to_vec()
 }
 
@@ -96,7 +96,7 @@ fn an_address_gets_a_socket_at_its_first_use() {
     assert_eq!([&a, &b].map(sockets), [1, 1]);
     for (gid, address) in [(2, v4()), (3, V6)] {
         let to_b = path(gid, address);
-        assert!(a.reaches(&to_b));
+        assert!(a.can_send_on(&to_b));
         a.activate(gid);
         b.activate(gid);
         b.activate(gid);
@@ -161,7 +161,7 @@ fn the_gid_table_follows_changes_of_the_host_addresses() {
         let end = Instant::now() + TIMEOUT;
         while of_host(&network) != expected {
             assert!(Instant::now() < end, "{:?}", of_host(&network));
-            network.follow();
+            network.update_from_host();
         }
     };
     add_interface();
@@ -177,5 +177,5 @@ fn the_gid_table_follows_changes_of_the_host_addresses() {
     until(&[(2, v4()), (3, V6), (4, other)]);
     ip("link set veth0 down");
     until(&[]);
-    assert!(!network.follow());
+    assert!(!network.update_from_host());
 }

@@ -56,7 +56,10 @@ fn try_open(config: &Config) -> std::io::Result<Network> {
 }
 
 fn socket_of(network: &Network) -> &Socket {
-    network.own(0).and_then(|own| own.socket()).unwrap()
+    network
+        .local_address(0)
+        .and_then(|local_address| local_address.socket())
+        .unwrap()
 }
 
 impl Network {
@@ -72,14 +75,14 @@ fn networks() -> (Network, Network) {
 
 /// A packet that was received: its origin, sequence number and payload.
 #[derive(Clone, Debug, PartialEq)]
-struct Got {
+struct ReceivedPacket {
     arrival: Arrival,
     sequence: u32,
     payload: Vec<u8>,
 }
 
 /// Receives until `packets` valid packets have been delivered, and returns these packets.
-fn receive(network: &Network, packets: usize) -> Vec<Got> {
+fn receive(network: &Network, packets: usize) -> Vec<ReceivedPacket> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     // The wait lasts until `end` only if a packet never arrives.
     let end = Instant::now() + TIMEOUT;
@@ -94,10 +97,10 @@ fn receive(network: &Network, packets: usize) -> Vec<Got> {
     got
 }
 
-fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
+fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<ReceivedPacket>) -> usize {
     network.receive(inbox, true, |packets| {
         for (arrival, run) in packets {
-            got.extend(run.packets().map(|packet| Got {
+            got.extend(run.packets().map(|packet| ReceivedPacket {
                 arrival,
                 sequence: packet.header.bth.sequence,
                 payload: packet.payload.to_vec(),
@@ -108,7 +111,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
 
 /// Receives until `datagrams` datagrams have arrived, valid or not. Returns the packets that were
 /// valid and delivered.
-fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
+fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<ReceivedPacket> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
     let end = Instant::now() + TIMEOUT;
     while came < datagrams {
@@ -297,7 +300,7 @@ fn invalid_packets_are_dropped_and_counted() {
     };
     let b = open(&config);
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, config.port)).unwrap();
-    let to = b.own(0).unwrap().local;
+    let to = b.local_address(0).unwrap().local;
     let mut tunnel = vec![0; 200];
     tunnel[0] = 0x60;
     tunnel[8..14].copy_from_slice(&a_gid().octets()[..6]);
@@ -343,7 +346,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
         let alone = Burst {
             payloads: &[IoSlice::new(bytes)],
             segment: None,
-            to: b.own(0).unwrap().local,
+            to: b.local_address(0).unwrap().local,
             traffic_class: 0,
             hop_limit: None,
         };
@@ -371,8 +374,11 @@ fn packets_of_other_senders_occupy_no_socket_buffer() {
     };
     let (here, elsewhere) = (port(), port());
     let (a, b) = (of_port(here), of_port(here));
-    let to = b.own(0).unwrap().local;
-    let (peer, other) = (a.own(0).unwrap().local.ip(), Ipv4Addr::new(127, 0, 78, 1));
+    let to = b.local_address(0).unwrap().local;
+    let (peer, other) = (
+        a.local_address(0).unwrap().local.ip(),
+        Ipv4Addr::new(127, 0, 78, 1),
+    );
     let mut forged = Vec::new();
     datagram(number(&b), 0, &[1; 64], &mut forged);
     let above = address::port_of_slot(here, address::PORT_SLOTS).unwrap();
@@ -474,7 +480,7 @@ fn invalid_routes_are_refused() {
     let [mapped, carrying] = &addresses[..] else {
         panic!("two GIDs")
     };
-    assert!(a.reaches(&path(0, *mapped)) && a.reaches(&path(1, *carrying)));
+    assert!(a.can_send_on(&path(0, *mapped)) && a.can_send_on(&path(1, *carrying)));
     for (source, destination) in [
         (0, *carrying),
         (1, *mapped),
@@ -484,7 +490,7 @@ fn invalid_routes_are_refused() {
         (0, "::ffff:0.0.0.0".parse().unwrap()),
     ] {
         assert!(
-            !a.reaches(&path(source, destination)),
+            !a.can_send_on(&path(source, destination)),
             "{source} {destination}"
         );
         send(&a, &path(source, destination), number(&b), 0..1);
@@ -522,7 +528,10 @@ fn accidents(faults: NetworkFaults) -> Vec<u32> {
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     let end = Instant::now() + TIMEOUT;
-    while got.last().is_none_or(|last: &Got| last.sequence != 100) {
+    while got
+        .last()
+        .is_none_or(|last: &ReceivedPacket| last.sequence != 100)
+    {
         assert!(Instant::now() < end, "{got:?}");
         collect(&b, &mut inbox, &mut got);
     }
@@ -584,10 +593,16 @@ fn an_address_in_use_selects_the_next_address() {
     let taken = UdpSocket::bind((first, config.port)).unwrap();
     let network = open(&config);
     assert_eq!(network.slot(), 0);
-    assert_eq!(network.own(0).unwrap().local.port(), config.port);
-    assert_ne!(network.own(0).unwrap().local.ip(), IpAddr::V4(first));
+    assert_eq!(network.local_address(0).unwrap().local.port(), config.port);
+    assert_ne!(
+        network.local_address(0).unwrap().local.ip(),
+        IpAddr::V4(first)
+    );
     drop(taken);
-    assert_eq!(open(&config).own(0).unwrap().local.ip(), IpAddr::V4(first));
+    assert_eq!(
+        open(&config).local_address(0).unwrap().local.ip(),
+        IpAddr::V4(first)
+    );
 }
 
 #[test]
@@ -600,7 +615,7 @@ fn a_port_in_use_on_every_address_selects_the_next_slot() {
     let _taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port)).unwrap();
     let (a, b) = (open(&config), open(&config));
     assert_eq!((a.slot(), b.slot()), (1, 1));
-    assert_eq!(b.own(0).unwrap().local.port(), config.port + 1000);
+    assert_eq!(b.local_address(0).unwrap().local.port(), config.port + 1000);
     for gid in 0..2 {
         send(
             &a,

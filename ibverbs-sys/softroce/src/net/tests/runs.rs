@@ -4,7 +4,9 @@
 use std::time::Instant;
 
 use super::segmentation::{ALL, elsewhere, messages, of, supported};
-use super::{Got, Inbox, Network, TIMEOUT, number, open, path, receive, receive_datagrams};
+use super::{
+    Inbox, Network, ReceivedPacket, TIMEOUT, number, open, path, receive, receive_datagrams,
+};
 use crate::config::Config;
 use crate::fault::NetworkFaults;
 use crate::proto::{Counter, Run};
@@ -73,7 +75,7 @@ fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
 }
 
 /// Checks that `packets` packets arrived, once each and in order.
-fn check(got: &[Got], packets: u32) {
+fn check(got: &[ReceivedPacket], packets: u32) {
     let numbers = got.iter().map(|got| got.sequence);
     assert!(numbers.eq(0..=packets), "{}", got.len());
     for got in got {
@@ -102,7 +104,7 @@ fn packets_of_a_run_are_received_complete_and_in_order() {
 fn a_run_passes_the_kernel_and_is_received_together() {
     let (a, b) = (of(ALL[1]), of(ALL[1]));
     if !supported(&a) {
-        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        eprintln!("skipped: this kernel does not take bursts apart and put them burst_length");
         return;
     }
     send(&a, &b, 0, 40);

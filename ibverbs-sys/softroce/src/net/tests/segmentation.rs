@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use super::super::socket::Ring;
-use super::{Got, collect, datagram, number, open, path, receive, receive_datagrams, socket_of};
+use super::{
+    ReceivedPacket, collect, datagram, number, open, path, receive, receive_datagrams, socket_of,
+};
 use crate::config::{Config, Segmentation};
 use crate::fault::NetworkFaults;
 use crate::net::{Inbox, Network};
@@ -63,7 +65,7 @@ pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
 fn packets_of_equal_size_pass_the_kernel_together() {
     let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
     if !supported(&a) {
-        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        eprintln!("skipped: this kernel does not take bursts apart and put them burst_length");
         return;
     }
     for gid in 0..2 {
@@ -127,7 +129,7 @@ fn packets_of_mixed_sizes_are_received_complete_and_in_order() {
 }
 
 /// Sends packets with injected faults. Returns the packets that arrive.
-fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
+fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<ReceivedPacket> {
     let (a, b) = (of(segmentation), of(segmentation));
     a.faults.set_network(faults);
     send(&a, &b, 0, &[1024; 300]);
@@ -141,7 +143,10 @@ fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
     drop(outbox);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
-    while got.last().is_none_or(|last: &Got| last.sequence != LAST) {
+    while got
+        .last()
+        .is_none_or(|last: &ReceivedPacket| last.sequence != LAST)
+    {
         assert!(Instant::now() < end, "{} packets came", got.len());
         collect(&b, &mut inbox, &mut got);
     }
@@ -160,7 +165,7 @@ fn faults_affect_the_same_packets_in_bursts_as_singly() {
         seed: 11,
         ..NetworkFaults::default()
     };
-    let numbers = |got: Vec<Got>| got.iter().map(|got| got.sequence).collect::<Vec<_>>();
+    let numbers = |got: Vec<ReceivedPacket>| got.iter().map(|got| got.sequence).collect::<Vec<_>>();
     let alone = numbers(accidents(Segmentation::Never, faults));
     assert!(alone.len() > 150 && !alone.is_sorted());
     assert_eq!(numbers(accidents(Segmentation::Peers, faults)), alone);
@@ -222,18 +227,18 @@ fn packets_outside_loopback_have_the_icrc_of_their_identification() {
         eprintln!("skipped: this host has no address but in 127/8");
         return;
     };
-    for (segmentation, together) in ALL.into_iter().zip([false, false, true]) {
+    for (segmentation, burst_length) in ALL.into_iter().zip([false, false, true]) {
         let a = open(&Config {
             segmentation,
             addresses: vec![address.into()],
             port: super::port(),
             ..Config::default()
         });
-        let together = together && supported(&a);
+        let burst_length = burst_length && supported(&a);
         let sizes = [256; 40];
         send(&a, &a, 0, &sizes);
         let expected = match segmentation {
-            _ if together => vec![40],
+            _ if burst_length => vec![40],
             // The packets of a trial, which nobody answers here.
             Segmentation::Peers if supported(&a) => [vec![1; 40], vec![2]].concat(),
             _ => vec![1; 40],
@@ -270,7 +275,7 @@ fn packets_to_a_remote_host_form_bursts_after_a_trial() {
         ..Config::default()
     });
     if !supported(&a) {
-        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        eprintln!("skipped: this kernel does not take bursts apart and put them burst_length");
         return;
     }
     // A single packet causes no trial.

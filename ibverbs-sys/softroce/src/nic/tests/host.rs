@@ -13,9 +13,9 @@ use crate::fault::Listener;
 use crate::net::tests::namespace::{add_interface, ip, is_inside};
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<ibv_event_type>>);
+struct ReceivedEvents(Mutex<Vec<ibv_event_type>>);
 
-impl Listener for Heard {
+impl Listener for ReceivedEvents {
     fn raise(&self, kind: ibv_event_type) {
         self.0.lock().push(kind);
     }
@@ -29,8 +29,8 @@ fn a_change_of_the_host_is_an_event() {
     ip("link set lo up");
     let config = Config::default();
     let nic = Nic::with(&config, Arc::default(), Arc::new(config.faults())).unwrap();
-    let heard = Arc::new(Heard::default());
-    let listener: Weak<Heard> = Arc::downgrade(&heard);
+    let heard = Arc::new(ReceivedEvents::default());
+    let listener: Weak<ReceivedEvents> = Arc::downgrade(&heard);
     nic.faults.subscribe(listener);
     let until = |gids: usize| {
         let end = Instant::now() + LOST_TIMEOUT;

@@ -72,7 +72,10 @@ impl Host {
             length: LENGTH,
             access: AccessFlags::REMOTE_WRITE,
         }));
-        assert_eq!(self.completions(1, nobody_polls)[0].work, Work::Bind);
+        assert_eq!(
+            self.completions(1, nobody_polls)[0].opcode,
+            CompletionOpcode::Bind
+        );
         assert!(self.tells(window));
         window + 1
     }
@@ -126,7 +129,7 @@ fn a_copy_delays_only_the_local_invalidation() {
     drop(lane);
     // Waits without polling, so that only the engine receives.
     let done = a.completions(2, nobody_polls);
-    assert_eq!(done[0].work, Work::LocalInvalidate);
+    assert_eq!(done[0].opcode, CompletionOpcode::LocalInvalidate);
     assert_eq!(numbers(&b.completions(1, nobody_polls)), [5]);
     // The window must not be published, because it is not bound any more.
     assert!(!a.tells(key));

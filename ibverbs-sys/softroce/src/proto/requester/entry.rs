@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::proto::endpoint::{Endpoint, MAX_MESSAGE};
 use crate::proto::{
-    Completion, CompletionStatus, Host, LocalFault, Memory, Payload, SendOperation, SendRequest,
-    Sequence, Service, Withdrawal, Work,
+    Completion, CompletionOpcode, CompletionStatus, Host, LocalFault, Memory, Payload,
+    SendOperation, SendRequest, Sequence, Service, Withdrawal,
 };
 
 /// A request in the send queue, with its progress.
@@ -111,12 +111,12 @@ impl Entry {
         let local = match &self.request.operation {
             SendOperation::Bind(binding) => match memory.withdraw_window(binding) {
                 Withdrawal::Complete => memory.bind(binding),
-                Withdrawal::Pending { again } => return Err(again),
+                Withdrawal::Pending { delay } => return Err(delay),
                 Withdrawal::Refused => Err(LocalFault::Bind),
             },
             SendOperation::LocalInvalidate { key } => match memory.withdraw(*key) {
                 Withdrawal::Complete => memory.invalidate(*key),
-                Withdrawal::Pending { again } => return Err(again),
+                Withdrawal::Pending { delay } => return Err(delay),
                 Withdrawal::Refused => Err(LocalFault::Bind),
             },
             // IBTA C10-93.1.1: a datagram that is longer than a packet is not sent, and completes
@@ -147,8 +147,8 @@ impl Entry {
     /// request will not be executed.
     pub(super) fn publish_withdrawn(&self, memory: &impl Memory) {
         match &self.request.operation {
-            SendOperation::Bind(binding) => memory.keep(binding.window),
-            SendOperation::LocalInvalidate { key } => memory.keep(*key),
+            SendOperation::Bind(binding) => memory.restore_window(binding.window),
+            SendOperation::LocalInvalidate { key } => memory.restore_window(*key),
             _ => {}
         }
     }
@@ -203,22 +203,22 @@ impl Entry {
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;
-        let (work, length) = match &request.operation {
+        let (opcode, length) = match &request.operation {
             SendOperation::Send { .. } | SendOperation::Datagram { .. } => {
-                (Work::Send, request.length)
+                (CompletionOpcode::Send, request.length)
             }
-            SendOperation::Write { .. } => (Work::Write, request.length),
-            SendOperation::Read { .. } => (Work::Read, request.length),
-            SendOperation::CompareSwap { .. } => (Work::CompareSwap, 8),
-            SendOperation::FetchAdd { .. } => (Work::FetchAdd, 8),
-            SendOperation::AtomicWrite { .. } => (Work::AtomicWrite, 8),
-            SendOperation::Flush(flush) => (Work::Flush, flush.length),
-            SendOperation::Bind(_) => (Work::Bind, 0),
-            SendOperation::LocalInvalidate { .. } => (Work::LocalInvalidate, 0),
+            SendOperation::Write { .. } => (CompletionOpcode::Write, request.length),
+            SendOperation::Read { .. } => (CompletionOpcode::Read, request.length),
+            SendOperation::CompareSwap { .. } => (CompletionOpcode::CompareSwap, 8),
+            SendOperation::FetchAdd { .. } => (CompletionOpcode::FetchAdd, 8),
+            SendOperation::AtomicWrite { .. } => (CompletionOpcode::AtomicWrite, 8),
+            SendOperation::Flush(flush) => (CompletionOpcode::Flush, flush.length),
+            SendOperation::Bind(_) => (CompletionOpcode::Bind, 0),
+            SendOperation::LocalInvalidate { .. } => (CompletionOpcode::LocalInvalidate, 0),
         };
         Completion {
             length,
-            ..Completion::new(request.id, status, work)
+            ..Completion::new(request.id, status, opcode)
         }
     }
 }

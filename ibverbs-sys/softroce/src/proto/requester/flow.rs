@@ -83,8 +83,8 @@ impl Flow {
     pub(super) fn may_send(&mut self, destination: u32, window: u32, now: Time) -> bool {
         if self.sends_receipts() && destination != MULTICAST {
             self.pacer.clear_waiting();
-            let on_the_way = self.next.distance(self.taken).max(0) as u32;
-            if on_the_way < window || !self.awaits_receipt() {
+            let unacknowledged = self.next.distance(self.taken).max(0) as u32;
+            if unacknowledged < window || !self.awaits_receipt() {
                 self.deadline = None;
                 return true;
             }
@@ -166,7 +166,7 @@ impl Flow {
 
     /// Returns whether packets may still be in flight to the peer: they have no receipt, and a
     /// receipt is expected.
-    pub(super) fn has_packets_on_the_way(&self) -> bool {
+    pub(super) fn has_packets_in_flight(&self) -> bool {
         self.packets_end.is_some()
     }
 
@@ -267,18 +267,18 @@ mod tests {
     fn messages_without_packets_need_a_receipt_but_do_not_count_as_packets_in_flight() {
         let mut flow = Flow::new(Sequence::new(0xff_fff0));
         flow.sent_without_packets(Sequence::new(0xff_fff4));
-        assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+        assert!(!flow.is_settled() && !flow.has_packets_in_flight());
         flow.sent(Sequence::new(0xff_fff4), true, path(), 2, WINDOW);
         flow.sent_without_packets(Sequence::new(5));
-        assert!(flow.has_packets_on_the_way());
+        assert!(flow.has_packets_in_flight());
         flow.receipt(Sequence::new(0xff_fff4));
-        assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+        assert!(!flow.is_settled() && !flow.has_packets_in_flight());
         flow.receipt(Sequence::new(4));
         assert!(flow.is_settled());
         // More messages than there are sequence numbers.
         for end in (0..0x180_0000).step_by(0x1000) {
             flow.sent_without_packets(Sequence::new(end + 6));
-            assert!(!flow.is_settled() && !flow.has_packets_on_the_way());
+            assert!(!flow.is_settled() && !flow.has_packets_in_flight());
         }
     }
 

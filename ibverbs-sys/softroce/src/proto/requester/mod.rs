@@ -33,7 +33,7 @@ use packet::PacketPosition;
 use probe::Probe;
 use skips::Skips;
 pub(super) use skips::skipped;
-use timeouts::AnswerBy;
+use timeouts::ResponseDeadline;
 use window::Window;
 
 use super::endpoint::Endpoint;
@@ -85,7 +85,7 @@ pub(super) struct Requester {
     /// Set if a response of the peer caused the current retransmission, and no retransmitted packet
     /// has timed out.
     sent_back: bool,
-    answer_by: AnswerBy,
+    answer_by: ResponseDeadline,
     /// Set if the present timeout was already extended because this side noticed its expiry late.
     extended: bool,
     probe: Probe,
@@ -131,7 +131,7 @@ impl Requester {
             not_ready_retries: 0,
             gone_back: false,
             sent_back: false,
-            answer_by: AnswerBy::Never,
+            answer_by: ResponseDeadline::Never,
             extended: false,
             probe: Probe::default(),
             again_at: None,
@@ -171,11 +171,11 @@ impl Requester {
             return false;
         }
         let waiting = self.queue.len().saturating_sub(self.cursor.entry) as u32;
-        let on_the_way = self.in_flight(self.position());
+        let unacknowledged = self.in_flight(self.position());
         // The newest packet requested an acknowledgement.
         endpoint.is_reliable()
             && self.unasked == 0
-            && on_the_way >= MIN_UNACKNOWLEDGED
+            && unacknowledged >= MIN_UNACKNOWLEDGED
             && waiting < MAX_WAITING.0
             && waiting.saturating_mul(request.length) < MAX_WAITING.1
     }
@@ -220,7 +220,7 @@ impl Requester {
         if told.is_some() {
             return Ok(told);
         }
-        if self.is_held_back(endpoint, host) {
+        if self.excludes_packets(endpoint, host) {
             return Ok(None);
         }
         self.transmit(first, packets, now, endpoint, host, out)
@@ -245,8 +245,8 @@ impl Requester {
                     if fenced || endpoint.state == State::SendQueueDrained {
                         return Ok(None);
                     }
-                    if let Err(again) = entry.start(self.next, endpoint, host) {
-                        self.pause.request(again);
+                    if let Err(delay) = entry.start(self.next, endpoint, host) {
+                        self.pause.request(delay);
                         return Ok(None);
                     }
                     if let Progress::Started { packets, .. } = entry.progress {
@@ -265,9 +265,9 @@ impl Requester {
 
     /// Returns whether the next bytes of the send queue must not be sent as packets, because the
     /// caller will transfer them without packets.
-    pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
+    pub(super) fn excludes_packets(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
         let next = self.started(endpoint);
-        next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
+        next.is_some_and(|(upcoming, request)| host.excludes_packets(request, &upcoming))
     }
 
     fn transmit(
@@ -281,7 +281,7 @@ impl Requester {
     ) -> Result<Option<Path>, Failed> {
         let packet = self.cursor.packet;
         let sequence = first + packet;
-        let on_the_way = self.in_flight(sequence);
+        let unacknowledged = self.in_flight(sequence);
         let entry = &self.queue[self.cursor.entry];
         let attributes = &endpoint.attributes;
         let (path, destination) = match &entry.request.operation {
@@ -297,12 +297,12 @@ impl Requester {
         let awaits_data = entry.awaits_data();
         let mut acknowledge = false;
         if endpoint.is_reliable() {
-            let full = !self.window.has_room(on_the_way, covers);
+            let full = !self.window.has_room(unacknowledged, covers);
             let all_fetches = self.fetches_sent >= u32::from(endpoint.attributes.max_initiated);
             if full || awaits_data && all_fetches {
                 return Ok(None);
             }
-            acknowledge = packet + covers == packets || self.requests_ack(on_the_way, covers);
+            acknowledge = packet + covers == packets || self.requests_ack(unacknowledged, covers);
         } else if !self.flow.may_send(destination, attributes.window, now) {
             return Ok(None);
         }
@@ -332,7 +332,7 @@ impl Requester {
             self.probe
                 .sent(sequence, new, now, timeout, self.unanswered);
             self.fetches_sent += u32::from(awaits_data);
-            self.expect_answer(|| now, endpoint);
+            self.set_response_deadline(|| now, endpoint);
         } else {
             // Packets of unreliable services are complete once sent (IBTA 9.8.1, 9.8.3).
             self.unanswered = end;
@@ -346,9 +346,9 @@ impl Requester {
     /// Returns whether a packet that is not the last of its message must request an
     /// acknowledgement. The packet covers `covers` sequence numbers, and `in_flight` earlier
     /// sequence numbers are unacknowledged.
-    fn requests_ack(&self, on_the_way: u32, covers: u32) -> bool {
+    fn requests_ack(&self, unacknowledged: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
-            || on_the_way + covers >= self.window.size()
+            || unacknowledged + covers >= self.window.size()
     }
 
     /// Records that all packets before `end` were sent. Returns whether the last of them was sent
@@ -485,7 +485,7 @@ impl Requester {
         }
         self.fetches_sent = 0;
         self.unasked = 0;
-        self.answer_by = AnswerBy::Never;
+        self.answer_by = ResponseDeadline::Never;
         self.extended = false;
         self.probe.cancel();
     }

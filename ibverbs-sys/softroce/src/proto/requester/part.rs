@@ -2,12 +2,12 @@
 //! message.
 
 use super::entry::{Entry, Progress};
-use super::timeouts::AnswerBy;
+use super::timeouts::ResponseDeadline;
 use super::{Cursor, Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    CompletionStatus, Counter, Data, Host, Outcome, Part, Posted, SendOperation, SendRequest,
-    Sequence, Step, Time, Upcoming,
+    CompletionStatus, Counter, Data, Host, Part, PartOutcome, SendOperation, SendProgress,
+    SendRequest, Sequence, Time, UnqueuedMessage, Upcoming,
 };
 
 /// Number of messages in a row whose bytes the peer could not copy from this process's memory,
@@ -24,19 +24,19 @@ impl Requester {
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
-    ) -> Result<Result<Upcoming, Step>, Failed> {
+    ) -> Result<Result<Upcoming, SendProgress>, Failed> {
         if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
-            return Ok(Err(Step::Idle));
+            return Ok(Err(SendProgress::Idle));
         }
         if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.has_request() {
-            return Ok(Err(Step::Packets));
+            return Ok(Err(SendProgress::PacketsOnly));
         }
         // The time of a pause is set when packets are polled.
         self.select(endpoint, host)?;
         Ok(self
             .started(endpoint)
             .map(|(upcoming, _)| upcoming)
-            .ok_or(Step::Packets))
+            .ok_or(SendProgress::PacketsOnly))
     }
 
     /// Returns the next step in sending. A part may be sent only while no packet is unacknowledged:
@@ -46,16 +46,16 @@ impl Requester {
         &self,
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
-    ) -> Step {
+    ) -> SendProgress {
         if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
-            Step::Idle
+            SendProgress::Idle
         } else if endpoint.is_reliable() && self.sent != self.unanswered
             || self.probe.is_due()
             || self.flow.has_request()
         {
-            Step::Packets
+            SendProgress::PacketsOnly
         } else {
-            Step::Moved
+            SendProgress::Transferred
         }
     }
 
@@ -71,14 +71,14 @@ impl Requester {
             first,
             packet: self.cursor.packet,
             packets,
-            on_the_way: self.in_flight(sequence),
+            unacknowledged: self.in_flight(sequence),
             is_oldest: self.cursor.entry == 0,
-            is_gap_untold: self.skips.is_due(sequence, self.unanswered),
+            is_gap_unannounced: self.skips.is_due(sequence, self.unanswered),
             is_declined: entry.is_declined
                 || entry.is_send() && self.is_declined(entry.is_mappable),
             is_mappable: entry.is_mappable,
             is_reliable: endpoint.is_reliable(),
-            has_packets_on_the_way: !endpoint.is_reliable() && self.flow.has_packets_on_the_way(),
+            has_packets_in_flight: !endpoint.is_reliable() && self.flow.has_packets_in_flight(),
             awaits_receipt: !endpoint.is_reliable() && !self.flow.is_settled(),
         };
         Some((upcoming, &entry.request))
@@ -114,10 +114,10 @@ impl Requester {
         })
     }
 
-    /// Returns whether the window allows sending `packets` more sequence numbers after `on_the_way`
-    /// unacknowledged ones.
-    pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
-        self.window.has_room(on_the_way, packets)
+    /// Returns whether the window allows sending `packets` more sequence numbers after
+    /// `unacknowledged` unacknowledged ones.
+    pub(in crate::proto) fn has_window(&self, unacknowledged: u32, packets: u32) -> bool {
+        self.window.has_room(unacknowledged, packets)
     }
 
     /// Records the outcome of transferring the part that begins at `upcoming` and has `packets`
@@ -126,32 +126,32 @@ impl Requester {
         &mut self,
         upcoming: &Upcoming,
         packets: u32,
-        outcome: Outcome,
+        outcome: PartOutcome,
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
-    ) -> Result<Step, Failed> {
+    ) -> Result<SendProgress, Failed> {
         let end = upcoming.sequence() + packets;
         let ends = upcoming.packet + packets == upcoming.packets;
         match outcome {
             // Messages of an unreliable connection are complete once sent (IBTA 9.8.1).
-            Outcome::Sent if !endpoint.is_reliable() => {
+            PartOutcome::Sent if !endpoint.is_reliable() => {
                 (self.sent, self.unanswered) = (end, end);
                 self.flow.sent_without_packets(end);
                 self.pass_answered(packets, ends, endpoint, host);
-                Ok(Step::Moved)
+                Ok(SendProgress::Transferred)
             }
-            Outcome::Executed | Outcome::ExecutedAlone => {
-                if outcome == Outcome::ExecutedAlone {
+            PartOutcome::Executed | PartOutcome::ExecutedOneSided => {
+                if outcome == PartOutcome::ExecutedOneSided {
                     debug_assert!(upcoming.packet == 0 && ends, "a whole message");
                     self.skips.extend(upcoming.first, packets);
                 }
                 self.set_answered(end);
                 self.pass_answered(packets, ends, endpoint, host);
-                Ok(Step::Moved)
+                Ok(SendProgress::Transferred)
             }
-            Outcome::Sent | Outcome::Offered => {
-                self.queue[self.cursor.entry].is_offered = outcome == Outcome::Offered;
+            PartOutcome::Sent | PartOutcome::Offered => {
+                self.queue[self.cursor.entry].is_offered = outcome == PartOutcome::Offered;
                 self.unasked = 0;
                 self.cursor.packet += packets;
                 if ends {
@@ -159,24 +159,24 @@ impl Requester {
                 }
                 self.set_sent(end, host);
                 // No probe is needed: shared memory loses nothing.
-                self.expect_answer(now, endpoint);
-                Ok(Step::Moved)
+                self.set_response_deadline(now, endpoint);
+                Ok(SendProgress::Transferred)
             }
-            Outcome::Left => Ok(Step::Packets),
-            Outcome::NotReady { timer } => {
+            PartOutcome::UsePackets => Ok(SendProgress::PacketsOnly),
+            PartOutcome::NotReady { timer } => {
                 host.count(Counter::ReceivedRnr, 1);
                 self.wait_for_receiver(timer, now(), endpoint, host)?;
-                Ok(Step::Idle)
+                Ok(SendProgress::Idle)
             }
-            Outcome::Later { again } => {
-                self.pause.request(again);
+            PartOutcome::Later { delay } => {
+                self.pause.request(delay);
                 self.pause.begin(now);
-                Ok(Step::Idle)
+                Ok(SendProgress::Idle)
             }
-            Outcome::Failed(status) => {
+            PartOutcome::Failed(status) => {
                 self.queue[self.cursor.entry].progress = Progress::Failed(status);
                 self.complete_front(endpoint, host)?;
-                Ok(Step::Packets)
+                Ok(SendProgress::PacketsOnly)
             }
         }
     }
@@ -268,7 +268,7 @@ impl Requester {
     #[inline(always)]
     pub(in crate::proto) fn post_sent(
         &mut self,
-        message: &Posted,
+        message: &UnqueuedMessage,
         data: Data<'_>,
         size: (u32, u32),
         offered: Option<bool>,
@@ -306,7 +306,7 @@ impl Requester {
         self.next = self.next + packets;
         self.sent = self.next;
         self.unasked = 0;
-        self.expect_answer_later(endpoint);
+        self.await_response(endpoint);
     }
 
     /// Records that the peer has executed all requests up to `sequence`. `now` may return a time
@@ -344,7 +344,7 @@ impl Requester {
         self.timeouts = 0;
         self.extended = false;
         self.again_at = None;
-        self.answer_by = AnswerBy::Never;
+        self.answer_by = ResponseDeadline::Never;
         self.flow.skipped(limit + 0xff_ffff);
     }
 

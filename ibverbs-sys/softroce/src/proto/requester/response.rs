@@ -1,5 +1,5 @@
 use super::entry::Progress;
-use super::timeouts::AnswerBy;
+use super::timeouts::ResponseDeadline;
 use super::{Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::timer::rnr_wait;
@@ -146,14 +146,14 @@ impl Requester {
         self.complete_front(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
         if !waiting && self.probe.is_idle() {
-            self.answer_by = AnswerBy::Never;
+            self.answer_by = ResponseDeadline::Never;
             return Ok(());
         }
         let now = now();
         self.answer_by = if waiting {
             self.deadline(now, endpoint)
         } else {
-            AnswerBy::Never
+            ResponseDeadline::Never
         };
         let timeout = endpoint.attributes.ack_timeout;
         let was_lost = self.probe.progress(limit, waiting, now, timeout);

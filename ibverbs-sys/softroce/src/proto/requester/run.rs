@@ -19,7 +19,7 @@ impl Requester {
         let is_held = self.again_at.is_some()
             || self.probe.is_due()
             || self.skips.is_due(sequence, self.unanswered);
-        if is_held || self.is_held_back(endpoint, host) {
+        if is_held || self.excludes_packets(endpoint, host) {
             return None;
         }
         let left = packets - 1 - self.cursor.packet;
@@ -59,9 +59,9 @@ impl Requester {
             return false;
         }
         let stride = out.len() / count as usize;
-        let on_the_way = self.in_flight(sequence);
+        let unacknowledged = self.in_flight(sequence);
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
-            if self.requests_ack(on_the_way + number, 1) {
+            if self.requests_ack(unacknowledged + number, 1) {
                 request_acknowledgement(bytes);
                 self.unasked = 0;
             } else {
@@ -85,7 +85,7 @@ impl Requester {
             timeout,
             self.unanswered,
         );
-        self.expect_answer(|| now, endpoint);
+        self.set_response_deadline(|| now, endpoint);
         true
     }
 

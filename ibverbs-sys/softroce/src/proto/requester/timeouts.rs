@@ -7,7 +7,7 @@ use crate::proto::{Counter, Host, State, Time};
 
 /// Time by which the peer must respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerBy {
+pub(super) enum ResponseDeadline {
     /// No response is awaited, or the wait is unlimited.
     Never,
     /// A response is awaited, but the time is not known yet: [`Requester::arm`] will set it.
@@ -70,8 +70,12 @@ impl Requester {
     /// Sets the deadline of the response to a packet that is sent now. If an earlier packet is
     /// unanswered, its deadline stays.
     #[inline]
-    pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
-        if self.answer_by == AnswerBy::Never {
+    pub(super) fn set_response_deadline(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+    ) {
+        if self.answer_by == ResponseDeadline::Never {
             self.answer_by = self.deadline(now(), endpoint);
         }
     }
@@ -79,16 +83,16 @@ impl Requester {
     /// Records that a message was sent and awaits a response. [`arm`](Self::arm) must set the
     /// timeout.
     #[inline]
-    pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
-        if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
-            self.answer_by = AnswerBy::Unset;
+    pub(super) fn await_response(&mut self, endpoint: &Endpoint) {
+        if self.answer_by == ResponseDeadline::Never && endpoint.attributes.ack_timeout.is_some() {
+            self.answer_by = ResponseDeadline::Unset;
         }
     }
 
     /// Returns whether a response is awaited whose timeout is not set.
     #[inline]
     pub(in crate::proto) fn is_unarmed(&self) -> bool {
-        self.answer_by == AnswerBy::Unset
+        self.answer_by == ResponseDeadline::Unset
     }
 
     /// Sets the timeout of an awaited response, unless it is set already.
@@ -108,7 +112,7 @@ impl Requester {
         let may_go = endpoint.state == State::ReadyToSend
             || matches!(next.progress, Progress::Started { .. });
         if may_go && self.again_at.is_none() {
-            self.expect_answer(|| now, endpoint);
+            self.set_response_deadline(|| now, endpoint);
         }
     }
 
@@ -121,7 +125,7 @@ impl Requester {
             self.retries = 0;
             self.timeouts = 0;
             self.extended = false;
-            self.answer_by = AnswerBy::Never;
+            self.answer_by = ResponseDeadline::Never;
         }
     }
 
@@ -129,15 +133,15 @@ impl Requester {
     /// without a response, the configured timeout is extended up to four times, as IBTA 9.7.6.1.3
     /// allows: the peer is a process, and on a busy machine it may not run for longer than all
     /// timeouts of a hardware device together.
-    pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
+    pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> ResponseDeadline {
         let Some(timeout) = endpoint.attributes.ack_timeout else {
-            return AnswerBy::Never;
+            return ResponseDeadline::Never;
         };
         let doublings = match self.is_peer_gone {
             false => self.timeouts.saturating_sub(1).min(2),
             true => 0,
         };
-        AnswerBy::At(now + timeout * (1 << doublings))
+        ResponseDeadline::At(now + timeout * (1 << doublings))
     }
 
     /// Records that the peer does not exist any more, so that the timeout of its responses is no
@@ -159,12 +163,12 @@ impl Requester {
             return false;
         }
         self.extended = true;
-        self.answer_by = AnswerBy::At(now + late.min(timeout * 4));
+        self.answer_by = ResponseDeadline::At(now + late.min(timeout * 4));
         true
     }
 }
 
-impl AnswerBy {
+impl ResponseDeadline {
     #[inline]
     fn time(self) -> Option<Time> {
         match self {

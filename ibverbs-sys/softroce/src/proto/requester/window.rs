@@ -68,15 +68,15 @@ impl Window {
     }
 
     /// Returns whether a packet that covers `covers` sequence numbers may be sent while
-    /// `on_the_way` others are unacknowledged. The result is `true` if `on_the_way` is 0.
-    pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
-        on_the_way == 0 || on_the_way + covers <= self.size
+    /// `unacknowledged` others are unacknowledged. The result is `true` if `unacknowledged` is 0.
+    pub(super) fn has_room(&self, unacknowledged: u32, covers: u32) -> bool {
+        unacknowledged == 0 || unacknowledged + covers <= self.size
     }
 
-    /// Returns the number of packets that may be sent while `on_the_way` packets are
+    /// Returns the number of packets that may be sent while `unacknowledged` packets are
     /// unacknowledged.
-    pub(super) fn room(&self, on_the_way: u32) -> u32 {
-        self.size.saturating_sub(on_the_way)
+    pub(super) fn room(&self, unacknowledged: u32) -> u32 {
+        self.size.saturating_sub(unacknowledged)
     }
 
     /// Returns the maximum number of response packets that one read request packet may have, for a

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    AccessFlags, Completion, CompletionStatus, Host, Incoming, Kind, LocalFault, Misplaced, Part,
-    ReceiveRequest, Remote, RemoteFault, SendOperation, Source, Withdrawal, Work,
+    AccessFlags, Completion, CompletionOpcode, CompletionStatus, CopyError, Host, Incoming, Kind,
+    LocalFault, Part, ReceiveRequest, Remote, RemoteFault, SendOperation, Source, Withdrawal,
 };
 use crate::wire::{Packet, Run};
 
@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     NotReady,
     /// Other processes still use the key that the message invalidates. The state is unchanged,
     /// except that the message may have taken a receive.
-    Later { key: u32, again: Duration },
+    Later { key: u32, delay: Duration },
     /// The packet is out of order, has a wrong length, or is not allowed.
     Invalid,
     /// The peer has no right to access the memory that the request names.
@@ -225,16 +225,16 @@ impl Message {
         let filled = self.fill(&request, before, total, part, source, host);
         if filled == Ok(true) && part.ends {
             self.progress = Progress::None;
-            let work = match part.kind {
-                Kind::Send => Work::Receive,
-                Kind::Write(_) | Kind::Written => Work::ReceiveWithImmediate,
+            let opcode = match part.kind {
+                Kind::Send => CompletionOpcode::Receive,
+                Kind::Write(_) | Kind::Written => CompletionOpcode::ReceiveWithImmediate,
             };
             let completion = Completion {
                 length: total as u32,
                 immediate: part.immediate,
                 invalidated: part.invalidated,
                 solicited: part.solicited,
-                ..Completion::new(request.id, CompletionStatus::Success, work)
+                ..Completion::new(request.id, CompletionStatus::Success, opcode)
             };
             host.complete_receive(completion, None);
             return Ok(true);
@@ -270,9 +270,9 @@ impl Message {
         if part.length > 0 {
             match source.copy(&request.segments, before, host) {
                 Ok(()) => {}
-                Err(Misplaced::Here) if is_send => return Err(local(LocalFault::Protection)),
-                Err(Misplaced::Here) => return Err(Refusal::Access),
-                Err(Misplaced::There) => return Ok(false),
+                Err(CopyError::Local) if is_send => return Err(local(LocalFault::Protection)),
+                Err(CopyError::Local) => return Err(Refusal::Access),
+                Err(CopyError::Peer) => return Ok(false),
             }
         }
         if is_send && !part.ends {
@@ -337,7 +337,7 @@ impl Message {
             host.invalidate_remote(key)?;
         }
         if header.bth.opcode.ends_message() {
-            self.complete(Work::Receive, total, Trailer::of(packet), host);
+            self.complete(CompletionOpcode::Receive, total, Trailer::of(packet), host);
         }
         Ok(())
     }
@@ -376,7 +376,12 @@ impl Message {
             host.write_remote(remote.key, address, packet.payload)?;
         }
         if immediate {
-            self.complete(Work::ReceiveWithImmediate, total, Trailer::of(packet), host);
+            self.complete(
+                CompletionOpcode::ReceiveWithImmediate,
+                total,
+                Trailer::of(packet),
+                host,
+            );
         }
         Ok(())
     }
@@ -398,7 +403,7 @@ impl Message {
 
     pub(super) fn complete(
         &mut self,
-        work: Work,
+        opcode: CompletionOpcode,
         length: u32,
         trailer: Trailer,
         host: &mut impl Host,
@@ -411,7 +416,7 @@ impl Message {
             immediate: trailer.immediate,
             invalidated: trailer.invalidated,
             solicited: trailer.solicited,
-            ..receive.completion(CompletionStatus::Success, work)
+            ..receive.completion(CompletionStatus::Success, opcode)
         };
         host.complete_receive(completion, receive.xrc_srq);
     }
@@ -427,7 +432,7 @@ impl Message {
         if let Some(receive) = self.receive.take() {
             // The kind of a failed completion is not valid, so this one also serves for a write
             // with immediate data.
-            let completion = receive.completion(status, Work::Receive);
+            let completion = receive.completion(status, CompletionOpcode::Receive);
             host.complete_receive(completion, receive.xrc_srq);
         }
     }
@@ -444,8 +449,8 @@ impl Trailer {
 }
 
 impl Receive {
-    fn completion(&self, status: CompletionStatus, work: Work) -> Completion {
-        Completion::new(self.request.id, status, work)
+    fn completion(&self, status: CompletionStatus, opcode: CompletionOpcode) -> Completion {
+        Completion::new(self.request.id, status, opcode)
     }
 }
 
@@ -483,7 +488,7 @@ fn announced(
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),
-        Withdrawal::Pending { again } => Err(Refusal::Later { key, again }),
+        Withdrawal::Pending { delay } => Err(Refusal::Later { key, delay }),
         Withdrawal::Refused => Err(Refusal::Access),
     }
 }

@@ -39,33 +39,33 @@ pub(super) struct Responder {
     message: Message,
     /// Set while the remaining packets of an unreliable message are dropped, because a packet of
     /// the message was lost.
-    skipping: bool,
+    dropping_message: bool,
     resources: Resources,
     /// Set if an acknowledgement must be sent.
-    acknowledge: bool,
+    acknowledgement_pending: bool,
     /// Set if the newest message that the pending acknowledgement covers has completed a receive.
-    told: bool,
+    has_completed_receive: bool,
     /// Syndrome of a NAK that must be sent, because the expected packet was lost or cannot be
     /// accepted now.
-    refusal: Option<Syndrome>,
+    pending_nak: Option<Syndrome>,
     /// Set after a NAK for the expected packet was scheduled. Only one NAK is sent until the packet
     /// arrives (IBTA 9.7.4.1.2, 9.7.5.2.8).
-    refused: bool,
+    nak_scheduled: bool,
     /// Key that the expected packet invalidates and that other processes still use. The packet is
     /// not stored: when no process uses the key any more, a NAK requests the packet again. Later
     /// packets are dropped until then.
-    held: Option<u32>,
+    key_in_use: Option<u32>,
     pause: Pause,
-    end: Option<End>,
+    final_nak: Option<FinalNak>,
     /// NAK that must be sent after the connection has ended, and its sequence number.
-    farewell: Option<(Nak, Sequence)>,
+    closing_nak: Option<(Nak, Sequence)>,
     pacer: Pacer,
 }
 
 /// End of the connection after an invalid request. Responses to earlier requests are sent first, so
 /// that the peer can identify the invalid request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
+pub(super) struct FinalNak {
     nak: Nak,
     sequence: Sequence,
     /// Status of the receive that the message has taken, if there is one.
@@ -97,11 +97,11 @@ impl Responder {
         let missing = end.distance(self.expected);
         let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
         let some = missing > 0 && missing as u64 <= length.min(MAX_SKIP);
-        let is_idle = self.end.is_none() && !self.message.is_under_way();
+        let is_idle = self.final_nak.is_none() && !self.message.is_under_way();
         if is_idle && (all && length > 0 || some) {
             self.expected = end;
-            self.refused = false;
-            self.refusal = None;
+            self.nak_scheduled = false;
+            self.pending_nak = None;
         }
     }
 
@@ -112,7 +112,7 @@ impl Responder {
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) {
-        if self.end.is_some() {
+        if self.final_nak.is_some() {
             return;
         }
         let sequence = Sequence::new(packet.header.bth.sequence);
@@ -127,8 +127,8 @@ impl Responder {
             return;
         }
 
-        self.refused = false;
-        self.refusal = None;
+        self.nak_scheduled = false;
+        self.pending_nak = None;
         let opcode = packet.header.bth.opcode;
         // An XRC request names the shared receive queue whose protection domain applies to its keys
         // (IBTA annex A14), whether the request takes a receive or not.
@@ -139,9 +139,9 @@ impl Responder {
             self.message.accept(endpoint, packet, host).map(|ends| {
                 self.message_sequence += u32::from(ends);
                 self.expected = sequence.next();
-                self.acknowledge |= packet.header.bth.acknowledge;
+                self.acknowledgement_pending |= packet.header.bth.acknowledge;
                 let receives = opcode.is_send() || packet.header.immediate.is_some();
-                self.told = ends && receives;
+                self.has_completed_receive = ends && receives;
             })
         } else if self.message.is_under_way() {
             Err(Refusal::Invalid)
@@ -168,15 +168,15 @@ impl Responder {
         host: &mut impl Host,
     ) -> bool {
         let sequence = Sequence::new(run.first().header.bth.sequence);
-        let is_next = self.end.is_none() && sequence == self.expected;
+        let is_next = self.final_nak.is_none() && sequence == self.expected;
         if !is_next || !self.message.accept_run(endpoint, run, host) {
             return false;
         }
-        self.refused = false;
-        self.refusal = None;
+        self.nak_scheduled = false;
+        self.pending_nak = None;
         self.expected = sequence + run.count() as u32;
-        self.acknowledge |= run.acknowledge();
-        self.told = false;
+        self.acknowledgement_pending |= run.acknowledge();
+        self.has_completed_receive = false;
         true
     }
 
@@ -184,9 +184,9 @@ impl Responder {
     /// causes a NAK.
     fn handle_gap(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
-        if !self.refused {
-            self.refused = true;
-            self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
+        if !self.nak_scheduled {
+            self.nak_scheduled = true;
+            self.pending_nak = Some(Syndrome::Nak(Nak::SequenceError));
         }
     }
 
@@ -220,12 +220,12 @@ impl Responder {
             address: reth.address,
             key: reth.key,
         };
-        let work = Fetch::Read {
+        let fetch = Fetch::Read {
             remote,
             length: reth.length,
             packets,
         };
-        let resource = Resource::new(sequence, work, self.message_sequence);
+        let resource = Resource::new(sequence, fetch, self.message_sequence);
         self.resources.push(resource, capacity);
         self.expected = sequence + packets;
         Ok(())
@@ -258,8 +258,8 @@ impl Responder {
             host.fetch_add(request.key, request.address, request.swap_or_add)?
         };
         self.message_sequence += 1;
-        let work = Fetch::Atomic { original };
-        let resource = Resource::new(sequence, work, self.message_sequence);
+        let fetch = Fetch::Atomic { original };
+        let resource = Resource::new(sequence, fetch, self.message_sequence);
         self.resources.push(resource, capacity);
         self.expected = sequence.next();
         Ok(())
@@ -336,14 +336,14 @@ impl Responder {
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
-            self.acknowledge = true;
-            self.told = false;
+            self.acknowledgement_pending = true;
+            self.has_completed_receive = false;
             return;
         }
         let Some(resource) = self.resources.find(sequence) else {
             return;
         };
-        match resource.work {
+        match resource.fetch {
             Fetch::Atomic { .. } if opcode.is_atomic() => self.resources.repeat(sequence, 1),
             Fetch::Empty if opcode.is_atomic_write() || opcode.is_flush() => {
                 self.resources.repeat(sequence, 1);
@@ -374,16 +374,16 @@ impl Responder {
         let (nak, status, event) = match refusal {
             Refusal::NotReady => {
                 host.count(Counter::SentRnr, 1);
-                self.refused = true;
-                self.refusal = Some(Syndrome::ReceiverNotReady {
+                self.nak_scheduled = true;
+                self.pending_nak = Some(Syndrome::ReceiverNotReady {
                     timer: endpoint.attributes.min_rnr_timer,
                 });
                 return;
             }
-            Refusal::Later { key, again } => {
-                self.refused = true;
-                self.held = Some(key);
-                self.pause.request(again);
+            Refusal::Later { key, delay } => {
+                self.nak_scheduled = true;
+                self.key_in_use = Some(key);
+                self.pause.request(delay);
                 return;
             }
             Refusal::Invalid => {
@@ -402,7 +402,7 @@ impl Responder {
             }
             Refusal::Receive(status) => (Nak::RemoteOperationalError, status, None),
         };
-        self.end = Some(End {
+        self.final_nak = Some(FinalNak {
             nak,
             sequence: self.expected,
             status,
@@ -412,33 +412,33 @@ impl Responder {
 
     /// Returns whether an acknowledgement must be sent.
     pub(super) fn must_acknowledge(&self) -> bool {
-        self.acknowledge
+        self.acknowledgement_pending
     }
 
     /// Returns whether the pending acknowledgement may be delayed: no other response must be sent,
     /// and the message has been completed to the program, which may be about to send a message in
     /// response.
     pub(super) fn may_delay(&self) -> bool {
-        self.acknowledge && self.told && self.has_no_packet()
+        self.acknowledgement_pending && self.has_completed_receive && self.has_no_packet()
     }
 
-    /// Returns the [`End`] of the connection that follows an invalid request, if all earlier
+    /// Returns the [`FinalNak`] of the connection that follows an invalid request, if all earlier
     /// requests are answered.
     #[inline]
-    pub(super) fn due_end(&self) -> Option<End> {
-        self.end.filter(|_| self.resources.is_idle())
+    pub(super) fn due_final_nak(&self) -> Option<FinalNak> {
+        self.final_nak.filter(|_| self.resources.is_idle())
     }
 
     /// Ends the connection: fails the receive of the message in progress, raises the event, and
     /// keeps only the final NAK.
-    pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
+    pub(super) fn finish(&mut self, end: FinalNak, host: &mut impl Host) {
         self.publish_held(host);
         self.message.abort(end.status, host);
         if let Some(event) = end.event {
             host.raise(event);
         }
         *self = Self {
-            farewell: Some((end.nak, end.sequence)),
+            closing_nak: Some((end.nak, end.sequence)),
             message_sequence: self.message_sequence,
             ..Self::new(self.expected)
         };
@@ -450,7 +450,7 @@ impl Responder {
         self.publish_held(host);
         self.message.abort(CompletionStatus::Flushed, host);
         *self = Self {
-            farewell: self.farewell,
+            closing_nak: self.closing_nak,
             message_sequence: self.message_sequence,
             ..Self::new(self.expected)
         };
@@ -470,17 +470,17 @@ impl Responder {
             return self.transmit_response(now, endpoint, host, out);
         }
         self.request_held(now, endpoint, host);
-        let (syndrome, sequence) = if self.end.is_some() {
+        let (syndrome, sequence) = if self.final_nak.is_some() {
             return false;
-        } else if let Some(syndrome) = self.refusal.take() {
+        } else if let Some(syndrome) = self.pending_nak.take() {
             (syndrome, self.expected)
-        } else if self.acknowledge {
+        } else if self.acknowledgement_pending {
             (Syndrome::Ack { credits: 31 }, self.acknowledged())
         } else {
             return false;
         };
         // A NAK also acknowledges all earlier packets.
-        self.acknowledge = false;
+        self.acknowledgement_pending = false;
         self.write_acknowledgement(syndrome, sequence, endpoint, out);
         true
     }
@@ -488,20 +488,20 @@ impl Responder {
     /// Requests the expected packet again if it was not accepted because other processes used the
     /// key that it invalidates, and no process uses the key any more.
     fn request_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
-        let Some(key) = self.held else {
+        let Some(key) = self.key_in_use else {
             return;
         };
         match host.withdraw(key) {
             Withdrawal::Complete => {
-                self.held = None;
-                self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
+                self.key_in_use = None;
+                self.pending_nak = Some(Syndrome::Nak(Nak::SequenceError));
             }
-            Withdrawal::Pending { again } => {
-                self.pause.request(again);
+            Withdrawal::Pending { delay } => {
+                self.pause.request(delay);
                 self.pause.begin(|| now);
             }
             Withdrawal::Refused => {
-                self.held = None;
+                self.key_in_use = None;
                 self.refuse(Refusal::Access, endpoint, host);
             }
         }
@@ -510,8 +510,8 @@ impl Responder {
     /// Publishes the key that was withdrawn for the expected packet to other processes again,
     /// because the packet will not be accepted.
     pub(super) fn publish_held(&self, host: &impl Host) {
-        if let Some(key) = self.held {
-            host.keep(key);
+        if let Some(key) = self.key_in_use {
+            host.restore_window(key);
         }
     }
 
@@ -541,7 +541,7 @@ impl Responder {
     /// Appends the final NAK of a queue pair in the error state, unless it was sent before. Returns
     /// whether it was appended.
     pub(super) fn transmit_final_nak(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
-        let Some((nak, sequence)) = self.farewell.take() else {
+        let Some((nak, sequence)) = self.closing_nak.take() else {
             return false;
         };
         self.write_acknowledgement(Syndrome::Nak(nak), sequence, endpoint, out);
@@ -561,12 +561,12 @@ impl Responder {
         };
         let window = endpoint.attributes.window;
         // A requester of this crate never requests so much at once.
-        if answer.turn > window && !self.pacer.take(now, window / 2, RESPONSE_INTERVAL) {
+        if answer.group_length > window && !self.pacer.take(now, window / 2, RESPONSE_INTERVAL) {
             return false;
         }
         let sequence = resource.first + answer.packet;
         let aeth = aeth(Syndrome::Ack { credits: 31 }, resource.message_sequence);
-        let (remote, length) = match resource.work {
+        let (remote, length) = match resource.fetch {
             Fetch::Atomic { original } => {
                 let mut header = endpoint.header(O::AtomicAcknowledge, sequence);
                 header.aeth = Some(aeth);
@@ -602,7 +602,7 @@ impl Responder {
             }
             Err(fault) => {
                 out.truncate(before);
-                if answer.again {
+                if answer.is_repeat {
                     // The request may have been in flight for long, and its memory may have been
                     // deregistered. A peer that has the data ignores this NAK; a peer that lacks
                     // the data learns the reason.
@@ -614,7 +614,7 @@ impl Responder {
                 // The memory was deregistered after the request was accepted.
                 self.resources.clear();
                 self.refuse(fault.into(), endpoint, host);
-                if let Some(end) = &mut self.end {
+                if let Some(end) = &mut self.final_nak {
                     end.sequence = sequence;
                 }
                 false
@@ -626,7 +626,7 @@ impl Responder {
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // A response to the newest executed request acknowledges all earlier ones.
-        self.acknowledge &= sequence.next() != self.expected;
+        self.acknowledgement_pending &= sequence.next() != self.expected;
     }
 
     /// Returns the time at which the next packet of a long response may be sent, or a key in use

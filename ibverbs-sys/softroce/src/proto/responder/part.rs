@@ -4,17 +4,17 @@
 use super::Responder;
 use super::message::Refusal;
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{Counter, Host, Incoming, NotTaken, Part, Sequence, Source};
+use crate::proto::{Counter, Host, Incoming, Part, PartRefusal, Sequence, Source};
 
 impl Responder {
     /// Returns whether `part` has the expected sequence number, and no response must be transmitted
     /// first.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
-        let is_skipped = self.skipping && !part.starts;
+        let is_skipped = self.dropping_message && !part.starts;
         self.expected == part.sequence
-            && self.end.is_none()
-            && self.held.is_none()
+            && self.final_nak.is_none()
+            && self.key_in_use.is_none()
             && self.resources.is_idle()
             && !is_skipped
     }
@@ -37,7 +37,7 @@ impl Responder {
         source: &mut impl Source<H>,
         endpoint: &Endpoint,
         host: &mut H,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<(), PartRefusal> {
         if part.starts && !endpoint.is_reliable() {
             self.begin();
         }
@@ -50,10 +50,10 @@ impl Responder {
             Err(Refusal::NotReady) if endpoint.is_reliable() => {
                 host.count(Counter::SentRnr, 1);
                 let timer = endpoint.attributes.min_rnr_timer;
-                Err(NotTaken::NotReady { timer })
+                Err(PartRefusal::NotReady { timer })
             }
-            Err(Refusal::Later { again, .. }) => Err(NotTaken::Later { again }),
-            Ok(false) | Err(_) => Err(NotTaken::Left),
+            Err(Refusal::Later { delay, .. }) => Err(PartRefusal::Later { delay }),
+            Ok(false) | Err(_) => Err(PartRefusal::UsePackets),
         }
     }
 
@@ -68,7 +68,7 @@ impl Responder {
         endpoint: &Endpoint,
         host: &mut H,
     ) -> bool {
-        if self.end.is_some() {
+        if self.final_nak.is_some() {
             return false;
         }
         let distance = part.sequence.distance(self.expected);
@@ -77,13 +77,13 @@ impl Responder {
             return false;
         }
         // The part is acknowledged in any case, like every complete message.
-        self.acknowledge = true;
+        self.acknowledgement_pending = true;
         if distance < 0 {
             host.count(Counter::DuplicateRequest, 1);
             return false;
         }
-        self.refused = false;
-        self.refusal = None;
+        self.nak_scheduled = false;
+        self.pending_nak = None;
         match self.message.take_from_process(part, source, endpoint, host) {
             Ok(true) => {
                 self.advance(part.end(endpoint), part.ends);
@@ -99,16 +99,16 @@ impl Responder {
     /// Returns whether the responder has nothing to transmit, or only an acknowledgement.
     #[inline]
     pub(in crate::proto) fn has_no_packet(&self) -> bool {
-        self.end.is_none()
-            && self.refusal.is_none()
-            && self.held.is_none()
+        self.final_nak.is_none()
+            && self.pending_nak.is_none()
+            && self.key_in_use.is_none()
             && self.resources.is_idle()
     }
 
     /// Returns whether the responder has nothing to transmit, not even an acknowledgement.
     #[inline]
     pub(in crate::proto) fn is_silent(&self) -> bool {
-        self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
+        self.has_no_packet() && !self.acknowledgement_pending && self.closing_nak.is_none()
     }
 
     /// Returns the sequence number of the acknowledgement that must be sent, and records that it
@@ -123,20 +123,20 @@ impl Responder {
     /// Records that the [acknowledgement](Self::acknowledgement) was sent, if one had to be sent.
     #[inline]
     pub(in crate::proto) fn acknowledgement_sent(&mut self) {
-        self.acknowledge = false;
+        self.acknowledgement_pending = false;
     }
 
     /// Returns the sequence number of the acknowledgement that must be sent, or `None` if there is
     /// none.
     #[inline]
     pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
-        self.acknowledge.then(|| self.acknowledged())
+        self.acknowledgement_pending.then(|| self.acknowledged())
     }
 
     /// Begins a message. The previous message may be incomplete, on an unreliable connection.
     fn begin(&mut self) {
         self.message.drop_packets();
-        self.skipping = false;
+        self.dropping_message = false;
     }
 
     #[inline]

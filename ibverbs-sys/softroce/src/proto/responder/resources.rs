@@ -8,7 +8,7 @@ use crate::proto::{Remote, Sequence};
 pub(super) struct Resource {
     /// Sequence number of the request and of the first response packet.
     pub(super) first: Sequence,
-    pub(super) work: Fetch,
+    pub(super) fetch: Fetch,
     /// Number of messages up to and including this one (MSN).
     pub(super) message_sequence: u32,
     /// Range of response packets that must be sent: the first, the next, and the end (exclusive).
@@ -36,15 +36,15 @@ pub(super) enum Fetch {
 
 /// A response packet that must be sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct ResponsePacket {
     /// Index of the packet within the response.
     pub(super) packet: u32,
     pub(super) first: bool,
     pub(super) last: bool,
     /// Number of response packets that are scheduled together with this packet.
-    pub(super) turn: u32,
+    pub(super) group_length: u32,
     /// Set if the whole response was sent before.
-    pub(super) again: bool,
+    pub(super) is_repeat: bool,
 }
 
 /// The newest reads and atomics of the peer, oldest first. At most as many are stored as the peer
@@ -57,14 +57,14 @@ pub(super) struct Resources {
 }
 
 impl Resource {
-    pub(super) fn new(first: Sequence, work: Fetch, message_sequence: u32) -> Self {
-        let end = match work {
+    pub(super) fn new(first: Sequence, fetch: Fetch, message_sequence: u32) -> Self {
+        let end = match fetch {
             Fetch::Read { packets, .. } => packets,
             Fetch::Atomic { .. } | Fetch::Empty => 1,
         };
         Self {
             first,
-            work,
+            fetch,
             message_sequence,
             start: 0,
             next: 0,
@@ -78,7 +78,7 @@ impl Resource {
     }
 
     fn holds(&self, sequence: Sequence) -> bool {
-        let packets = match self.work {
+        let packets = match self.fetch {
             Fetch::Read { packets, .. } => packets,
             Fetch::Atomic { .. } | Fetch::Empty => 1,
         };
@@ -159,17 +159,17 @@ impl Resources {
 
     /// Returns the oldest read or atomic whose response must be sent, and the next packet of the
     /// response.
-    pub(super) fn next(&self) -> Option<(&Resource, Answer)> {
+    pub(super) fn next(&self) -> Option<(&Resource, ResponsePacket)> {
         if self.unfinished == 0 {
             return None;
         }
         let resource = self.ring.iter().find(|resource| !resource.is_finished())?;
-        let answer = Answer {
+        let answer = ResponsePacket {
             packet: resource.next,
             first: resource.next == resource.start,
             last: resource.next + 1 == resource.end,
-            turn: resource.end - resource.start,
-            again: resource.answered,
+            group_length: resource.end - resource.start,
+            is_repeat: resource.answered,
         };
         Some((resource, answer))
     }

@@ -89,16 +89,16 @@ impl Responder {
         if starts {
             // The previous message is incomplete.
             self.message.drop_packets();
-            self.skipping = false;
+            self.dropping_message = false;
         }
-        !self.skipping
+        !self.dropping_message
     }
 
     /// Drops the message in progress, and makes the responder drop the rest of its packets and
     /// parts.
     fn drop_message(&mut self) {
         self.message.drop_packets();
-        self.skipping = true;
+        self.dropping_message = true;
     }
 
     /// Completes the receive of the message in progress with the error `status`.
@@ -109,7 +109,7 @@ impl Responder {
 
 #[cfg(test)]
 mod tests {
-    use crate::proto::testing::{Fate, From, Node, Pair, pattern, request};
+    use crate::proto::testing::{Direction, Node, Pair, WireEffect, pattern, request};
     use crate::proto::{CompletionStatus as S, Remote, SendOperation, Service, State, Time};
     use crate::wire::{Packet, Transport};
 
@@ -133,8 +133,8 @@ mod tests {
         let remote = pair.b.machine.remote(there, 0);
         pair.a.post(request(2, write(remote), &list));
         pair.run_with(|from, _| {
-            assert_eq!(from, From::A);
-            Fate::Deliver
+            assert_eq!(from, Direction::A);
+            WireEffect::Deliver
         });
         assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
         assert_eq!(pair.b.machine.bytes(key)[..700], pattern(700));
@@ -152,9 +152,9 @@ mod tests {
             pair.run_with(|_, _| {
                 count += 1;
                 if count == lost + 1 {
-                    Fate::Drop
+                    WireEffect::Drop
                 } else {
-                    Fate::Deliver
+                    WireEffect::Deliver
                 }
             });
             assert_eq!(pair.b.machine.receive_ends(), [(1, S::Success)]);
@@ -172,7 +172,7 @@ mod tests {
         }
         pair.a.post_send(1, pattern(600));
         pair.a.post_send(2, pattern(10));
-        pair.run_with(|_, _| Fate::Duplicate);
+        pair.run_with(|_, _| WireEffect::Duplicate);
         assert_eq!(
             pair.b.machine.receive_ends(),
             [(0, S::Success), (1, S::Success)]
@@ -284,11 +284,11 @@ mod tests {
         let mut burst = 0;
         pair.run_with(|from, packet| {
             burst = match from {
-                From::A => burst + u32::from(of_service(packet)),
-                From::B => 0,
+                Direction::A => burst + u32::from(of_service(packet)),
+                Direction::B => 0,
             };
             assert!(burst <= 128);
-            Fate::Deliver
+            WireEffect::Deliver
         });
         assert_eq!(pair.b.machine.bytes(key), pattern(256 * 5000));
         // No time has passed: no packet waited.

@@ -11,11 +11,11 @@ const MTU: usize = 256;
 struct Message {
     length: usize,
     write: bool,
-    wrong: Option<Wrong>,
+    wrong: Option<InjectedError>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Wrong {
+enum InjectedError {
     /// The receive, or the remote memory, is shorter than the message.
     Short,
     /// The memory that contains the message is deregistered at the sender.
@@ -89,8 +89,8 @@ fn receive(node: &mut Node, now: Time, packets: &[Vec<u8>], by: Mode) {
 }
 
 /// Sends `messages` from one node to the other. Returns a log of the packets, and of the
-/// completions and the memory of both nodes. The wire drops the packets that `fates` selects.
-fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> Vec<String> {
+/// completions and the memory of both nodes. The wire drops the packets that `deliveries` selects.
+fn transfer_log(messages: &[Message], window: u32, deliveries: &[bool], by: Mode) -> Vec<String> {
     let mut a = Node::ready_to_receive(1, Service::ReliableConnection);
     a.queue_pair.attributes_mut().window = window;
     a.enter(State::ReadyToSend);
@@ -102,7 +102,7 @@ fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> 
     } = Pair::of(a, b);
     for (id, message) in (0..).zip(messages) {
         let room = match message.wrong {
-            Some(Wrong::Short) => message.length / 2,
+            Some(InjectedError::Short) => message.length / 2,
             _ => message.length,
         };
         let operation = if message.write {
@@ -124,13 +124,13 @@ fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> 
             a.machine
                 .segment(key, cut.into(), message.length as u32 - cut),
         ];
-        if matches!(message.wrong, Some(Wrong::Gone)) {
+        if matches!(message.wrong, Some(InjectedError::Gone)) {
             a.machine.deregister(key);
         }
         a.post(request(id, operation, &list));
     }
     let mut said = Vec::new();
-    let mut fates = fates.iter().copied().chain(std::iter::repeat(true));
+    let mut deliveries = deliveries.iter().copied().chain(std::iter::repeat(true));
     for _ in 0..10_000 {
         let mut moved = false;
         for turn in 0..2 {
@@ -141,7 +141,7 @@ fn transfer_log(messages: &[Message], window: u32, fates: &[bool], by: Mode) -> 
             let mut packets = transmit(from, now, by);
             moved |= !packets.is_empty();
             said.extend(packets.iter().map(|packet| format!("{packet:02x?}")));
-            packets.retain(|_| fates.next() == Some(true));
+            packets.retain(|_| deliveries.next() == Some(true));
             receive(to, now, &packets, by);
         }
         said.push(format!(
@@ -184,8 +184,8 @@ fn message() -> impl Strategy<Value = Message> {
     ];
     let wrong = prop_oneof![
         20 => Just(None),
-        1 => Just(Some(Wrong::Short)),
-        1 => Just(Some(Wrong::Gone)),
+        1 => Just(Some(InjectedError::Short)),
+        1 => Just(Some(InjectedError::Gone)),
     ];
     (length, any::<bool>(), wrong).prop_map(|(length, write, wrong)| Message {
         length,
@@ -199,11 +199,11 @@ proptest! {
     fn a_run_has_the_same_effects_as_its_packets(
         messages in proptest::collection::vec(message(), 1..5),
         window in 1_u32..100,
-        fates in proptest::collection::vec(proptest::bool::weighted(0.95), 0..200),
+        deliveries in proptest::collection::vec(proptest::bool::weighted(0.95), 0..200),
         most in 1_usize..80,
     ) {
-        let apart = transfer_log(&messages, window, &fates, Mode::Packets);
-        let together = transfer_log(&messages, window, &fates, Mode::Runs(most));
+        let apart = transfer_log(&messages, window, &deliveries, Mode::Packets);
+        let together = transfer_log(&messages, window, &deliveries, Mode::Runs(most));
         for (one, other) in apart.iter().zip(&together) {
             prop_assert_eq!(one, other);
         }

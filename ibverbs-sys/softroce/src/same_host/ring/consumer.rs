@@ -1,7 +1,8 @@
 use std::ops::Deref;
 
 use super::{
-    Chunk, Marks, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, WORDS, head_of,
+    Chunk, ControlWords, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, WORDS,
+    head_of,
 };
 use crate::sync::{Ordering, fence};
 
@@ -29,7 +30,7 @@ impl<S, C, M> Consumer<S, C, M>
 where
     S: Deref<Target = [Slot]>,
     C: Deref<Target = [Chunk]>,
-    M: Deref<Target = Marks>,
+    M: Deref<Target = ControlWords>,
 {
     /// Creates the consumer of a ring whose memory has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
@@ -122,7 +123,7 @@ where
             return;
         }
         self.released = self.position;
-        let Marks { released, starved } = &*self.memory.marks;
+        let ControlWords { released, starved } = &*self.memory.marks;
         released.0.store(self.position.word(), Ordering::Release);
         fence(Ordering::SeqCst);
         if starved.0.load(Ordering::Relaxed) != 0 {

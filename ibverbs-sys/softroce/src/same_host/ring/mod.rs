@@ -46,7 +46,7 @@ pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 /// wakeup. The consumer writes `released`; both sides write `starved`.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Marks {
+pub(super) struct ControlWords {
     released: Line,
     starved: Line,
 }
@@ -214,7 +214,7 @@ pub(super) mod memory {
     use super::*;
 
     /// A ring whose memory is shared only by threads of one process, for tests.
-    pub(in crate::same_host) type TestRing = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
+    pub(in crate::same_host) type TestRing = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<ControlWords>>;
 
     pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (TestRing, TestRing) {
         let zero = || AtomicU64::new(0);
@@ -224,7 +224,7 @@ pub(super) mod memory {
         let chunks: Arc<[Chunk]> = (0..chunks)
             .map(|_| std::array::from_fn(|_| zero()))
             .collect();
-        let marks = Arc::new(Marks {
+        let marks = Arc::new(ControlWords {
             released: Line::here(),
             starved: Line::here(),
         });

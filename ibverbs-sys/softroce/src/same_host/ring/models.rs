@@ -17,7 +17,7 @@ fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
 where
     S: Deref<Target = [Slot]>,
     C: Deref<Target = [Chunk]>,
-    M: Deref<Target = Marks>,
+    M: Deref<Target = ControlWords>,
 {
     let mut taken = Vec::new();
     for _ in 0..times {

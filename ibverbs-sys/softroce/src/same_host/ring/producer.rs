@@ -1,6 +1,8 @@
 use std::ops::Deref;
 
-use super::{Chunk, Marks, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, head};
+use super::{
+    Chunk, ControlWords, Memory, MessageChunks, NO_MESSAGE, Position, Slot, Violation, head,
+};
 use crate::memory::prefetch_for_write;
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -33,7 +35,7 @@ impl<S, C, M> Producer<S, C, M>
 where
     S: Deref<Target = [Slot]>,
     C: Deref<Target = [Chunk]>,
-    M: Deref<Target = Marks>,
+    M: Deref<Target = ControlWords>,
 {
     /// Creates the producer of a ring whose memory has never been used.
     pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {

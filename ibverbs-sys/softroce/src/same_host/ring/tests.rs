@@ -144,7 +144,7 @@ fn an_invalid_record_ends_the_ring() {
 
 #[test]
 fn several_threads_send_through_one_ring() {
-    const EACH: u64 = 2_000;
+    const PER_THREAD: u64 = 2_000;
     let (here, there) = memory(16, 32);
     let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
     let failed = AtomicBool::new(false);
@@ -152,7 +152,7 @@ fn several_threads_send_through_one_ring() {
         for thread in 0..3_u64 {
             let (producer, failed) = (&producer, &failed);
             scope.spawn(move || {
-                for number in 0..EACH {
+                for number in 0..PER_THREAD {
                     let chunks = (number % 4) as u16;
                     let bytes = vec![number as u8; usize::from(chunks) * CHUNK];
                     let fill = |room: MessageChunks<'_>| {
@@ -171,7 +171,7 @@ fn several_threads_send_through_one_ring() {
         }
         let mut next = [0; 3];
         let mut check = || {
-            while next.iter().sum::<u64>() < 3 * EACH {
+            while next.iter().sum::<u64>() < 3 * PER_THREAD {
                 let popped = consumer.pop(|message| {
                     let [thread, number, ..] = message.words;
                     let mut bytes = vec![0; message.room.length()];

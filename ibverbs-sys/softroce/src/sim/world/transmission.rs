@@ -3,13 +3,14 @@ use std::time::Duration;
 use super::frame::{accept, corrupt, emit};
 use super::{Breach, EventKind, MAX_BURST, Node, QpId, World};
 use crate::proto::{
-    Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
+    Arrival, Memory, Path, Payload, SendOperation, SendRequest, Service, TransmitUrgency,
+    UnqueuedMessage,
 };
 use crate::same_host::ring_message;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Line, Micros};
-use crate::transfer::{self, RingMessage, SHORT};
+use crate::transfer::{self, MAX_SLOT_BYTES, RingMessage};
 use crate::wire::Packet;
 
 /// Simulated error of the coarse clock. A queue pair that handles a [`RingMessage`] gets a time
@@ -59,7 +60,7 @@ impl World<'_> {
     /// Delivers an encoded [`RingMessage`] (a short message without packet headers) to its queue
     /// pair at the node `node`.
     pub(super) fn deliver_ring_message(&mut self, node: usize, words: &[u64; 7]) {
-        let mut room = [0; SHORT];
+        let mut room = [0; MAX_SLOT_BYTES];
         let Some(ring_message) = ring_message::decode(words, &mut room) else {
             self.record_violation("a brief makes no sense".to_owned());
             return;
@@ -89,12 +90,12 @@ impl World<'_> {
                 &mut (),
             );
         });
-        match self.queue_pair(place).prospect() {
-            Prospect::Nothing => {}
-            Prospect::Acknowledgement => {
+        match self.queue_pair(place).transmit_urgency() {
+            TransmitUrgency::Nothing => {}
+            TransmitUrgency::Acknowledgement => {
                 self.answer_after(place, self.ring_messages.unwrap_or_default());
             }
-            Prospect::Urgent => self.answer_after(place, self.batch),
+            TransmitUrgency::Urgent => self.answer_after(place, self.batch),
         }
     }
 
@@ -172,7 +173,7 @@ impl World<'_> {
                     },
                 );
             });
-            let mut room = [0; SHORT];
+            let mut room = [0; MAX_SLOT_BYTES];
             let Some(ring_message) = said.and_then(|words| ring_message::decode(&words, &mut room))
             else {
                 break;
@@ -293,11 +294,11 @@ impl World<'_> {
         else {
             return false;
         };
-        let mut bytes = [0; SHORT];
+        let mut bytes = [0; MAX_SLOT_BYTES];
         let Some(bytes) = bytes.get_mut(..request.length as usize) else {
             return false;
         };
-        let (mut said, mut room) = (None, [0; SHORT]);
+        let (mut said, mut room) = (None, [0; MAX_SLOT_BYTES]);
         self.with(place, |queue_pair, view, now| {
             let gathered = match &request.payload {
                 Payload::Inline(data) => {
@@ -306,7 +307,7 @@ impl World<'_> {
                 }
                 Payload::Gathered(list) => view.gather(list, 0, bytes).is_ok(),
             };
-            let message = Posted {
+            let message = UnqueuedMessage {
                 id: request.id,
                 immediate,
                 remote: None,
@@ -314,7 +315,7 @@ impl World<'_> {
                 solicited: request.solicited,
             };
             if gathered && !request.fence && queue_pair.may_post_sent(1) {
-                let content = transfer::ring_message::Content::Bytes(bytes);
+                let content = transfer::ring_message::SlotContent::Bytes(bytes);
                 let data = request.payload.data();
                 let ring_message =
                     transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);

@@ -4,10 +4,12 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::proto::testing::{Fate, From, Node, Pair, arrival, path, pattern, request, send};
+use crate::proto::testing::{
+    Direction, Node, Pair, WireEffect, arrival, path, pattern, request, send,
+};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Event, Payload, SendOperation, Sequence, Service,
-    State, Step, Time, WindowBinding,
+    AccessFlags, CompletionStatus as S, Counter, Event, Payload, SendOperation, SendProgress,
+    Sequence, Service, State, Time, WindowBinding,
 };
 use crate::transfer::{Peer, TransferHost, in_process};
 
@@ -23,10 +25,10 @@ impl Pair {
         let Self { a, b, now } = self;
         loop {
             let before = parts;
-            while step(a, b, *now) == Step::Moved {
+            while step(a, b, *now) == SendProgress::Transferred {
                 parts += 1;
             }
-            while step(b, a, *now) == Step::Moved {
+            while step(b, a, *now) == SendProgress::Transferred {
                 parts += 1;
             }
             if parts == before {
@@ -41,10 +43,10 @@ impl Pair {
         for _ in 0..10_000 {
             self.move_directly();
             let mut any = false;
-            for turn in [From::A, From::B] {
+            for turn in [Direction::A, Direction::B] {
                 let (source, target) = match turn {
-                    From::A => (&mut self.a, &mut self.b),
-                    From::B => (&mut self.b, &mut self.a),
+                    Direction::A => (&mut self.a, &mut self.b),
+                    Direction::B => (&mut self.b, &mut self.a),
                 };
                 // Packets may always be sent to a failed queue pair.
                 let packets = packets || target.queue_pair.state() == State::Error;
@@ -71,10 +73,10 @@ impl Pair {
 }
 
 /// Transfers the next part of a message without packets from one node to the other.
-fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
+fn step(from: &mut Node, to: &mut Node, now: Time) -> SendProgress {
     let (queue_pair, host) = (&mut from.queue_pair, &mut from.machine);
     host.peer = Peer::SameProcess;
-    if queue_pair.next_step(|| now) != Step::Moved {
+    if queue_pair.next_step(|| now) != SendProgress::Transferred {
         return queue_pair.next_step(|| now);
     }
     let upcoming = match queue_pair.upcoming(|| now, host) {
@@ -94,7 +96,7 @@ fn step(from: &mut Node, to: &mut Node, now: Time) -> Step {
 
 /// A request with its parameters and possible faults.
 #[derive(Clone, Debug)]
-enum Order {
+enum TestRequest {
     Send { immediate: bool, invalidate: bool },
     Write { immediate: bool },
     Read,
@@ -105,7 +107,7 @@ enum Order {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum RequestFault {
     None,
     LocalKey,
     RemoteKey,
@@ -117,10 +119,10 @@ enum Flaw {
 enum Act {
     Post {
         from_a: bool,
-        order: Order,
+        order: TestRequest,
         length: u32,
         inline: bool,
-        flaw: Flaw,
+        flaw: RequestFault,
         fence: bool,
         signaled: bool,
     },
@@ -141,20 +143,20 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         65_530..65_540_u32
     ];
     let order = prop_oneof![
-        (any::<bool>(), any::<bool>()).prop_map(|(immediate, invalidate)| Order::Send {
+        (any::<bool>(), any::<bool>()).prop_map(|(immediate, invalidate)| TestRequest::Send {
             immediate,
             invalidate: invalidate && !immediate
         }),
-        any::<bool>().prop_map(|immediate| Order::Write { immediate }),
-        Just(Order::Read),
-        Just(Order::CompareSwap),
-        Just(Order::FetchAdd),
-        Just(Order::Bind),
-        Just(Order::Invalidate),
+        any::<bool>().prop_map(|immediate| TestRequest::Write { immediate }),
+        Just(TestRequest::Read),
+        Just(TestRequest::CompareSwap),
+        Just(TestRequest::FetchAdd),
+        Just(TestRequest::Bind),
+        Just(TestRequest::Invalidate),
     ];
     let flaw = prop_oneof![
-        20 => Just(Flaw::None),
-        1 => select(vec![Flaw::LocalKey, Flaw::RemoteKey, Flaw::RemoteEnd, Flaw::Alignment]),
+        20 => Just(RequestFault::None),
+        1 => select(vec![RequestFault::LocalKey, RequestFault::RemoteKey, RequestFault::RemoteEnd, RequestFault::Alignment]),
     ];
     let post = (
         any::<bool>(),
@@ -215,9 +217,12 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                 } else {
                     (&mut pair.b, &mut pair.a)
                 };
-                let fetches = matches!(order, Order::Read | Order::CompareSwap | Order::FetchAdd);
+                let fetches = matches!(
+                    order,
+                    TestRequest::Read | TestRequest::CompareSwap | TestRequest::FetchAdd
+                );
                 let length = match order {
-                    Order::CompareSwap | Order::FetchAdd => 8,
+                    TestRequest::CompareSwap | TestRequest::FetchAdd => 8,
                     _ => *length,
                 };
                 let here = own.machine.register(pattern(length as usize));
@@ -230,39 +235,39 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                     own.machine
                         .segment(here, u64::from(length / 3), length - length / 3),
                 ];
-                if *flaw == Flaw::LocalKey {
+                if *flaw == RequestFault::LocalKey {
                     // Both segments get a wrong key: otherwise packets with the valid bytes would
                     // be sent before the failure.
                     (list[0].key, list[1].key) = (0x7777, 0x7777);
                 }
                 let mut remote = peer.machine.remote(there, 0);
                 match flaw {
-                    Flaw::RemoteKey => remote.key = 0x7777,
-                    Flaw::RemoteEnd => remote.address += 9,
-                    Flaw::Alignment => remote.address += 4,
+                    RequestFault::RemoteKey => remote.key = 0x7777,
+                    RequestFault::RemoteEnd => remote.address += 9,
+                    RequestFault::Alignment => remote.address += 4,
                     _ => {}
                 }
                 let window = |node: &mut Node| node.machine.window();
                 let operation = match order {
-                    Order::Send {
+                    TestRequest::Send {
                         immediate,
                         invalidate,
                     } => SendOperation::Send {
                         immediate: immediate.then_some([1, 2, 3, id as u8]),
                         invalidate: (*invalidate && service == RC).then_some(there),
                     },
-                    Order::Write { immediate } => SendOperation::Write {
+                    TestRequest::Write { immediate } => SendOperation::Write {
                         remote,
                         immediate: immediate.then_some([4, 5, 6, id as u8]),
                     },
-                    Order::Read => SendOperation::Read { remote },
-                    Order::CompareSwap => SendOperation::CompareSwap {
+                    TestRequest::Read => SendOperation::Read { remote },
+                    TestRequest::CompareSwap => SendOperation::CompareSwap {
                         remote,
                         compare: 1,
                         swap: 2,
                     },
-                    Order::FetchAdd => SendOperation::FetchAdd { remote, add: 3 },
-                    Order::Bind => SendOperation::Bind(WindowBinding {
+                    TestRequest::FetchAdd => SendOperation::FetchAdd { remote, add: 3 },
+                    TestRequest::Bind => SendOperation::Bind(WindowBinding {
                         window: window(own),
                         key: 1,
                         region: here,
@@ -270,7 +275,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                         length: 8,
                         access: AccessFlags::empty(),
                     }),
-                    Order::Invalidate => SendOperation::LocalInvalidate {
+                    TestRequest::Invalidate => SendOperation::LocalInvalidate {
                         key: own.machine.register(vec![0; 8]),
                     },
                 };
@@ -282,7 +287,7 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                 request.signaled = *signaled;
                 request.solicited = *fence;
                 own.post(request);
-                if *flaw != Flaw::None {
+                if *flaw != RequestFault::None {
                     // Packets of later requests may be sent before the response that ends the
                     // connection.
                     settle(&mut pair);
@@ -311,7 +316,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
         // Only the id and the status are valid.
         status => crate::proto::Completion {
             status,
-            work: crate::proto::Work::Send,
+            opcode: crate::proto::CompletionOpcode::Send,
             length: 0,
             immediate: None,
             invalidated: None,
@@ -388,7 +393,7 @@ proptest! {
     fn an_unreliable_connection_has_the_same_effects_as_with_packets(acts in acts()) {
         let posts = |act: &Act| matches!(
             act,
-            Act::Post { order: Order::Send { .. } | Order::Write { .. }, .. }
+            Act::Post { order: TestRequest::Send { .. } | TestRequest::Write { .. }, .. }
                 | Act::Receive { .. }
                 | Act::Settle
         );
@@ -405,7 +410,10 @@ fn a_message_begun_as_packets_is_completed_by_direct_copy() {
     pair.a.post_send(1, pattern(2000));
     let packets: Vec<_> = (0..3).filter_map(|_| pair.a.transmit(pair.now)).collect();
     // Unacknowledged packets must be answered first.
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Packets);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::PacketsOnly
+    );
     for bytes in &packets {
         pair.b.receive(pair.now, bytes);
     }
@@ -414,7 +422,10 @@ fn a_message_begun_as_packets_is_completed_by_direct_copy() {
     assert_eq!(pair.b.machine.bytes(key), pattern(2000));
     pair.b.machine.post_receive(2, 8);
     pair.a.post_send(2, pattern(8));
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Moved);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::Transferred
+    );
     assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
 }
 
@@ -424,7 +435,10 @@ fn a_message_to_a_peer_that_is_not_ready_is_sent_as_packets() {
         let mut pair = Pair::new(RC);
         pair.b.enter(state);
         pair.a.post_send(1, pattern(8));
-        assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Packets);
+        assert_eq!(
+            step(&mut pair.a, &mut pair.b, pair.now),
+            SendProgress::PacketsOnly
+        );
         pair.run_directly(true);
         assert_eq!(pair.a.machine.ends(), [(1, S::RetryExceeded)]);
     }
@@ -433,7 +447,10 @@ fn a_message_to_a_peer_that_is_not_ready_is_sent_as_packets() {
     pair.b.queue_pair.attributes_mut().receive_sequence = Sequence::new(77);
     pair.b.enter(State::ReadyToReceive);
     pair.a.post_send(1, pattern(8));
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Packets);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::PacketsOnly
+    );
 }
 
 #[test]
@@ -442,14 +459,20 @@ fn the_first_message_establishes_the_connection() {
     pair.b.machine.post_receive(1, 8);
     pair.a.post_send(1, pattern(8));
     pair.a.post_send(2, pattern(8));
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Moved);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::Transferred
+    );
     assert_eq!(pair.b.machine.events, [Event::CommunicationEstablished]);
     // The second message waits for a receive, and then for the RNR timer.
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Idle);
+    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), SendProgress::Idle);
     pair.b.machine.post_receive(2, 8);
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Idle);
+    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), SendProgress::Idle);
     pair.now = pair.a.queue_pair.next_timeout().unwrap();
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Moved);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::Transferred
+    );
     assert_eq!(pair.a.machine.counted(Counter::ReceivedRnr), 1);
     assert_eq!(pair.b.machine.counted(Counter::SentRnr), 1);
     assert_eq!(
@@ -475,7 +498,10 @@ fn draining_completes_only_messages_that_have_begun() {
     pair.b.machine.post_receive(1, 1 << 20);
     pair.a.post_send(1, pattern(1 << 20));
     pair.a.post_send(2, pattern(8));
-    assert_eq!(step(&mut pair.a, &mut pair.b, pair.now), Step::Moved);
+    assert_eq!(
+        step(&mut pair.a, &mut pair.b, pair.now),
+        SendProgress::Transferred
+    );
     pair.a.enter(State::SendQueueDrained);
     pair.run_directly(false);
     assert_eq!(pair.a.machine.ends(), [(1, S::Success)]);
@@ -512,7 +538,7 @@ fn datagrams_are_received_after_their_global_routing_header() {
     // From here on packets are used: no earlier datagram counts as in flight.
     pair.b.machine.post_receive(2, 296);
     pair.a.post(request(4, datagram(0x1234), &list));
-    pair.run_with(|_, _| Fate::Deliver);
+    pair.run_with(|_, _| WireEffect::Deliver);
     assert_eq!(pair.b.machine.receive_ends().len(), 2);
 }
 

@@ -1,13 +1,13 @@
 //! Tests of long messages whose bytes the receiver copies from the memory of the sender.
 
-use super::ring_message::{Said, hear, poll, ring_message, two};
+use super::ring_message::{EncodedMessage, hear, poll, ring_message, two};
 use crate::proto::testing::{Machine, Node, pattern, request, send};
 use crate::proto::{
-    CompletionStatus as S, Counter, Data, Memory, Misplaced, Payload, Posted, Remote, Segment,
-    SendOperation, SendRequest, State, Time, Work,
+    CompletionOpcode, CompletionStatus as S, CopyError, Counter, Data, Memory, Payload, Remote,
+    Segment, SendOperation, SendRequest, State, Time, UnqueuedMessage,
 };
 use crate::transfer::choice::{MAX_MAPPED_PART as PART, MIN_OFFER, MIN_OFFER_MAPPED};
-use crate::transfer::{self, Form, Peer, PeerMemory, SHORT, Volume};
+use crate::transfer::{self, MAX_SLOT_BYTES, PayloadForm, Peer, PeerMemory, Volume};
 
 const LONG: usize = 200_000;
 
@@ -33,25 +33,25 @@ impl PeerMemory<Machine> for SharedNode<'_> {
         to: &[Segment],
         offset: u32,
         host: &Machine,
-    ) -> Result<(), Misplaced> {
+    ) -> Result<(), CopyError> {
         let length: u32 = from.iter().map(|segment| segment.length).sum();
         let mut bytes = vec![0; length as usize];
         let gathered = self.0.machine.gather(from, 0, &mut bytes);
-        gathered.map_err(|_| Misplaced::There)?;
+        gathered.map_err(|_| CopyError::Peer)?;
         host.scatter(to, offset, &bytes)
-            .map_err(|_| Misplaced::Here)
+            .map_err(|_| CopyError::Local)
     }
 }
 
 /// Returns the next ring message from one node to the other. Each node can access the memory of the
 /// other.
-fn offer(from: &mut Node, to: &Node) -> Option<Said> {
+fn offer(from: &mut Node, to: &Node) -> Option<EncodedMessage> {
     poll(from, &mut SharedNode(to))
 }
 
 /// Receives a ring message from a peer whose memory is accessible. Returns the amount of data that
 /// was received.
-fn fetch(to: &mut Node, from: &Node, said: &Said) -> Volume {
+fn fetch(to: &mut Node, from: &Node, said: &EncodedMessage) -> Volume {
     let Node {
         queue_pair,
         machine,
@@ -118,7 +118,7 @@ fn a_long_message_is_fetched_in_parts_with_two_parts_in_flight() {
     a.post_send(1, pattern(LONG));
     let parts = LONG.div_ceil(PART as usize);
     let mut fetched = 0;
-    let mut waiting: Vec<Said> = Vec::new();
+    let mut waiting: Vec<EncodedMessage> = Vec::new();
     while fetched < parts {
         while let Some(said) = offer(&mut a, &b) {
             waiting.push(said);
@@ -237,7 +237,7 @@ fn a_posted_message_is_offered_immediately() {
         if !a.queue_pair.may_post_sent(packets) {
             break;
         }
-        let message = Posted {
+        let message = UnqueuedMessage {
             id,
             immediate: Some([id as u8; 4]),
             remote: None,
@@ -246,11 +246,11 @@ fn a_posted_message_is_offered_immediately() {
         };
         let (list, queue_pair) = ([segment], &mut a.queue_pair);
         let data = Data::Gathered(&list);
-        let content = transfer::ring_message::Content::Segments { is_mappable: true };
-        let mut room = [0; SHORT];
+        let content = transfer::ring_message::SlotContent::Segments { is_mappable: true };
+        let mut room = [0; MAX_SLOT_BYTES];
         let ring_message =
             transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
-        said.push(Said::of(&ring_message, Vec::new()));
+        said.push(EncodedMessage::of(&ring_message, Vec::new()));
         transfer::ring_message::sent(queue_pair, &message, data, content);
         queue_pair.arm(Time::default());
     }
@@ -309,7 +309,7 @@ fn messages_of_all_kinds_keep_their_order() {
     // The message has more segments than fit into a ring message.
     let many = [0, 1, 2].map(|from| piece(&a, from, 30_000));
     a.post(request(4, send(), &many));
-    a.post_send(5, vec![2; SHORT]);
+    a.post_send(5, vec![2; MAX_SLOT_BYTES]);
     exchange(&mut a, &mut b);
     let ends: Vec<_> = (0..6).map(|id| (id, S::Success)).collect();
     assert_eq!(a.machine.ends(), ends);
@@ -321,8 +321,8 @@ fn messages_of_all_kinds_keep_their_order() {
     assert_eq!(received(2).length, 70_009);
     let written = received(3);
     assert_eq!(
-        (written.work, written.length),
-        (Work::ReceiveWithImmediate, LONG as u32)
+        (written.opcode, written.length),
+        (CompletionOpcode::ReceiveWithImmediate, LONG as u32)
     );
     assert_eq!(written.immediate, Some(*b"imm?"));
     assert_eq!(b.machine.bytes(target), pattern(LONG));
@@ -500,7 +500,7 @@ fn a_written_message_without_write_permission_fails_the_sender() {
     let list = [a.machine.segment(key, 0, LONG as u32)];
     a.post(request(1, write, &list));
     let said = offer(&mut a, &b).unwrap();
-    assert!(said.with(|ring_message| ring_message.message.unwrap().form == Form::Written));
+    assert!(said.with(|ring_message| ring_message.message.unwrap().form == PayloadForm::Written));
     fetch(&mut b, &a, &said);
     a.receive(Time::default(), &b.transmit(Time::default()).unwrap());
     assert_eq!(a.machine.ends(), [(1, S::RemoteInvalidRequest)]);

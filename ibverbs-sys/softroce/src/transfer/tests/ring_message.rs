@@ -1,10 +1,13 @@
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote,
-    SendOperation, Service, Sink, State, Time, Work,
+    AccessFlags, CompletionOpcode, CompletionStatus as S, CopyError, Counter, Data, Memory, Remote,
+    SendOperation, Service, Sink, State, Time, TransmitUrgency, UnqueuedMessage,
 };
 use crate::same_host::ring_message::{decode, encode};
-use crate::transfer::{self, Form, NotSent, Peer, PeerMemory, Portion, RingMessage, SHORT, Short};
+use crate::transfer::{
+    self, ChunkedRange, MAX_SLOT_BYTES, MessagePart, PayloadForm, Peer, PeerMemory, RingMessage,
+    RingSendError,
+};
 
 pub(super) const RC: Service = Service::ReliableConnection;
 
@@ -22,13 +25,13 @@ pub(super) fn two_of(service: Service) -> (Node, Node) {
 
 /// An encoded [`RingMessage`] that a node sent, with the bytes in its chunks.
 #[derive(Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct EncodedMessage {
     words: [u64; 7],
     /// Bytes in the chunks of the ring.
     chunks: Vec<u8>,
 }
 
-impl Said {
+impl EncodedMessage {
     pub(super) fn of(ring_message: &RingMessage<'_>, chunks: Vec<u8>) -> Self {
         let words = encode(ring_message);
         Self { words, chunks }
@@ -45,7 +48,7 @@ impl Said {
     /// Returns whether the ring message contains the location of the message's bytes, not the bytes
     /// themselves.
     pub(super) fn is_offer(&self) -> bool {
-        self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, Form::Fetch(_))))
+        self.with(|ring_message| matches!(ring_message.message, Some(message) if matches!(message.form, PayloadForm::Fetch(_))))
     }
 
     pub(super) fn chunks(&self) -> Chunks<'_> {
@@ -53,7 +56,7 @@ impl Said {
     }
 
     pub(super) fn with<T>(&self, look: impl FnOnce(&RingMessage<'_>) -> T) -> T {
-        let mut room = [0; SHORT];
+        let mut room = [0; MAX_SLOT_BYTES];
         look(&decode(&self.words, &mut room).unwrap())
     }
 
@@ -85,18 +88,18 @@ impl Said {
 pub(super) struct Chunks<'a>(&'a [u8]);
 
 impl PeerMemory<Machine> for Chunks<'_> {
-    fn take(&mut self, length: u32, to: Sink<'_>, host: &Machine) -> Result<(), Misplaced> {
+    fn take(&mut self, length: u32, to: Sink<'_>, host: &Machine) -> Result<(), CopyError> {
         let bytes = &self.0[..length as usize];
         let is_copied = match to {
             Sink::Local(list, offset) => host.scatter(list, offset, bytes).is_ok(),
             Sink::Remote(Remote { address, key }) => host.write_remote(key, address, bytes).is_ok(),
         };
-        is_copied.then_some(()).ok_or(Misplaced::Here)
+        is_copied.then_some(()).ok_or(CopyError::Local)
     }
 }
 
 /// Returns the next ring message that a node sends, or `None` if it sends none now.
-pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Option<Said> {
+pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Option<EncodedMessage> {
     let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
     let mut said = None;
     transfer::ring_message::poll(
@@ -106,7 +109,7 @@ pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Opti
         peer,
         |ring_message, portion, host| {
             let mut chunks = vec![0; portion.map_or(0, |portion| portion.length as usize)];
-            if let Some(Portion { data, offset, .. }) = portion {
+            if let Some(ChunkedRange { data, offset, .. }) = portion {
                 let read = match data {
                     Data::Gathered(list) => host.gather(list, offset, &mut chunks),
                     Data::Inline(bytes) => {
@@ -115,20 +118,20 @@ pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Opti
                         Ok(())
                     }
                 };
-                read.map_err(|_| NotSent::Unreadable)?;
+                read.map_err(|_| RingSendError::Unreadable)?;
             }
-            said = Some(Said::of(ring_message, chunks));
+            said = Some(EncodedMessage::of(ring_message, chunks));
             Ok(())
         },
     );
     said
 }
 
-pub(super) fn ring_message(node: &mut Node) -> Option<Said> {
+pub(super) fn ring_message(node: &mut Node) -> Option<EncodedMessage> {
     poll(node, &mut ())
 }
 
-pub(super) fn hear(node: &mut Node, said: &Said) {
+pub(super) fn hear(node: &mut Node, said: &EncodedMessage) {
     said.with(|ring_message| {
         let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
         let mut chunks = said.chunks();
@@ -137,7 +140,7 @@ pub(super) fn hear(node: &mut Node, said: &Said) {
 }
 
 /// Sends a ring message from one node to the other.
-pub(super) fn say(from: &mut Node, to: &mut Node) -> Said {
+pub(super) fn say(from: &mut Node, to: &mut Node) -> EncodedMessage {
     let said = ring_message(from).unwrap();
     hear(to, &said);
     said
@@ -148,16 +151,22 @@ fn an_acknowledgement_is_sent_with_the_reply_message() {
     let (mut a, mut b) = two();
     let key = b.machine.post_receive(7, 64);
     a.machine.post_receive(8, 64);
-    a.post_send(1, pattern(SHORT));
+    a.post_send(1, pattern(MAX_SLOT_BYTES));
     let asked = say(&mut a, &mut b);
     assert_eq!((asked.acknowledges(), ring_message(&mut a)), (false, None));
     assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
-    assert_eq!(b.machine.bytes(key)[..SHORT], pattern(SHORT));
-    assert_eq!(b.queue_pair.prospect(), Prospect::Acknowledgement);
+    assert_eq!(
+        b.machine.bytes(key)[..MAX_SLOT_BYTES],
+        pattern(MAX_SLOT_BYTES)
+    );
+    assert_eq!(
+        b.queue_pair.transmit_urgency(),
+        TransmitUrgency::Acknowledgement
+    );
     b.post_send(2, vec![5]);
     let answered = say(&mut b, &mut a);
     assert_eq!(answered.payload(), Some(vec![5]));
-    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Nothing);
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     assert_eq!(a.machine.receive_ends(), [(8, S::Success)]);
     // Only the acknowledgement of the second message is left to send.
@@ -178,7 +187,7 @@ fn a_message_too_long_for_a_slot_is_sent_in_chunks_or_packets_in_order() {
         invalidate: Some(b.machine.register(vec![0; 8])),
     };
     a.post_send(0, vec![0; 3]);
-    a.post_send(1, vec![1; SHORT + 1]);
+    a.post_send(1, vec![1; MAX_SLOT_BYTES + 1]);
     let list = [a.machine.segment(key, 0, 8)];
     a.post(request(2, invalidates, &list));
     let place = b.machine.register(vec![0; 8]);
@@ -236,7 +245,7 @@ fn a_short_write_with_immediate_data_waits_for_a_receive() {
     a.queue_pair.attributes_mut().rnr_retry = 7;
     let place = post_write(&mut a, &mut b, 0);
     let said = say(&mut a, &mut b);
-    assert!(said.with(|ring_message| ring_message.message.unwrap().form == Form::Write));
+    assert!(said.with(|ring_message| ring_message.message.unwrap().form == PayloadForm::Write));
     assert_eq!(b.machine.bytes(place), [0; 8]);
     let now = Time::default();
     a.receive(now, &b.transmit(now).unwrap());
@@ -250,8 +259,8 @@ fn a_short_write_with_immediate_data_waits_for_a_receive() {
     assert_eq!(b.machine.bytes(place), pattern(8));
     let received = b.machine.received[0].0;
     assert_eq!(
-        (received.work, received.length, received.immediate),
-        (Work::ReceiveWithImmediate, 8, Some(*b"imm!"))
+        (received.opcode, received.length, received.immediate),
+        (CompletionOpcode::ReceiveWithImmediate, 8, Some(*b"imm!"))
     );
     assert_eq!((a.sent, a.machine.ends()), (0, vec![(1, S::Success)]));
 }
@@ -294,7 +303,7 @@ fn a_write_that_names_no_memory_is_dropped() {
                 let message = ring_message.message.unwrap();
                 // The length of the bytes is lost with the first four bytes of the payload.
                 let payload = &message.payload[..length];
-                ring_message.message = Some(Short { payload, ..message });
+                ring_message.message = Some(MessagePart { payload, ..message });
             }),
         );
         assert_eq!(payload.len(), 16);
@@ -311,7 +320,7 @@ fn a_message_without_a_receive_is_sent_again() {
     a.queue_pair.attributes_mut().rnr_retry = 7;
     a.post_send(1, vec![9; 8]);
     say(&mut a, &mut b);
-    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Urgent);
     assert_eq!(ring_message(&mut b), None);
     let now = Time::default();
     let refusal = b.transmit(now).unwrap();
@@ -333,17 +342,17 @@ fn a_message_without_a_receive_is_sent_again() {
 fn a_message_lost_while_posted_is_sent_again_after_at_most_two_timeouts() {
     let (mut a, mut b) = two();
     b.machine.post_receive(5, 8);
-    let message = Posted {
+    let message = UnqueuedMessage {
         id: 1,
         immediate: None,
         remote: None,
         signaled: true,
         solicited: false,
     };
-    let (bytes, mut room) = ([9; 8], [0; SHORT]);
+    let (bytes, mut room) = ([9; 8], [0; MAX_SLOT_BYTES]);
     let (data, content) = (
         Data::Inline(&bytes),
-        transfer::ring_message::Content::Bytes(&bytes),
+        transfer::ring_message::SlotContent::Bytes(&bytes),
     );
     let queue_pair = &mut a.queue_pair;
     transfer::ring_message::posted(queue_pair, &message, data, content, &mut room);
@@ -375,7 +384,7 @@ fn a_gap_is_reported_and_earlier_messages_are_not_received_twice() {
     let (first, second) = (ring_message(&mut a).unwrap(), ring_message(&mut a).unwrap());
     hear(&mut b, &second);
     assert_eq!(b.machine.counted(Counter::OutOfSequenceRequest), 1);
-    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Urgent);
     hear(&mut b, &first);
     hear(&mut b, &first);
     assert_eq!(b.machine.counted(Counter::DuplicateRequest), 1);
@@ -402,7 +411,7 @@ fn a_message_for_another_queue_pair_is_not_received() {
     }
     assert_eq!(b.machine.counted(Counter::Unaddressed), 1);
     assert_eq!(b.machine.counted(Counter::ReceiveDropped), 1);
-    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Nothing);
     b.enter(State::Error);
     hear(&mut b, &right);
     assert_eq!(b.machine.counted(Counter::Unaddressed), 2);

@@ -3,10 +3,10 @@
 use super::ring_message::{hear, poll, ring_message, say, two_of};
 use crate::proto::testing::{Machine, Node, pattern, request};
 use crate::proto::{
-    CompletionStatus as S, Counter, Prospect, Remote, SendOperation, SendRequest, Service, State,
-    Time,
+    CompletionStatus as S, Counter, Remote, SendOperation, SendRequest, Service, State, Time,
+    TransmitUrgency,
 };
-use crate::transfer::{MAX_CHUNKS_PART, PeerMemory, SHORT};
+use crate::transfer::{MAX_CHUNKS_PART, MAX_SLOT_BYTES, PeerMemory};
 
 const UC: Service = Service::UnreliableConnection;
 
@@ -33,7 +33,7 @@ fn messages_complete_once_sent_and_are_not_acknowledged() {
     let (mut a, mut b) = two_of(UC);
     b.machine.post_receive(5, 64);
     let key = b.machine.post_receive(6, 1 << 20);
-    a.post_send(1, pattern(SHORT));
+    a.post_send(1, pattern(MAX_SLOT_BYTES));
     let short = ring_message(&mut a).unwrap();
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     hear(&mut b, &short);
@@ -172,10 +172,10 @@ fn a_receipt_is_sent_although_the_receiver_has_nothing_else_to_send() {
         b.receive(now, &packet);
     }
     assert_eq!(b.machine.receive_ends(), [(5, S::Success), (6, S::Success)]);
-    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Urgent);
     for receipt in b.transmit_all(now) {
         a.receive(now, &receipt);
     }
-    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    assert_eq!(b.queue_pair.transmit_urgency(), TransmitUrgency::Nothing);
     assert!(!a.queue_pair.awaits_receipt());
 }

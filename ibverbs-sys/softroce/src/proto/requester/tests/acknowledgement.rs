@@ -12,8 +12,8 @@ fn packets_that_arrive_together_get_one_acknowledgement() {
     }
     let mut acknowledgements = 0;
     pair.run_with(|from, _| {
-        acknowledgements += usize::from(from == From::B);
-        Fate::Deliver
+        acknowledgements += usize::from(from == Direction::B);
+        WireEffect::Deliver
     });
     assert_eq!(acknowledgements, 1);
     assert!(

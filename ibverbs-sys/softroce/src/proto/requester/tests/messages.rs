@@ -60,7 +60,7 @@ fn immediate_data_invalidation_and_solicitation_are_in_the_last_packet() {
     assert!(!pair.b.machine.is_valid(window));
     let told: Vec<_> = pair.b.machine.received.iter().map(|(c, _)| c).collect();
     for completion in &told[..2] {
-        assert_eq!(completion.work, Work::Receive);
+        assert_eq!(completion.opcode, CompletionOpcode::Receive);
         assert_eq!(completion.immediate, Some(*b"imm!"));
         assert!(completion.solicited);
     }
@@ -105,7 +105,7 @@ fn writes_reach_their_address_and_immediate_data_consumes_a_receive() {
     );
     assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
     let (completion, _) = &pair.b.machine.received[0];
-    assert_eq!(completion.work, Work::ReceiveWithImmediate);
+    assert_eq!(completion.opcode, CompletionOpcode::ReceiveWithImmediate);
     assert_eq!((completion.length, completion.immediate), (2000, immediate));
 }
 
@@ -201,17 +201,20 @@ fn atomic_writes_and_flushes_complete_in_order_despite_losses() {
     pair.run_with(|_, _| {
         packets += 1;
         match packets % 3 {
-            0 => Fate::Drop,
-            _ => Fate::Deliver,
+            0 => WireEffect::Drop,
+            _ => WireEffect::Deliver,
         }
     });
     let ends: Vec<_> = (pair.a.machine.sends.iter())
-        .map(|c| (c.id, c.status, c.work, c.length))
+        .map(|c| (c.id, c.status, c.opcode, c.length))
         .collect();
-    let (written, flushed) = ((Work::AtomicWrite, 8), (Work::Flush, 56));
+    let (written, flushed) = (
+        (CompletionOpcode::AtomicWrite, 8),
+        (CompletionOpcode::Flush, 56),
+    );
     let expected: Vec<_> = (0..)
         .zip([written, flushed, written, flushed, written])
-        .map(|(id, (work, length))| (id, S::Success, work, length))
+        .map(|(id, (opcode, length))| (id, S::Success, opcode, length))
         .collect();
     assert_eq!(ends, expected);
     assert_eq!(pair.b.machine.bytes(there)[8..16], [3; 8]);

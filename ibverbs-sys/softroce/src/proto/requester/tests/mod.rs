@@ -11,10 +11,12 @@ mod window;
 
 use std::time::Duration;
 
-use crate::proto::testing::{Fate, From, Node, Pair, attributes, path, pattern, request, send};
+use crate::proto::testing::{
+    Direction, Node, Pair, WireEffect, attributes, path, pattern, request, send,
+};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Event, Flush, Inline, Payload, SendOperation,
-    SendRequest, Sequence, Service, State, Time, WindowBinding, Work,
+    AccessFlags, CompletionOpcode, CompletionStatus as S, Counter, Event, Flush, Inline, Payload,
+    SendOperation, SendRequest, Sequence, Service, State, Time, WindowBinding,
 };
 use crate::wire::{Aeth, Bth, Header, Nak, Opcode, Operation as O, Packet, Syndrome, Transport};
 

@@ -49,8 +49,11 @@ fn windows_are_bound_and_invalidated_in_order() {
     assert!(!pair.a.machine.is_valid(window));
     let ends = pair.a.machine.ends();
     assert!(ends.into_iter().eq((1..4).map(|id| (id, S::Success))));
-    assert_eq!(pair.a.machine.sends[1].work, Work::Bind);
-    assert_eq!(pair.a.machine.sends[2].work, Work::LocalInvalidate);
+    assert_eq!(pair.a.machine.sends[1].opcode, CompletionOpcode::Bind);
+    assert_eq!(
+        pair.a.machine.sends[2].opcode,
+        CompletionOpcode::LocalInvalidate
+    );
 }
 
 #[test]

@@ -13,8 +13,8 @@ fn a_message_is_sent_again_after_receiver_not_ready() {
     let mut sent = 0;
     pair.run_with(|from, packet| {
         let first = packet.header.bth.sequence == Sequence::new(FIRST).value();
-        sent += usize::from(from == From::A && first);
-        Fate::Deliver
+        sent += usize::from(from == Direction::A && first);
+        WireEffect::Deliver
     });
     assert_eq!(sent, 3);
     assert_eq!(pair.now - Time::default(), 2 * Duration::from_micros(1280));

@@ -11,13 +11,14 @@ fn packets_are_sent_again_from_the_first_lost_packet() {
     let mut first = 0;
     pair.run_with(|from, packet| {
         let sequence = Sequence::new(packet.header.bth.sequence);
-        let fifth = from == From::A && sequence == Sequence::new(FIRST + 5);
-        first += usize::from(from == From::A && sequence.distance(Sequence::new(FIRST + 5)) < 0);
+        let fifth = from == Direction::A && sequence == Sequence::new(FIRST + 5);
+        first +=
+            usize::from(from == Direction::A && sequence.distance(Sequence::new(FIRST + 5)) < 0);
         if fifth && !lost {
             lost = true;
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
-        Fate::Deliver
+        WireEffect::Deliver
     });
     assert_eq!(pair.b.machine.bytes(key), pattern(256 * 20));
     assert_eq!(first, 5);
@@ -55,11 +56,11 @@ fn after_a_lost_acknowledgement_no_message_is_executed_twice() {
     pair.a.post_send(0, vec![1; 8]);
     let mut lost = false;
     pair.run_with(|from, _| {
-        if from == From::B && !lost {
+        if from == Direction::B && !lost {
             lost = true;
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
-        Fate::Deliver
+        WireEffect::Deliver
     });
     assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 1);
     assert_eq!(pair.b.machine.counted(Counter::DuplicateRequest), 1);
@@ -77,16 +78,16 @@ fn an_acknowledgement_beyond_a_read_without_data_repeats_the_read() {
     let mut lost = false;
     let mut asked = Vec::new();
     pair.run_with(|from, packet| {
-        if let (From::A, Some(reth)) = (from, packet.header.reth) {
+        if let (Direction::A, Some(reth)) = (from, packet.header.reth) {
             asked.push(reth.length);
         }
         // Sequence number of the third packet of the response.
         let third = packet.header.bth.sequence == Sequence::new(FIRST + 2).value();
-        if from == From::B && third && !lost {
+        if from == Direction::B && third && !lost {
             lost = true;
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
-        Fate::Deliver
+        WireEffect::Deliver
     });
     // Only the packets from the lost one on are requested again.
     assert_eq!(asked, [256 * 5, 256 * 3]);
@@ -109,7 +110,7 @@ fn a_silent_peer_fails_the_request_after_the_retries() {
         let mut sent = 0;
         pair.run_with(|_, _| {
             sent += 1;
-            Fate::Drop
+            WireEffect::Drop
         });
         assert_eq!(sent, 3 * (u32::from(retries) + 1));
         assert_eq!(
@@ -135,7 +136,7 @@ fn a_missing_peer_is_detected_within_the_configured_time() {
     pair.a.queue_pair.attributes_mut().retry_count = 7;
     pair.a.post_send(0, vec![1; 8]);
     pair.a.queue_pair.set_peer_gone();
-    pair.run_with(|_, _| Fate::Drop);
+    pair.run_with(|_, _| WireEffect::Drop);
     assert_eq!(pair.a.machine.ends(), [(0, S::RetryExceeded)]);
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
 }
@@ -233,14 +234,14 @@ fn all_messages_are_received_although_every_packet_is_lost_once() {
     pair.run_with(|from, packet| {
         let header = &packet.header;
         let key = (
-            from == From::A,
+            from == Direction::A,
             header.bth.sequence,
             header.bth.opcode.to_byte(),
         );
         if seen.insert(key) {
-            Fate::Drop
+            WireEffect::Drop
         } else {
-            Fate::Duplicate
+            WireEffect::Duplicate
         }
     });
     assert_eq!(pair.a.machine.sends.len(), 12);

@@ -27,14 +27,14 @@ fn read_responses_are_limited_by_the_window() {
     let (request, key) = read(&mut pair, 1, 256 * 100);
     pair.a.post(request);
     let mut most = 0;
-    let mut on_the_way = 0i32;
+    let mut unacknowledged = 0i32;
     pair.run_with(|from, packet| {
-        on_the_way += match from {
-            From::A => packet.header.reth.unwrap().length.div_ceil(256) as i32,
-            From::B => -1,
+        unacknowledged += match from {
+            Direction::A => packet.header.reth.unwrap().length.div_ceil(256) as i32,
+            Direction::B => -1,
         };
-        most = most.max(on_the_way);
-        Fate::Deliver
+        most = most.max(unacknowledged);
+        WireEffect::Deliver
     });
     assert_eq!(most, 16);
     assert_eq!(pair.a.machine.bytes(key), pattern(25_600));
@@ -128,10 +128,10 @@ fn a_delayed_acknowledgement_follows_the_next_message_of_the_program() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
-    pair.deliver(From::A);
-    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.must_acknowledge());
+    pair.deliver(Direction::A);
+    assert!(pair.b.queue_pair.may_delay_transmission() && pair.b.queue_pair.must_acknowledge());
     pair.b.post_send(3, vec![2; 8]);
-    assert!(!pair.b.queue_pair.may_rest());
+    assert!(!pair.b.queue_pair.may_delay_transmission());
     let packets = pair.b.transmit_all(pair.now);
     assert!(packets.len() == 2 && packets[0].len() > packets[1].len());
     assert!(!pair.b.queue_pair.must_acknowledge());
@@ -154,8 +154,8 @@ fn messages_without_a_completion_are_acknowledged_immediately() {
         immediate: None,
     };
     pair.a.post(request(1, write, &list));
-    pair.deliver(From::A);
-    assert!(pair.b.queue_pair.must_acknowledge() && !pair.b.queue_pair.may_rest());
+    pair.deliver(Direction::A);
+    assert!(pair.b.queue_pair.must_acknowledge() && !pair.b.queue_pair.may_delay_transmission());
 }
 
 #[test]
@@ -163,12 +163,12 @@ fn a_failing_queue_pair_has_acknowledged_earlier_messages() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
-    pair.deliver(From::A);
+    pair.deliver(Direction::A);
     let key = pair.b.machine.register(vec![0; 8]);
     let list = [pair.b.machine.segment(key, 0, 8)];
     pair.b.machine.deregister(key);
     pair.b.post(request(3, send(), &list));
-    pair.deliver(From::B);
+    pair.deliver(Direction::B);
     assert_eq!(pair.b.machine.ends(), [(3, S::LocalProtection)]);
     assert_eq!(pair.a.machine.ends(), [(2, S::Success)]);
 }

@@ -93,9 +93,9 @@ fn both_sides_send_concurrently() {
     pair.run_with(|_, _| {
         count += 1;
         match count % 17 {
-            3 => Fate::Drop,
-            8 => Fate::Duplicate,
-            _ => Fate::Deliver,
+            3 => WireEffect::Drop,
+            8 => WireEffect::Duplicate,
+            _ => WireEffect::Deliver,
         }
     });
     for (at_a, at_b) in keys {
@@ -126,9 +126,9 @@ fn responses_are_sent_before_requests_and_do_not_block_requests() {
     let mut answered_first = false;
     pair.run_with(|from, packet| {
         let opcode = packet.header.bth.opcode;
-        answered_first |= from == From::B && opcode.is_response();
-        assert!(from == From::A || answered_first || opcode.is_send());
-        Fate::Deliver
+        answered_first |= from == Direction::B && opcode.is_response();
+        assert!(from == Direction::A || answered_first || opcode.is_send());
+        WireEffect::Deliver
     });
     assert_eq!(pair.a.machine.bytes(here), pattern(100_000));
     assert_eq!(pair.b.machine.ends(), [(1, S::Success)]);

@@ -10,10 +10,12 @@ mod xrc;
 
 use proptest::prelude::*;
 
-use crate::proto::testing::{Fate, From, Node, Pair, attributes, pattern, request, send};
+use crate::proto::testing::{
+    Direction, Node, Pair, WireEffect, attributes, pattern, request, send,
+};
 use crate::proto::{
-    AccessFlags, CompletionStatus as S, Counter, Event, Remote, SendOperation, Sequence, Service,
-    State, Time, Work,
+    AccessFlags, CompletionOpcode, CompletionStatus as S, Counter, Event, Remote, SendOperation,
+    Sequence, Service, State, Time,
 };
 use crate::wire::{
     Aeth, AtomicEth, Bth, Feth, Header, Nak, Opcode, Operation as O, Packet, Reth, Syndrome,

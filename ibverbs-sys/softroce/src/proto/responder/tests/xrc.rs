@@ -98,5 +98,5 @@ fn each_xrc_side_accepts_only_packets_of_its_direction() {
     target.post_send(1, vec![1]);
     assert!(target.transmit(Time::default()).is_none());
     assert_eq!(target.machine.ends(), [(1, S::LocalQueuePairOperation)]);
-    assert_eq!(target.machine.sends[0].work, Work::Send);
+    assert_eq!(target.machine.sends[0].opcode, CompletionOpcode::Send);
 }

@@ -7,12 +7,12 @@ use libc::{c_int, sockaddr_in, sockaddr_in6};
 /// A socket address in the form of the C ABI: `sockaddr_in` or `sockaddr_in6`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) union Name {
+pub(super) union RawSocketAddress {
     pub(super) v4: sockaddr_in,
     pub(super) v6: sockaddr_in6,
 }
 
-impl Name {
+impl RawSocketAddress {
     // SAFETY: all fields are integers, for which zero is valid.
     pub(super) const NONE: Self = unsafe { mem::zeroed() };
 

@@ -14,28 +14,28 @@ use parking_lot::{Mutex, MutexGuard};
 /// that chain, because they were posted before it. A thread holds the lock while it posts an
 /// unsignaled request.
 #[derive(Debug)]
-pub(super) struct Unfollowed {
-    chains: Mutex<Chains>,
+pub(super) struct UnsignaledChains {
+    chains: Mutex<ChainEnds>,
     /// Set if at least one chain of unsignaled requests exists.
     any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Chains {
+struct ChainEnds {
     /// The id of the last request of each chain.
     last: Vec<u64>,
     /// Number of unsignaled requests since the last signaled one.
     run: u32,
 }
 
-impl Unfollowed {
+impl UnsignaledChains {
     /// Creates an empty list. `is_alone` says that no other queue posts to the queue pair.
     /// Otherwise the first request must be signaled, because the other queues may have left only
     /// one free place in the send queue.
     pub(super) fn new(is_alone: bool) -> Self {
         let run = if is_alone { 0 } else { u32::MAX };
         Self {
-            chains: Mutex::new(Chains {
+            chains: Mutex::new(ChainEnds {
                 last: Vec::new(),
                 run,
             }),
@@ -46,9 +46,9 @@ impl Unfollowed {
     /// Begins posting a signaled request. If a chain of unsignaled requests exists, this request
     /// takes it over.
     #[inline]
-    pub(super) fn follow(&self) -> Follow<'_> {
-        Follow {
-            unfollowed: self,
+    pub(super) fn chain_signaled(&self) -> ChainedRequest<'_> {
+        ChainedRequest {
+            unsignaled_chains: self,
             unsignaled: None,
             earlier: self.take(),
         }
@@ -56,7 +56,7 @@ impl Unfollowed {
 
     /// Begins posting a request that the program made unsignaled. The request becomes signaled if
     /// it follows `limit` unsignaled requests in a row.
-    pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
+    pub(super) fn chain_unsignaled(&self, limit: u32) -> ChainedRequest<'_> {
         let mut chains = self.chains.lock();
         let earlier = chains.last.pop().unwrap_or(0);
         let may_wait = chains.run < limit;
@@ -64,8 +64,8 @@ impl Unfollowed {
             chains.run = 0;
         }
         self.any.store(!chains.last.is_empty(), Ordering::Relaxed);
-        Follow {
-            unfollowed: self,
+        ChainedRequest {
+            unsignaled_chains: self,
             unsignaled: may_wait.then_some(chains),
             earlier,
         }
@@ -103,16 +103,16 @@ impl Unfollowed {
 }
 
 /// A request that is being posted, with the chain of unsignaled requests that its completion will
-/// also complete. If the device rejects the request, the chain must be [added](Unfollowed::leave)
-/// again.
-pub(super) struct Follow<'a> {
-    unfollowed: &'a Unfollowed,
+/// also complete. If the device rejects the request, the chain must be
+/// [added](UnsignaledChains::leave) again.
+pub(super) struct ChainedRequest<'a> {
+    unsignaled_chains: &'a UnsignaledChains,
     /// The guard of the lock on the chains, if the request is unsignaled; `None` if it is signaled.
-    unsignaled: Option<MutexGuard<'a, Chains>>,
+    unsignaled: Option<MutexGuard<'a, ChainEnds>>,
     earlier: u64,
 }
 
-impl Follow<'_> {
+impl ChainedRequest<'_> {
     /// Returns whether the request must be posted as signaled.
     #[inline]
     pub(super) fn is_signaled(&self) -> bool {
@@ -133,7 +133,7 @@ impl Follow<'_> {
         if let Some(mut chains) = self.unsignaled {
             chains.last.push(id);
             chains.run += 1;
-            self.unfollowed.any.store(true, Ordering::Relaxed);
+            self.unsignaled_chains.any.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -147,58 +147,58 @@ mod tests {
 
     #[test]
     fn a_signaled_request_takes_the_chain_before_it() {
-        let unfollowed = Unfollowed::new(true);
-        let first = unfollowed.follow_unsignaled(MANY);
+        let unsignaled_chains = UnsignaledChains::new(true);
+        let first = unsignaled_chains.chain_unsignaled(MANY);
         assert_eq!((first.is_signaled(), first.earlier()), (false, 0));
         first.posted(1);
-        let second = unfollowed.follow_unsignaled(MANY);
+        let second = unsignaled_chains.chain_unsignaled(MANY);
         assert_eq!((second.is_signaled(), second.earlier()), (false, 1));
         second.posted(2);
-        let third = unfollowed.follow();
+        let third = unsignaled_chains.chain_signaled();
         assert_eq!((third.is_signaled(), third.earlier()), (true, 2));
         third.posted(3);
-        assert_eq!(unfollowed.take(), 0);
+        assert_eq!(unsignaled_chains.take(), 0);
     }
 
     #[test]
     fn a_chain_without_a_later_request_is_released() {
-        let unfollowed = Unfollowed::new(true);
-        unfollowed.follow_unsignaled(MANY).posted(1);
+        let unsignaled_chains = UnsignaledChains::new(true);
+        unsignaled_chains.chain_unsignaled(MANY).posted(1);
         for is_signaled in [true, false] {
-            let follow = if is_signaled {
-                unfollowed.follow()
+            let chained = if is_signaled {
+                unsignaled_chains.chain_signaled()
             } else {
-                unfollowed.follow_unsignaled(MANY)
+                unsignaled_chains.chain_unsignaled(MANY)
             };
-            let earlier = follow.earlier();
-            drop(follow);
-            assert_eq!((earlier, unfollowed.take()), (1, 0));
-            unfollowed.leave(earlier);
+            let earlier = chained.earlier();
+            drop(chained);
+            assert_eq!((earlier, unsignaled_chains.take()), (1, 0));
+            unsignaled_chains.leave(earlier);
         }
-        assert!(unfollowed.follow_unsignaled(MANY).is_signaled());
-        unfollowed.leave(1);
-        assert_eq!(unfollowed.take(), 1);
+        assert!(unsignaled_chains.chain_unsignaled(MANY).is_signaled());
+        unsignaled_chains.leave(1);
+        assert_eq!(unsignaled_chains.take(), 1);
     }
 
     #[test]
     fn the_request_after_the_maximum_of_unsignaled_ones_is_signaled() {
-        let unfollowed = Unfollowed::new(true);
+        let unsignaled_chains = UnsignaledChains::new(true);
         for id in 1..=4 {
-            let follow = unfollowed.follow_unsignaled(4);
-            assert!(!follow.is_signaled());
-            follow.posted(id);
+            let chained = unsignaled_chains.chain_unsignaled(4);
+            assert!(!chained.is_signaled());
+            chained.posted(id);
         }
-        let due = unfollowed.follow_unsignaled(4);
+        let due = unsignaled_chains.chain_unsignaled(4);
         assert_eq!((due.is_signaled(), due.earlier()), (true, 4));
         due.posted(5);
-        assert!(!unfollowed.follow_unsignaled(4).is_signaled());
-        assert!(unfollowed.follow_unsignaled(0).is_signaled());
+        assert!(!unsignaled_chains.chain_unsignaled(4).is_signaled());
+        assert!(unsignaled_chains.chain_unsignaled(0).is_signaled());
     }
 
     #[test]
     fn a_queue_beside_others_signals_its_first_request() {
-        let unfollowed = Unfollowed::new(false);
-        assert!(unfollowed.follow_unsignaled(MANY).is_signaled());
-        assert!(!unfollowed.follow_unsignaled(MANY).is_signaled());
+        let unsignaled_chains = UnsignaledChains::new(false);
+        assert!(unsignaled_chains.chain_unsignaled(MANY).is_signaled());
+        assert!(!unsignaled_chains.chain_unsignaled(MANY).is_signaled());
     }
 }

@@ -1,7 +1,7 @@
 /// Received messages whose acknowledgement is delayed, so that a message of the program can include
 /// it.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered {
+pub(super) struct UnacknowledgedMessages {
     /// Number of messages that arrived since the last acknowledgement.
     messages: u32,
     /// Number of attempts to receive since the last message arrived.
@@ -23,7 +23,7 @@ const MAX_MESSAGES: u32 = 256;
 /// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
 const MAX_EMPTY: u32 = 4;
 
-impl Unanswered {
+impl UnacknowledgedMessages {
     /// Records an attempt to receive, in which `messages` messages arrived.
     #[inline]
     pub(super) fn attempted(&mut self, messages: usize) {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_delayed_for_a_few_attempts_and_messages() {
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = UnacknowledgedMessages::default();
         for _ in 1..MIN_MESSAGES {
             unanswered.attempted(1);
             assert!(unanswered.may_wait(1));

@@ -16,9 +16,9 @@ const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 /// A netlink socket by which the kernel reports changes of the network interfaces and their
 /// addresses (`rtnetlink(7)`).
 #[derive(Debug)]
-pub(crate) struct Changes(Descriptor);
+pub(crate) struct InterfaceMonitor(Descriptor);
 
-impl Changes {
+impl InterfaceMonitor {
     /// Opens the socket, which receives reports from now on.
     pub(crate) fn watch() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -45,7 +45,7 @@ impl Changes {
     }
 }
 
-impl AsFd for Changes {
+impl AsFd for InterfaceMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
 //! Tables that a process publishes and its peers read without a lock.
 //!
-//! A [`Board`] is an array of records of one cache line each. The first word of a record is its
-//! version, as in a sequence lock. The version is odd while the record has no valid content, and
-//! grows with every change. A reader has read a consistent record if it finds the same even version
-//! before and after it reads the other words.
+//! A [`RecordArray`] is an array of records of one cache line each. The first word of a record is
+//! its version, as in a sequence lock. The version is odd while the record has no valid content,
+//! and grows with every change. A reader has read a consistent record if it finds the same even
+//! version before and after it reads the other words.
 //!
 //! This module does not ensure that the published memory stays valid while a peer uses it.
 //! [`epoch`](crate::epoch) does: a thread that retracts a record then waits for the peers that may
@@ -25,9 +25,9 @@ pub(super) const WORDS: usize = 7;
 
 /// Array of records in shared memory. A record is empty until it is published.
 #[derive(Debug)]
-pub(super) struct Board<R>(pub(super) R);
+pub(super) struct RecordArray<R>(pub(super) R);
 
-impl<R: Deref<Target = [Record]>> Board<R> {
+impl<R: Deref<Target = [Record]>> RecordArray<R> {
     /// Replaces the content of the record at `index`, and changes its version. Does nothing if
     /// `index` is out of range. Only one thread at a time may change a record.
     pub(super) fn publish(&self, index: usize, content: &[u64; WORDS]) {
@@ -90,7 +90,7 @@ impl<R: Deref<Target = [Record]>> Board<R> {
     /// Returns whether the record at `index` has had the version `version` since
     /// [`find`](Self::find) returned it. If so, all bytes that this thread has copied from the
     /// described memory since then were copied before the record was retracted.
-    pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
+    pub(super) fn has_kept_version(&self, index: usize, version: u64) -> bool {
         // This fence pairs with the one in `retract`: a thread that has copied bytes which were
         // written after the retraction sees the new version.
         fence(Ordering::Acquire);
@@ -112,43 +112,43 @@ mod tests {
 
     #[test]
     fn a_published_record_is_read_until_withdrawn() {
-        let board = Board(records(3));
-        assert_eq!(board.read(1), None);
+        let record_array = RecordArray(records(3));
+        assert_eq!(record_array.read(1), None);
         for round in 0..10 {
-            board.publish(1, &[round; WORDS]);
-            assert_eq!(board.read(1), Some([round; WORDS]));
+            record_array.publish(1, &[round; WORDS]);
+            assert_eq!(record_array.read(1), Some([round; WORDS]));
             if round % 2 == 0 {
-                board.retract(1);
-                board.retract(1);
-                assert_eq!(board.read(1), None);
+                record_array.retract(1);
+                record_array.retract(1);
+                assert_eq!(record_array.read(1), None);
             }
         }
-        assert_eq!((board.read(0), board.read(2)), (None, None));
-        board.publish(3, &[1; WORDS]);
-        assert_eq!((board.read(3), board.retract(3)), (None, 0));
+        assert_eq!((record_array.read(0), record_array.read(2)), (None, None));
+        record_array.publish(3, &[1; WORDS]);
+        assert_eq!((record_array.read(3), record_array.retract(3)), (None, 0));
     }
 
     #[test]
     fn versions_wrap_and_are_never_zero() {
-        let board = Board(records(1));
-        board.0[0].0[0].store(u64::MAX - 1, Ordering::Relaxed);
+        let record_array = RecordArray(records(1));
+        record_array.0[0].0[0].store(u64::MAX - 1, Ordering::Relaxed);
         for round in 0..3 {
-            board.publish(0, &[round; WORDS]);
-            assert_eq!(board.read(0), Some([round; WORDS]));
+            record_array.publish(0, &[round; WORDS]);
+            assert_eq!(record_array.read(0), Some([round; WORDS]));
         }
     }
 
     #[test]
     fn no_reader_sees_a_partly_written_record() {
-        let board = Board(records(1));
+        let record_array = RecordArray(records(1));
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for round in 0..2_000 {
-                    board.publish(0, &[round; WORDS]);
+                    record_array.publish(0, &[round; WORDS]);
                 }
             });
             while !writer.is_finished() {
-                if let Some(content) = board.read(0) {
+                if let Some(content) = record_array.read(0) {
                     assert_eq!(content, [content[0]; WORDS]);
                 }
             }
@@ -168,20 +168,20 @@ mod models {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let board = Arc::new(Board(records(1)));
-            board.publish(0, &[1; WORDS]);
+            let record_array = Arc::new(RecordArray(records(1)));
+            record_array.publish(0, &[1; WORDS]);
             let other = {
-                let board = Arc::clone(&board);
+                let record_array = Arc::clone(&record_array);
                 thread::spawn(move || {
-                    board.publish(0, &[2; WORDS]);
-                    board.retract(0);
+                    record_array.publish(0, &[2; WORDS]);
+                    record_array.retract(0);
                 })
             };
-            if let Some(content) = board.read(0) {
+            if let Some(content) = record_array.read(0) {
                 assert_eq!(content, [content[0]; WORDS]);
             }
             other.join().unwrap();
-            assert_eq!(board.read(0), None);
+            assert_eq!(record_array.read(0), None);
         });
     }
 }

@@ -52,10 +52,10 @@ pub(super) type Target = (Path, u32);
 
 /// State of the checks for each route.
 #[derive(Debug, Default)]
-pub(super) struct Sizes(Mutex<HashMap<Route, Check>>);
+pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
 #[derive(Debug)]
-struct Check {
+struct PathMtuCheck {
     to: Target,
     /// Path MTU of the check.
     mtu: Mtu,
@@ -84,7 +84,7 @@ enum State {
 
 /// Action that an event of a check requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum CheckAction {
     /// Send the questions for this path MTU to this peer, the long one with this sequence number.
     Ask(Target, Mtu, u32),
     /// Report that packets with this path MTU are lost.
@@ -92,20 +92,20 @@ pub(super) enum Step {
     Nothing,
 }
 
-impl Check {
-    fn ask(&mut self, state: State) -> Step {
+impl PathMtuCheck {
+    fn ask(&mut self, state: State) -> CheckAction {
         self.state = state;
         // Unpredictable, so that no third host can answer.
         let [word] = random::words();
         self.sequence = word as u32 & 0xff_fffc | 1;
-        Step::Ask(self.to, self.mtu, self.sequence)
+        CheckAction::Ask(self.to, self.mtu, self.sequence)
     }
 }
 
-impl Sizes {
+impl PathMtuChecks {
     /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than
     /// in the last check.
-    fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> Step {
+    fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
             let oldest = checks.iter().min_by_key(|(_, check)| check.due);
@@ -113,7 +113,7 @@ impl Sizes {
                 checks.remove(&oldest);
             }
         }
-        let check = checks.entry(route).or_insert(Check {
+        let check = checks.entry(route).or_insert(PathMtuCheck {
             to,
             mtu,
             sequence: 0,
@@ -123,7 +123,7 @@ impl Sizes {
             is_reported: false,
         });
         if now < check.due && mtu <= check.mtu {
-            return Step::Nothing;
+            return CheckAction::Nothing;
         }
         check.unanswered = match check.state {
             State::Unanswered { .. } => check.unanswered.saturating_add(1),
@@ -139,29 +139,29 @@ impl Sizes {
 
     /// Handles a question of the peer: repeats an unanswered check once, because the question shows
     /// that the peer is open now.
-    pub(super) fn handle_question(&self, route: Route) -> Step {
+    pub(super) fn handle_question(&self, route: Route) -> CheckAction {
         match self.0.lock().get_mut(&route) {
             Some(check) if check.state == (State::Unanswered { is_repeated: false }) => {
                 check.ask(State::Unanswered { is_repeated: true })
             }
-            _ => Step::Nothing,
+            _ => CheckAction::Nothing,
         }
     }
 
     /// Handles the answer to the question with the sequence number `sequence`.
-    pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> Step {
+    pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
-            return Step::Nothing;
+            return CheckAction::Nothing;
         };
         if sequence == check.sequence {
             check.state = State::Done;
             check.due = now + RENEWAL;
-            return Step::Nothing;
+            return CheckAction::Nothing;
         }
         let losses = match check.state {
-            _ if sequence != check.sequence + 2 => return Step::Nothing,
-            State::Done => return Step::Nothing,
+            _ if sequence != check.sequence + 2 => return CheckAction::Nothing,
+            State::Done => return CheckAction::Nothing,
             State::Unanswered { .. } => 1,
             State::Lossy(losses) => losses + 1,
         };
@@ -171,8 +171,8 @@ impl Sizes {
         check.state = State::Done;
         check.due = now + RENEWAL;
         match std::mem::replace(&mut check.is_reported, true) {
-            true => Step::Nothing,
-            false => Step::Report(check.mtu),
+            true => CheckAction::Nothing,
+            false => CheckAction::Report(check.mtu),
         }
     }
 }
@@ -181,36 +181,38 @@ impl Network {
     /// Checks that the longest packets of a connection arrive. The connection uses `path` and the
     /// path MTU `mtu`, to the queue pair with the number `destination`. Called when the connection
     /// is made, and when packets are not acknowledged.
-    pub(crate) fn check_sizes(&self, path: &Path, destination: u32, mtu: Mtu) {
-        let Some(own) = self.own(path.source.into()) else {
+    pub(crate) fn check_path_mtu(&self, path: &Path, destination: u32, mtu: Mtu) {
+        let Some(local_address) = self.local_address(path.source.into()) else {
             return;
         };
-        let route = (own.local.ip(), path.destination.to_canonical());
-        if route.0.is_loopback() || route.1.is_loopback() || !self.reaches(path) {
+        let route = (local_address.local.ip(), path.destination.to_canonical());
+        if route.0.is_loopback() || route.1.is_loopback() || !self.can_send_on(path) {
             return;
         }
         let to = (*path, number_of(number::slot(destination)));
-        let step = self.sizes.begin(route, to, mtu, self.timers.now());
+        let step = self
+            .path_mtu_checks
+            .begin(route, to, mtu, self.timers.now());
         self.continue_check(route, step);
     }
 
     /// Performs a step of the check of a route.
-    pub(super) fn continue_check(&self, (local, peer): Route, step: Step) {
+    pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
-            Step::Ask(to, mtu, sequence) => {
+            CheckAction::Ask(to, mtu, sequence) => {
                 // Sent separately: a virtual interface passes on a burst whatever the length of its
                 // packets.
                 let long = mtu.bytes() + EXTRA_PAYLOAD;
                 self.ask(&mut self.outbox(), to, sequence, long);
                 self.ask(&mut self.outbox(), to, sequence + 2, 0);
             }
-            Step::Report(mtu) => report(format_args!(
+            CheckAction::Report(mtu) => report(format_args!(
                 "long packets from {local}, with a path MTU of {} bytes, do not arrive at {peer}, but short packets do: the \
                  network between the hosts has a smaller MTU than the interface. Set a smaller MTU of the interfaces, or a smaller \
                  path MTU of the queue pairs",
                 mtu.bytes()
             )),
-            Step::Nothing => {}
+            CheckAction::Nothing => {}
         }
     }
 }
@@ -226,7 +228,7 @@ mod tests {
         IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
     );
 
-    fn begin(sizes: &Sizes, mtu: Mtu, millis: u64) -> Step {
+    fn begin(sizes: &PathMtuChecks, mtu: Mtu, millis: u64) -> CheckAction {
         let path = Path {
             source: 2,
             destination: Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped(),
@@ -241,72 +243,87 @@ mod tests {
         Time::default() + Duration::from_millis(millis)
     }
 
-    fn sequence_of(step: Step) -> u32 {
+    fn sequence_of(step: CheckAction) -> u32 {
         match step {
-            Step::Ask(_, _, sequence) => sequence,
+            CheckAction::Ask(_, _, sequence) => sequence,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_path_that_loses_long_packets_is_reported_once() {
-        let sizes = Sizes::default();
-        for (millis, expected) in [(0, Step::Report(Mtu::Mtu4096)), (60_000, Step::Nothing)] {
+        let sizes = PathMtuChecks::default();
+        for (millis, expected) in [
+            (0, CheckAction::Report(Mtu::Mtu4096)),
+            (60_000, CheckAction::Nothing),
+        ] {
             let mut step = begin(&sizes, Mtu::Mtu4096, millis);
             for _ in 1..LOSSES_BEFORE_REPORT {
                 let short = sequence_of(step) + 2;
                 step = sizes.handle_answer(ROUTE, short, at(millis));
                 // A repeated answer is not a further loss.
-                assert_eq!(sizes.handle_answer(ROUTE, short, at(millis)), Step::Nothing);
+                assert_eq!(
+                    sizes.handle_answer(ROUTE, short, at(millis)),
+                    CheckAction::Nothing
+                );
             }
             let short = sequence_of(step) + 2;
             assert_eq!(sizes.handle_answer(ROUTE, short, at(millis)), expected);
             let again = begin(&sizes, Mtu::Mtu4096, millis + 59_999);
-            assert_eq!(again, Step::Nothing);
+            assert_eq!(again, CheckAction::Nothing);
         }
     }
 
     #[test]
     fn one_lost_long_packet_is_not_reported() {
-        let sizes = Sizes::default();
+        let sizes = PathMtuChecks::default();
         let mut step = begin(&sizes, Mtu::Mtu1024, 0);
         for _ in 1..LOSSES_BEFORE_REPORT {
             step = sizes.handle_answer(ROUTE, sequence_of(step) + 2, at(0));
         }
         let last = sequence_of(step);
-        assert_eq!(sizes.handle_answer(ROUTE, last, at(0)), Step::Nothing);
-        assert_eq!(sizes.handle_answer(ROUTE, last + 2, at(0)), Step::Nothing);
+        assert_eq!(
+            sizes.handle_answer(ROUTE, last, at(0)),
+            CheckAction::Nothing
+        );
+        assert_eq!(
+            sizes.handle_answer(ROUTE, last + 2, at(0)),
+            CheckAction::Nothing
+        );
     }
 
     #[test]
     fn a_path_is_checked_again_after_a_minute_or_for_longer_packets() {
-        let sizes = Sizes::default();
+        let sizes = PathMtuChecks::default();
         let ask = |mtu, millis| begin(&sizes, mtu, millis);
         let answer = |step, millis| sizes.handle_answer(ROUTE, sequence_of(step), at(millis));
         answer(ask(Mtu::Mtu1024, 0), 0);
-        assert_eq!(ask(Mtu::Mtu256, 59_999), Step::Nothing);
+        assert_eq!(ask(Mtu::Mtu256, 59_999), CheckAction::Nothing);
         answer(ask(Mtu::Mtu4096, 2), 3);
-        assert_eq!(ask(Mtu::Mtu4096, 60_002), Step::Nothing);
+        assert_eq!(ask(Mtu::Mtu4096, 60_002), CheckAction::Nothing);
         sequence_of(ask(Mtu::Mtu1024, 60_003));
     }
 
     #[test]
     fn a_question_of_the_peer_repeats_a_check_once() {
-        let sizes = Sizes::default();
-        assert_eq!(sizes.handle_question(ROUTE), Step::Nothing);
+        let sizes = PathMtuChecks::default();
+        assert_eq!(sizes.handle_question(ROUTE), CheckAction::Nothing);
         let first = sequence_of(begin(&sizes, Mtu::Mtu1024, 0));
         let second = sequence_of(sizes.handle_question(ROUTE));
-        assert_eq!(sizes.handle_question(ROUTE), Step::Nothing);
-        assert_eq!(sizes.handle_answer(ROUTE, first, at(1)), Step::Nothing);
+        assert_eq!(sizes.handle_question(ROUTE), CheckAction::Nothing);
+        assert_eq!(
+            sizes.handle_answer(ROUTE, first, at(1)),
+            CheckAction::Nothing
+        );
         sizes.handle_answer(ROUTE, second, at(1));
-        assert_eq!(begin(&sizes, Mtu::Mtu1024, 60_000), Step::Nothing);
+        assert_eq!(begin(&sizes, Mtu::Mtu1024, 60_000), CheckAction::Nothing);
     }
 
     #[test]
     fn a_peer_that_never_answers_gets_few_questions() {
-        let sizes = Sizes::default();
+        let sizes = PathMtuChecks::default();
         let hour = (0..3_600_000).step_by(10);
-        let asked = hour.filter(|&now| begin(&sizes, Mtu::Mtu1024, now) != Step::Nothing);
+        let asked = hour.filter(|&now| begin(&sizes, Mtu::Mtu1024, now) != CheckAction::Nothing);
         assert!((60..80).contains(&asked.count()));
     }
 }

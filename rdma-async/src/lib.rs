@@ -63,6 +63,8 @@
 //! - **Peers can be authenticated** before they get any memory ([`Authenticator`]), and peers that
 //!   connect and stay silent keep nobody from connecting.
 //! - **Datagrams** go to any number of peers and multicast groups from one [`DatagramSocket`].
+//! - **A task can keep many reads and writes in flight** without a future for each of them:
+//!   [`Rdma::pipeline`].
 //! - **No task starves the others**: operations count against tokio's cooperative budget, even if
 //!   they complete immediately.
 //! - **No operation allocates on the heap**, except requests for memory, transfers of memory, and
@@ -108,7 +110,7 @@ mod within;
 pub use authentication::{Authenticator, End, Transcript};
 pub use builder::{CompletionMode, RdmaBuilder};
 pub use cm::{CmConnector, CmListener};
-pub use connection::{Message, Poster};
+pub use connection::{Message, Pipeline, Poster};
 pub use connector::{Connector, Listener, TcpConnector};
 pub use datagram::{Datagram, DatagramAddress, DatagramPeer, DatagramSocket, GroupMember};
 pub use device::RdmaDevice;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdma_core::{QueuePair, RemoteMemory};
 use tokio::sync::oneshot;
 
-use crate::connection::{Connection, Message, Poster, Push, Work};
+use crate::connection::{Connection, Message, Pipeline, Poster, Push, Work};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
@@ -282,6 +282,14 @@ impl Rdma {
     /// Returns the memory that the peer holds on this connection because it requested it.
     pub fn granted_memory(&self) -> GrantedMemory {
         self.connection.granted_memory()
+    }
+
+    /// Returns a pipeline, through which a task keeps up to `depth` reads and writes in flight. The
+    /// depth is limited to that of the send queue ([`RdmaBuilder::send_depth`]).
+    ///
+    /// [`RdmaBuilder::send_depth`]: crate::RdmaBuilder::send_depth
+    pub fn pipeline(&self, depth: usize) -> Pipeline<'_> {
+        Pipeline::new(&self.connection, depth)
     }
 
     /// Writes all bytes of `local` to the start of `remote`.

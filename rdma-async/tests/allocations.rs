@@ -85,6 +85,18 @@ fn no_operation_allocates() {
             });
             assert_eq!(count.await, 0, "writes of {len} bytes");
 
+            let mut fewest = u64::MAX;
+            let mut pipeline = client.pipeline(16);
+            for _ in 0..ROUNDS {
+                let before = ALLOCATIONS.get();
+                for _ in 0..OPERATIONS {
+                    pipeline.write(source, &mut target(len)).await.unwrap();
+                }
+                pipeline.finish().await.unwrap();
+                fewest = fewest.min(ALLOCATIONS.get() - before);
+            }
+            assert_eq!(fewest, 0, "writes of {len} bytes by a pipeline");
+
             let mut local = client.alloc_local_mr(layout(len)).unwrap();
             let mut fewest = u64::MAX;
             for _ in 0..ROUNDS {

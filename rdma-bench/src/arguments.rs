@@ -163,6 +163,10 @@ struct Options {
     /// the thread of the test itself.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
+    /// Keep the operations in flight by one pipeline instead of a task for each (write_bw and
+    /// read_bw of --layer async).
+    #[arg(long)]
+    pipeline: bool,
     /// The operation of the atomic tests [default: FETCH_AND_ADD].
     #[arg(short = 'A', long = "atomic_type", value_enum, ignore_case = true)]
     atomic: Option<AtomicName>,
@@ -365,6 +369,7 @@ impl Options {
                 CompletionName::Busy => Completion::Busy,
             }),
             threads: usize::from(self.threads),
+            pipeline: self.pipeline,
             ack_timeout: self.ack_timeout,
             service_level: self.service_level,
             traffic_class: self.traffic_class,

@@ -37,7 +37,7 @@
 //!
 //! | `--layer` | what differs |
 //! |---|---|
-//! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled; there is no peak |
+//! | `async` | a write's latency is always that of a write with immediate data, because a receiver on rdma-async notices no other write; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every operation is signaled, or with `--pipeline` that of one task with a pipeline of this depth; there is no peak |
 //! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way; `bulk_bw` is `echo_bw` with bulk memory |
 //!
 //! Each process runs on one thread unless `--threads` sets another number. These layers use the

@@ -227,6 +227,16 @@ pub fn check_settings(plan: &Plan, settings: &Settings) -> Result<()> {
             "-l takes 1 to {most} here: a list fits into the send queue, and latency has none"
         )));
     }
+    let has_pipeline = plan.layer == Layer::Async
+        && matches!(plan.test.verb, Verb::Write | Verb::Read)
+        && plan.test.metric == Metric::Bandwidth
+        && !plan.immediate;
+    if settings.pipeline && !has_pipeline {
+        return refuse(
+            "--pipeline is only for write_bw and read_bw of --layer async, without \
+             --write_with_imm",
+        );
+    }
     let core_writes = plan.layer == Layer::Core
         && plan.test.verb == Verb::Write
         && plan.test.metric == Metric::Bandwidth

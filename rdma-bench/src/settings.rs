@@ -54,6 +54,8 @@ pub struct Settings {
     /// The number of threads on which tokio runs the tasks of the layers above rdma-core. If more
     /// than 1, the test itself runs on another thread.
     pub threads: usize,
+    /// Set if one pipeline of rdma-async keeps all operations in flight.
+    pub pipeline: bool,
     /// The exponent N of the acknowledgement timeout, which is 4 us times 2^N.
     pub ack_timeout: u8,
     /// The service level (SL) of the connection.
@@ -82,6 +84,7 @@ impl Default for Settings {
             events: false,
             completion: None,
             threads: 1,
+            pipeline: false,
             ack_timeout: 14,
             service_level: 0,
             traffic_class: 0,

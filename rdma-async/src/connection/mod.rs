@@ -20,6 +20,7 @@ mod models;
 mod operation;
 mod outbox;
 mod outgoing;
+mod pipeline;
 mod progress;
 mod rendezvous;
 mod replies;
@@ -57,11 +58,12 @@ pub(crate) use self::link::Link;
 use self::operation::Operation;
 use self::outbox::Outbox;
 use self::outgoing::Outgoing;
+pub use self::pipeline::Pipeline;
 use self::rendezvous::Ahead;
 pub(crate) use self::rendezvous::Incoming;
 use self::replies::Replies;
 use self::results::ResultSlot;
-use self::send_state::{AWAITED, NotAccepted};
+use self::send_state::{AWAITED, AwaitedBy, NotAccepted, PostTime};
 use self::sender::Sender;
 use self::waiters::Waiters;
 use self::work::Memory;
@@ -428,7 +430,7 @@ impl Connection {
         let credit = self.data_credit().await?;
         let mut attempt = || match (bytes, &mut memory) {
             (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], AWAITED),
-            (None, memory) => self.submit_kept(Work::Push(push), memory, None),
+            (None, memory) => self.submit_kept(Work::Push(push), memory, AWAITED, None),
         };
         let number = match attempt() {
             Ok(number) => number,
@@ -454,7 +456,7 @@ impl Connection {
     pub(crate) async fn begin_held(&self, work: Work, claim: Claim) -> Result<u64> {
         self.checked()?;
         let mut memory = Some((None, Some(claim)));
-        let mut attempt = || self.submit_kept(work, &mut memory, None);
+        let mut attempt = || self.submit_kept(work, &mut memory, AWAITED, None);
         match attempt() {
             Ok(number) => Ok(number),
             Err(first) => self.retry(first, attempt).await,
@@ -476,10 +478,11 @@ impl Connection {
         &self,
         work: Work,
         memory: &mut Option<Memory>,
+        how: (AwaitedBy, PostTime),
         place: Option<ResultSlot>,
     ) -> Result<u64, NotAccepted> {
         let taken = memory.take().unwrap_or_default();
-        self.submit_held(work, taken, AWAITED, place)
+        self.submit_held(work, taken, how, place)
             .map_err(|(not_accepted, again)| {
                 *memory = Some(again);
                 not_accepted
@@ -497,7 +500,7 @@ impl Connection {
             Some(self.device.pool().take_header(size_of::<u64>())?),
             None,
         ));
-        let mut attempt = || self.submit_kept(work, &mut memory, Some(place));
+        let mut attempt = || self.submit_kept(work, &mut memory, AWAITED, Some(place));
         let number = match attempt() {
             Ok(number) => number,
             Err(first) => self.retry(first, attempt).await?,

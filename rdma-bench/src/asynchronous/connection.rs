@@ -39,6 +39,8 @@ pub(super) struct Setup {
     pub(super) plan: Plan,
     /// Number of outstanding operations of a bandwidth test.
     pub(super) depth: usize,
+    /// Set if one pipeline keeps the operations of a bandwidth test in flight.
+    pub(super) pipeline: bool,
     /// The peer's memory that this process may access, as large as the largest message. `None` if
     /// the test accesses no memory of the peer.
     remote: Option<RemoteMr>,
@@ -75,6 +77,7 @@ impl Connection {
             role,
             plan: plan.clone(),
             depth,
+            pipeline: settings.pipeline,
             remote,
             progress,
         };

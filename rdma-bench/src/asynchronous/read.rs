@@ -22,12 +22,27 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Measures the bandwidth of concurrent reads of `size` bytes, each into its own memory.
+/// Measures the bandwidth of concurrent reads of `size` bytes, each into its own memory. The reads
+/// are those of one pipeline, or each is that of a task.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let depth = setup.depth.min(MAX_READ_MEMORY / size).max(1);
     let memory = (0..depth).map(|_| setup.allocate(size));
     let memory: Vec<_> = memory.collect::<Result<_>>()?;
     let source = setup.target(size)?;
+    if setup.pipeline {
+        let mut memory = memory;
+        let mut pipeline = setup.rdma.pipeline(depth);
+        let mut number = 0;
+        window.begin();
+        while window.claim() {
+            pipeline.read(&mut memory[number], &source).await?;
+            number = if number + 1 == depth { 0 } else { number + 1 };
+            window.complete();
+        }
+        pipeline.finish().await?;
+        window.end();
+        return Ok(());
+    }
     let read = async |mut memory| {
         while window.claim() {
             setup.rdma.read(&mut memory, &source).await?;

@@ -98,6 +98,12 @@ impl Window {
         self.last.set(now);
     }
 
+    /// Records that all operations have completed, for a test that completes operations when they
+    /// are accepted.
+    pub(crate) fn end(&self) {
+        self.last.set(Instant::now());
+    }
+
     /// Runs the futures `loops` concurrently until all have finished. Each future is a loop that
     /// reuses its memory for every operation.
     pub(crate) async fn run_all<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>

@@ -31,9 +31,22 @@ pub(super) async fn latency(setup: &Setup, size: usize, recorder: &mut Recorder)
     Ok(())
 }
 
-/// Measures the bandwidth of concurrent writes of `size` bytes in one direction.
+/// Measures the bandwidth of concurrent writes of `size` bytes in one direction. The writes are
+/// those of one pipeline, or each is that of a task.
 pub(super) async fn bandwidth(setup: &Setup, size: usize, window: &Window) -> Result<()> {
     let message = setup.allocate(size)?;
+    if setup.pipeline {
+        let mut target = setup.target(size)?;
+        let mut pipeline = setup.rdma.pipeline(setup.depth);
+        window.begin();
+        while window.claim() {
+            pipeline.write(&message, &mut target).await?;
+            window.complete();
+        }
+        pipeline.finish().await?;
+        window.end();
+        return Ok(());
+    }
     let write = async || {
         let mut target = setup.target(size)?;
         while window.claim() {

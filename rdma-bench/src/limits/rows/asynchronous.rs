@@ -23,11 +23,14 @@ const fn within(args: &'static [&'static str]) -> Term {
 /// requests.
 macro_rules! async_beside_core {
     ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr) => {
+        async_beside_core!($id, $what, $unit, $verb, $size, $least, BUSY_DEPTH_64)
+    };
+    ($id:literal, $what:literal, $unit:expr, $verb:expr, $size:expr, $least:expr, $args:expr) => {
         Row {
             id: $id,
             what: $what,
             unit: $unit,
-            figure: of_async(Run::new($verb, Bandwidth, $size).with(BUSY_DEPTH_64)),
+            figure: of_async(Run::new($verb, Bandwidth, $size).with($args)),
             yardstick: &[ours(Run::new($verb, Bandwidth, $size).with(DEPTH_64))],
             goal: Ratio(AtLeast($least)),
         }
@@ -50,6 +53,9 @@ const fn streams(args: &'static [&'static str]) -> Term {
 const fn web(args: &'static [&'static str]) -> Term {
     Term::of(Source::Web(args))
 }
+
+/// The arguments for 64 outstanding operations of one pipeline.
+const PIPELINE_64: &[&str] = &["-t", "64", "--completion", "busy", "--pipeline"];
 
 /// The arguments of `streams` for the bandwidth of writes of 64 KiB over RDMA.
 const STREAM_BANDWIDTH: &[&str] = &["bandwidth", "--by", "rdma", "--size", "65536"];
@@ -103,6 +109,24 @@ pub(super) const ROWS: &[Row] = &[
         Send,
         64 * KIB,
         0.95
+    ),
+    async_beside_core!(
+        "E2f",
+        "write_bw 8 B, async pipeline / core",
+        Unit::Messages,
+        Write,
+        8,
+        0.5,
+        PIPELINE_64
+    ),
+    async_beside_core!(
+        "E2g",
+        "write_bw 64 KiB, async pipeline / core",
+        Unit::Bytes(64 * KIB),
+        Write,
+        64 * KIB,
+        0.95,
+        PIPELINE_64
     ),
     Row {
         id: "E3",

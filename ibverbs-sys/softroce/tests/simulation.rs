@@ -7,7 +7,9 @@ use std::{env, fs};
 
 use proptest::prelude::*;
 use softroce::proto::{Counter, Mtu, Sequence};
-use softroce::sim::{Conditions, Connection, Ending, Fate, Kind, Schedule, goodput_table, run_all};
+use softroce::sim::{
+    Conditions, Connection, Ending, Fate, Kind, Schedule, bottleneck_table, goodput_table, run_all,
+};
 
 /// Returns the number of schedules; the longer run uses 10,000.
 fn schedules() -> u64 {
@@ -87,11 +89,22 @@ fn a_schedule_has_the_expected_content() {
 
 #[test]
 fn goodput_is_as_recorded() {
-    let name = "SOFTROCE_SIM_RECORD";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/goodput.txt");
-    let table = goodput_table();
+    check_recorded("goodput", &goodput_table());
+}
+
+#[test]
+fn shares_of_a_link_are_as_recorded() {
+    check_recorded("bottleneck", &bottleneck_table());
+}
+
+/// Checks that `table` equals the recorded table `name`. If the variable `SOFTROCE_SIM_RECORD`
+/// exists, records the table instead.
+fn check_recorded(name: &str, table: &str) {
+    let record = "SOFTROCE_SIM_RECORD";
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
+    let file = directory.join(format!("{name}.txt"));
     assert!(!table.contains("failed"), "a connection failed:\n{table}");
-    if env::var_os(name).is_some() {
+    if env::var_os(record).is_some() {
         fs::write(&file, table).unwrap();
         return;
     }
@@ -106,8 +119,8 @@ fn goodput_is_as_recorded() {
         .map(|(before, now)| format!("- {before}\n+ {now}\n"))
         .collect();
     panic!(
-        "goodput is not that of {}:\n{changed}if the transport is meant to behave so, record it with\n\
-         {name}=1 cargo test -p softroce --test simulation goodput\nand look at the difference",
+        "the table is not that of {}:\n{changed}if the transport is meant to behave so, record it with\n\
+         {record}=1 cargo test -p softroce --test simulation recorded\nand look at the difference",
         file.display()
     );
 }

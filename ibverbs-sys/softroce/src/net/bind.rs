@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! The choice of the IP addresses and the UDP port of this process.
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::process;
@@ -58,7 +59,13 @@ pub(super) fn bind(config: &Config) -> io::Result<Bound> {
             Err(error) => last = error,
         }
     }
-    Err(last)
+    Err(match last.kind() {
+        ErrorKind::AddrInUse => io::Error::new(
+            ErrorKind::AddrInUse,
+            format!("{last}; {}", all_in_use(config.port)),
+        ),
+        _ => last,
+    })
 }
 
 /// Returns the addresses of the host that the device uses besides its loopback address: those of
@@ -106,6 +113,8 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
     let mut group_port = None;
     // Address whose first port is in use, although that port is free on other addresses.
     let mut blocked = None;
+    // Number of ports in use of each address.
+    let mut ports_in_use: HashMap<IpAddr, usize> = HashMap::new();
     // Usually a port is free on all addresses or on none.
     for is_partial in [false, true] {
         for (slot, port) in slots(config.port) {
@@ -124,6 +133,7 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
                     Ok(local_address) => all.push(local_address),
                     Err(error) if error.kind() == ErrorKind::AddrInUse => {
                         taken = taken.or(Some(host.ip));
+                        *ports_in_use.entry(host.ip).or_default() += usize::from(is_partial);
                         if !is_partial && slot > 0 {
                             break;
                         }
@@ -162,7 +172,15 @@ fn bind_all(config: &Config, list: &[HostAddress], hosts: &[HostAddress]) -> io:
             .any(|local_address| local_address.local.ip() == host.ip)
     };
     for host in hosts.iter().filter(|host| !is_bound(host)) {
-        report_taken(host.ip, best.port());
+        if ports_in_use.get(&host.ip) == Some(&slots(config.port).count()) {
+            let reason = all_in_use(config.port);
+            report(format_args!(
+                "the address {} gets no GID: {reason}",
+                host.ip
+            ));
+        } else {
+            report_taken(host.ip, best.port());
+        }
     }
     Ok(best)
 }
@@ -181,6 +199,19 @@ pub(super) fn report_taken(ip: IpAddr, port: u16) {
         "the address {ip} gets no GID: its UDP port {port} is in use by another process, and no other port of the device is free \
          on all addresses"
     ));
+}
+
+/// Returns the text that all ports of an address are in use, which names the limit of processes.
+/// The first port of the device is `base`.
+fn all_in_use(base: u16) -> String {
+    let ports: Vec<u16> = slots(base).map(|(_, port)| port).collect();
+    let count = ports.len();
+    let last = ports.last().copied().unwrap_or(base);
+    format!(
+        "all {count} UDP ports of the device there, {base} to {last} in steps of {}, are in use: at \
+         most {count} processes can use an address at the same time",
+        address::PORT_STRIDE
+    )
 }
 
 /// Writes a message about the device to standard error.

@@ -2,15 +2,12 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::proto::{
-    AccessFlags, Attributes, CompletionStatus, GatherList, Mtu, Path, Payload, QueuePair,
-    ReceiveRequest, Remote, Segment, SendOperation, SendRequest, Sequence, Service, State, Time,
-};
+use crate::proto::{CompletionStatus, Mtu, Time};
 
 use super::network::{Conditions, Faults, Network};
 use super::random::Random;
-use super::schedule::ack_delay;
-use super::world::{Happening, Notice, QpId, World};
+use super::stream::{Flow, Parameters, Stream};
+use super::world::{Happening, Notice, World};
 
 /// Loss rates of the columns of the goodput table, in lost packets per million.
 const LOSSES: [u32; 5] = [0, 1000, 10_000, 30_000, 100_000];
@@ -20,13 +17,6 @@ const SEEDS: u64 = 3;
 
 /// Maximum number of requests that are in the send queue at the same time.
 const DEPTH: usize = 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    Send,
-    Write,
-    Read,
-}
 
 /// Parameters of one row of the goodput table.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +86,7 @@ fn rows() -> Vec<Row> {
 fn megabits(row: &Row, loss: u32) -> String {
     let mut time = Duration::ZERO;
     for seed in 0..SEEDS {
-        match Stream::new(row, loss, seed).run() {
+        match run(row, loss, seed) {
             Some(taken) => time += taken,
             None => return "failed".to_owned(),
         }
@@ -106,161 +96,57 @@ fn megabits(row: &Row, loss: u32) -> String {
     rate.to_string()
 }
 
-/// Simulation that produces one value of the goodput table: a stream of messages in one direction.
-struct Stream<'r> {
-    row: &'r Row,
-    world: World<'static>,
-    ends: [QpId; 2],
-    here: u32,
-    there: u32,
-    posted: u64,
-    done: u64,
-}
-
-const BASE: u64 = 0x10_0000;
-
-impl<'r> Stream<'r> {
-    fn new(row: &'r Row, loss: u32, seed: u64) -> Self {
-        let conditions = Conditions {
-            loss,
-            backlog: row.backlog,
-            ..Conditions::CLEAN
-        };
-        let network = Network::new(Faults::Random(conditions), Random::new(seed, 1));
-        let mut world = World::new(network, Duration::ZERO, None);
-        let ends = [1, 2].map(|number| {
-            let address = Ipv4Addr::new(10, 0, 0, number).to_ipv6_mapped();
-            let node = world.add_node(address);
-            let queue_pair = QueuePair::new(number.into(), Service::ReliableConnection);
-            world.add_queue_pair(node, queue_pair, None)
-        });
-        let access =
-            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-        let register = |world: &World<'_>, place: QpId| {
-            let bytes = vec![0; row.message as usize];
-            world.memory(place.node).register(bytes, BASE, access)
-        };
-        let (here, there) = (register(&world, ends[0]), register(&world, ends[1]));
-        for (place, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-            let path = Path {
-                source: 0,
-                destination: world.address(peer.node),
-                traffic_class: 0,
-                hop_limit: 64,
-                flow_label: 0,
-            };
-            let destination = world.queue_pair(peer).number();
-            *world.queue_pair_mut(place).attributes_mut() = Attributes {
-                destination,
-                path: Some(path),
-                path_mtu: row.mtu,
-                send_sequence: Sequence::new(0xff_ff00),
-                receive_sequence: Sequence::new(0xff_ff00),
-                ack_timeout: Some(ack_delay(10)),
-                retry_count: 7,
-                rnr_retry: 7,
-                min_rnr_timer: 1,
-                max_initiated: 16,
-                max_accepted: 16,
-                access,
-                ..Attributes::default()
-            };
-            world.enter(place, State::Init);
-            world.enter(place, State::ReadyToReceive);
-            world.enter(place, State::ReadyToSend);
-        }
-        Self {
-            row,
-            world,
-            ends,
-            here,
-            there,
-            posted: 0,
-            done: 0,
-        }
+/// Returns the virtual time until all messages of `row` are complete at the loss rate `loss`, or
+/// `None` if a message fails.
+fn run(row: &Row, loss: u32, seed: u64) -> Option<Duration> {
+    let conditions = Conditions {
+        loss,
+        backlog: row.backlog,
+        ..Conditions::CLEAN
+    };
+    let network = Network::new(Faults::Random(conditions), Random::new(seed, 1));
+    let mut world = World::new(network, Duration::ZERO, None);
+    let nodes =
+        [1, 2].map(|number| world.add_node(Ipv4Addr::new(10, 0, 0, number).to_ipv6_mapped()));
+    let parameters = Parameters {
+        flow: row.flow,
+        mtu: row.mtu,
+        message: row.message,
+        max_window: 128,
+        timeout: 10,
+    };
+    let mut stream = Stream::connect(&mut world, nodes, 1, parameters);
+    for _ in 0..DEPTH {
+        stream.post_receive(&mut world);
+        stream.post(&mut world);
     }
-
-    /// Sends all messages. Returns the virtual time until all are complete, or `None` if a message
-    /// fails.
-    fn run(mut self) -> Option<Duration> {
-        for _ in 0..DEPTH {
-            self.post_receive();
-            self.post();
-        }
-        let mut notices = Vec::new();
-        loop {
-            self.world.take_notices(&mut notices);
-            for notice in notices.drain(..) {
-                let Notice::At(place, what) = notice else {
-                    continue;
-                };
-                match what {
-                    Happening::Sent(end) if end.status != CompletionStatus::Success => return None,
-                    Happening::Sent(_) => {
-                        self.done += 1;
-                        self.post();
+    let mut done = 0;
+    let mut notices = Vec::new();
+    loop {
+        world.take_notices(&mut notices);
+        for notice in notices.drain(..) {
+            let Notice::At(place, what) = notice else {
+                continue;
+            };
+            match what {
+                Happening::Sent(end) if end.status != CompletionStatus::Success => return None,
+                Happening::Sent(_) => {
+                    done += 1;
+                    if stream.posted() < row.messages {
+                        stream.post(&mut world);
                     }
-                    Happening::Received(..) if place == self.ends[1] => self.post_receive(),
-                    Happening::Received(..) | Happening::Raised(_) => {}
                 }
-            }
-            if self.done == self.row.messages {
-                return Some(self.world.now() - Time::default());
-            }
-            if !matches!(self.world.step(), Ok(true)) {
-                return None;
+                Happening::Received(..) if place == stream.responder() => {
+                    stream.post_receive(&mut world);
+                }
+                Happening::Received(..) | Happening::Raised(_) => {}
             }
         }
-    }
-
-    fn segments(&self, key: u32) -> GatherList {
-        GatherList::from_slice(&[Segment {
-            address: BASE,
-            length: self.row.message,
-            key,
-        }])
-    }
-
-    fn post_receive(&mut self) {
-        let segments = self.segments(self.there);
-        let request = ReceiveRequest {
-            id: 0,
-            segments,
-            length: self.row.message.into(),
-        };
-        self.world.post_receive(self.ends[1], request);
-    }
-
-    fn post(&mut self) {
-        if self.posted == self.row.messages {
-            return;
+        if done == row.messages {
+            return Some(world.now() - Time::default());
         }
-        self.posted += 1;
-        let remote = Remote {
-            address: BASE,
-            key: self.there,
-        };
-        let operation = match self.row.flow {
-            Flow::Send => SendOperation::Send {
-                immediate: None,
-                invalidate: None,
-            },
-            Flow::Write => SendOperation::Write {
-                remote,
-                immediate: None,
-            },
-            Flow::Read => SendOperation::Read { remote },
-        };
-        let request = SendRequest {
-            id: self.posted,
-            operation,
-            payload: Payload::Gathered(self.segments(self.here)),
-            length: self.row.message,
-            xrc_srq: None,
-            signaled: true,
-            solicited: false,
-            fence: false,
-        };
-        self.world.post(self.ends[0], request);
+        if !matches!(world.step(), Ok(true)) {
+            return None;
+        }
     }
 }

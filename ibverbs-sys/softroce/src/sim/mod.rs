@@ -24,11 +24,13 @@
 //!
 //! # Running it
 //! `cargo test -p softroce --test simulation` runs a thousand schedules, or as many as
-//! `SOFTROCE_SIM_SCHEDULES` says, and compares [`goodput_table`] with the recorded one. The example
-//! `simulate` runs any range of seeds, and single seeds with a trace of every packet.
-//! `cargo xtask plant` adds known bugs to the transport, to check that the simulation detects them.
+//! `SOFTROCE_SIM_SCHEDULES` says, and compares [`goodput_table`] and [`bottleneck_table`] with the
+//! recorded ones. The example `simulate` runs any range of seeds, and single seeds with a trace of
+//! every packet. `cargo xtask plant` adds known bugs to the transport, to check that the simulation
+//! detects them.
 #![forbid(unsafe_code)]
 
+mod bottleneck;
 mod buffer;
 mod content;
 mod drafts;
@@ -51,10 +53,12 @@ mod scenario;
 mod schedule;
 mod setup;
 mod shared_words;
+mod stream;
 mod target_memory;
 mod trace;
 mod world;
 
+pub use bottleneck::bottleneck_table;
 pub use goodput::goodput_table;
 pub use network::{Conditions, Fate};
 #[cfg(any(test, fuzzing))]

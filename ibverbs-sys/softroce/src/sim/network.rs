@@ -23,9 +23,10 @@ pub struct Conditions {
     /// Maximum additional delay of an overtaken packet, or of the second arrival of a duplicated
     /// packet.
     pub hold: Duration,
-    /// Transmission rate of a node, in bits per second.
+    /// Transmission rate of a link, in bits per second. Each node has a link of its own, unless
+    /// nodes are made to share one.
     pub bandwidth: u64,
-    /// Maximum number of bytes that wait in a node to be sent. Further packets are lost.
+    /// Maximum number of bytes that wait in the queue of a link. Further packets are lost.
     pub backlog: u64,
 }
 
@@ -69,13 +70,33 @@ pub(crate) enum Faults {
     Script(Conditions, BTreeMap<u64, Fate>),
 }
 
-/// State of a node's outgoing connection to the network.
+/// State of a link: the outgoing connection of one or more nodes to the network.
 #[derive(Debug)]
-struct Egress {
-    /// Time at which the node will have transmitted its last packet.
+struct Link {
+    /// Time at which the link will have transmitted its last packet.
     free: Time,
     /// Arrival time of the last packet that was not reordered.
     last: Time,
+    load: Load,
+}
+
+/// Link of a node to the queue of a shared link.
+#[derive(Debug)]
+struct Access {
+    bandwidth: u64,
+    /// Time at which the link will have transmitted its last packet.
+    free: Time,
+}
+
+/// Statistics of a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Number of packets that were sent, including those that found the queue of the link full.
+    pub(crate) packets: u64,
+    /// Number of packets that were lost because the queue of the link was full.
+    pub(crate) overflows: u64,
+    /// Sum of the times that packets have waited in the queue of the link.
+    pub(crate) waited: Duration,
 }
 
 /// The network that connects the simulated nodes.
@@ -83,7 +104,11 @@ struct Egress {
 pub(crate) struct Network {
     faults: Faults,
     random: Random,
-    ways: Vec<Egress>,
+    links: Vec<Link>,
+    /// Index of the link of each node.
+    link_of: Vec<usize>,
+    /// Access links of the nodes that share a link.
+    access: BTreeMap<usize, Access>,
     packets: u64,
     /// Numbers of the queue pairs to which the network loses all packets.
     cut: Vec<u32>,
@@ -94,19 +119,49 @@ impl Network {
         Self {
             faults,
             random,
-            ways: Vec::new(),
+            links: Vec::new(),
+            link_of: Vec::new(),
+            access: BTreeMap::new(),
             packets: 0,
             cut: Vec::new(),
         }
     }
 
-    /// Adds a node to the network.
+    /// Adds a node with a link of its own to the network.
     pub(crate) fn add_node(&mut self) {
         let start = Time::default();
-        self.ways.push(Egress {
+        self.link_of.push(self.links.len());
+        self.links.push(Link {
             free: start,
             last: start,
+            load: Load::default(),
         });
+    }
+
+    /// Makes the node `node` send its packets on the link of the node `other`, where all packets
+    /// wait in one queue. The node has an access link to the queue, which transmits `bandwidth`
+    /// bits per second and loses nothing.
+    pub(crate) fn share_link(&mut self, node: usize, other: usize, bandwidth: u64) {
+        let access = Access {
+            bandwidth,
+            free: Time::default(),
+        };
+        self.access.insert(node, access);
+        self.link_of[node] = self.link_of[other];
+    }
+
+    /// Transmits a packet of `bytes` bytes on the access link of the node `node`. Returns the time
+    /// at which the packet arrives at the queue of the shared link, or `None` if the node has no
+    /// access link.
+    pub(crate) fn access(&mut self, now: Time, node: usize, bytes: usize) -> Option<Time> {
+        let access = self.access.get_mut(&node)?;
+        access.free = access.free.max(now) + transmission(bytes, access.bandwidth);
+        Some(access.free)
+    }
+
+    /// Returns the statistics of the link of the node `node`.
+    pub(crate) fn load(&self, node: usize) -> Load {
+        self.links[self.link_of[node]].load
     }
 
     /// Makes the network lose all further packets to the queue pair with the number `queue_pair`.
@@ -136,27 +191,31 @@ impl Network {
                 (conditions, fate.unwrap_or(Fate::Deliver))
             }
         };
-        let bits = (bytes as u64 + ETHERNET_OVERHEAD) * 8;
-        let wire = Duration::from_nanos(bits * 1_000_000_000 / conditions.bandwidth);
+        let wire = transmission(bytes, conditions.bandwidth);
         let jitter = conditions.jitter.as_nanos() as u64;
         let jitter = match jitter {
             0 => Duration::ZERO,
             most => Duration::from_nanos(self.random.range(0, most)),
         };
-        let way = &mut self.ways[node];
-        let waiting = (way.free - now).as_nanos() * u128::from(conditions.bandwidth);
-        if waiting > u128::from(conditions.backlog) * 8 * 1_000_000_000 {
+        let link = &mut self.links[self.link_of[node]];
+        let wait = link.free - now;
+        link.load.packets += 1;
+        if wait.as_nanos() * u128::from(conditions.bandwidth)
+            > u128::from(conditions.backlog) * 8 * 1_000_000_000
+        {
+            link.load.overflows += 1;
             return (Fate::Lose, now);
         }
-        way.free = way.free.max(now) + wire;
-        let arrival = (way.free + conditions.latency + jitter).max(way.last);
+        link.load.waited += wait;
+        link.free = link.free.max(now) + wire;
+        let arrival = (link.free + conditions.latency + jitter).max(link.last);
         if self.cut.contains(&queue_pair) {
             return (Fate::Lose, arrival);
         }
         match fate {
             Fate::Hold(hold) => (fate, arrival + hold),
             _ => {
-                way.last = arrival;
+                link.last = arrival;
                 (fate, arrival)
             }
         }
@@ -166,6 +225,12 @@ impl Network {
 /// Number of bytes around an IP packet on Ethernet: preamble, MAC header, frame check sequence, and
 /// inter-packet gap.
 const ETHERNET_OVERHEAD: u64 = 38;
+
+/// Returns the time that a packet of `bytes` bytes takes on a link of `bandwidth` bits per second.
+fn transmission(bytes: usize, bandwidth: u64) -> Duration {
+    let bits = (bytes as u64 + ETHERNET_OVERHEAD) * 8;
+    Duration::from_nanos(bits * 1_000_000_000 / bandwidth)
+}
 
 fn chance(conditions: &Conditions, random: &mut Random) -> Fate {
     // A single random number decides about all faults, so a packet has only one. A network without

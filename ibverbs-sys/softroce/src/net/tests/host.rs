@@ -1,5 +1,6 @@
 //! Tests of the GIDs for the addresses of the host.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -147,6 +148,39 @@ fn a_port_in_use_affects_only_its_address() {
     );
     assert_eq!(receive(&others, 1).len(), 1);
     drop((first, second));
+}
+
+#[test]
+fn a_process_more_than_an_address_has_ports_reaches_only_its_own_host() {
+    if !is_inside(
+        "net::tests::host::a_process_more_than_an_address_has_ports_reaches_only_its_own_host",
+    ) {
+        return;
+    }
+    add_interface();
+    let config = config();
+    let all: Vec<Network> = (0..address::PORT_SLOTS)
+        .map(|_| try_open(&config).unwrap())
+        .collect();
+    for (slot, network) in (0..).zip(&all) {
+        assert_eq!((network.slot(), of_host(network).len()), (slot, 2));
+    }
+    let more = try_open(&config).unwrap();
+    assert_eq!((more.slot(), of_host(&more).len()), (0, 0));
+    // A process that may only use this address cannot open the device.
+    let only = Config {
+        addresses: vec![V4],
+        ..config.clone()
+    };
+    let error = try_open(&only).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    let error = error.to_string();
+    assert!(error.contains("at most 15 processes"), "{error}");
+    // A port of a process that has ended is free.
+    let mut all = all;
+    drop(all.remove(7));
+    let next = try_open(&config).unwrap();
+    assert_eq!((next.slot(), of_host(&next).len()), (7, 2));
 }
 
 #[test]

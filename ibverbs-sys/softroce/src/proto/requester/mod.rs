@@ -10,6 +10,7 @@
 //! one run is requested again. Runs never cross multiples of their length, so that a responder
 //! recognises a repeated run as a range of an earlier request.
 
+mod congestion;
 mod entry;
 mod flow;
 mod packet;
@@ -329,8 +330,8 @@ impl Requester {
         let new = self.set_sent(end, host);
         if endpoint.is_reliable() {
             let timeout = endpoint.attributes.ack_timeout;
-            self.probe
-                .sent(sequence, new, now, timeout, self.unanswered);
+            let timed = (new && (acknowledge || awaits_data)).then_some(sequence);
+            self.probe.sent(timed, now, timeout, self.unanswered);
             self.fetches_sent += u32::from(awaits_data);
             self.set_response_deadline(|| now, endpoint);
         } else {

@@ -52,6 +52,12 @@ impl Pipe {
         self.is_full = nanos > shortest.nanos + shortest.nanos / 4;
     }
 
+    /// Returns the shortest recent round trip time in nanoseconds, or `None` before the first
+    /// measurement.
+    pub(super) fn shortest(&self) -> Option<u64> {
+        self.shortest.map(|shortest| shortest.nanos)
+    }
+
     /// Returns whether packets waited in a queue of the path during the last measured round trip.
     /// In this case, a larger window would only increase the waiting time.
     pub(super) fn is_full(&self) -> bool {

@@ -62,18 +62,18 @@ const MAX_ROUND_TRIP: u64 = 1 << 56;
 const MAX_PROBES: u32 = 3;
 
 impl Probe {
-    /// Records that the packet with the number `sequence` was sent, for the first time if `new` is
-    /// set. `oldest` is the oldest unanswered sequence number, and `timeout` the acknowledgement
-    /// timeout.
+    /// Records that packets were sent. `timed` is the number of a packet that was sent for the
+    /// first time and requests a response, if there is one: a packet that requests none is answered
+    /// only with a later packet. `oldest` is the oldest unanswered sequence number, and `timeout`
+    /// the acknowledgement timeout.
     pub(super) fn sent(
         &mut self,
-        sequence: Sequence,
-        new: bool,
+        timed: Option<Sequence>,
         now: Time,
         timeout: Option<Duration>,
         oldest: Sequence,
     ) {
-        if new && self.timed.is_none() {
+        if let (Some(sequence), None) = (timed, self.timed) {
             self.timed = Some(TimedPacket {
                 sequence,
                 sent: now,
@@ -232,33 +232,32 @@ mod tests {
     #[test]
     fn the_probe_timeout_is_a_multiple_of_the_measured_round_trip() {
         let mut probe = Probe::default();
-        probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
+        probe.sent(Some(Sequence::new(0)), at(0), TIMEOUT, Sequence::new(0));
         assert_eq!(probe.at(), None);
         probe.progress(Sequence::new(1), false, at(2000), TIMEOUT);
         assert_eq!(probe.at(), None);
-        probe.sent(Sequence::new(1), true, at(3000), TIMEOUT, Sequence::new(0));
+        probe.sent(Some(Sequence::new(1)), at(3000), TIMEOUT, Sequence::new(0));
         // The probe is due after twice the mean and four times the deviation.
         assert_eq!(probe.at(), Some(at(11_000)));
         probe.progress(Sequence::new(2), true, at(5000), TIMEOUT);
         assert!(probe.at().unwrap() < at(13_000));
         probe.sent(
-            Sequence::new(2),
-            true,
+            Some(Sequence::new(2)),
             at(5000),
             Some(Duration::from_millis(8)),
             Sequence::new(0),
         );
         assert_eq!(probe.at(), None);
-        probe.sent(Sequence::new(2), true, at(5000), None, Sequence::new(0));
+        probe.sent(Some(Sequence::new(2)), at(5000), None, Sequence::new(0));
         assert_eq!(probe.at(), None);
     }
 
     #[test]
     fn a_peer_that_does_not_answer_gets_few_probes() {
         let mut probe = Probe::default();
-        probe.sent(Sequence::new(0), true, at(0), TIMEOUT, Sequence::new(0));
+        probe.sent(Some(Sequence::new(0)), at(0), TIMEOUT, Sequence::new(0));
         probe.progress(Sequence::new(1), false, at(10), TIMEOUT);
-        probe.sent(Sequence::new(1), true, at(10), TIMEOUT, Sequence::new(0));
+        probe.sent(Some(Sequence::new(1)), at(10), TIMEOUT, Sequence::new(0));
         let mut times = Vec::new();
         while let Some(due) = probe.at() {
             probe.handle_timeout(due);

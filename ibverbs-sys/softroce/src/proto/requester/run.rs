@@ -60,17 +60,21 @@ impl Requester {
         }
         let stride = out.len() / count as usize;
         let unacknowledged = self.in_flight(sequence);
+        let known = self.sent.distance(sequence).clamp(0, count as i32) as u32;
+        let mut timed = None;
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
             if self.requests_ack(unacknowledged + number, 1) {
                 request_acknowledgement(bytes);
                 self.unasked = 0;
+                if number >= known {
+                    timed = timed.or(Some(sequence + number));
+                }
             } else {
                 self.unasked += 1;
             }
         }
         self.cursor.packet += count;
         let end = sequence + count;
-        let known = self.sent.distance(sequence).clamp(0, count as i32) as u32;
         if known > 0 {
             host.count(Counter::Retransmitted, known.into());
         }
@@ -78,13 +82,7 @@ impl Requester {
             self.sent = end;
         }
         let timeout = endpoint.attributes.ack_timeout;
-        (self.probe).sent(
-            sequence + known,
-            known < count,
-            now,
-            timeout,
-            self.unanswered,
-        );
+        self.probe.sent(timed, now, timeout, self.unanswered);
         self.set_response_deadline(|| now, endpoint);
         true
     }

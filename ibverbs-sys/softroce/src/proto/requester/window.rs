@@ -1,3 +1,4 @@
+use super::congestion::{Congestion, UNITS};
 use super::pipe::Pipe;
 use super::probe::Sample;
 use crate::proto::{Sequence, Time};
@@ -6,6 +7,9 @@ use crate::proto::{Sequence, Time};
 /// limit, is halved after a loss, and grows quickly again to the measured capacity of the path.
 /// Beyond this capacity the window grows by one packet for each acknowledged window while packets
 /// wait in a queue of the path, and otherwise quickly.
+///
+/// After packets were lost because a queue of the path was full, [`Congestion`] determines how the
+/// window changes.
 ///
 /// The limit is that of the attributes for an unknown path. To this are added the packets that the
 /// [path](Pipe) holds while no packet waits in a queue. So a long path is filled, and the packets
@@ -21,10 +25,13 @@ pub(super) struct Window {
     /// Maximum of the limit.
     most: u32,
     pipe: Pipe,
+    congestion: Congestion,
     size: u32,
     /// Window size below which the window grows by one for each acknowledged packet.
     threshold: u32,
     gained: u32,
+    /// Part of the window size below one packet, in [units](UNITS).
+    fraction: u64,
     /// Sequence number after the packets that were in flight at the last loss. Until all of them
     /// are acknowledged, further losses do not halve the window again.
     recovered: Option<Sequence>,
@@ -54,9 +61,11 @@ impl Window {
             least: limit,
             most: most.clamp(limit, 1 << 20),
             pipe: Pipe::default(),
+            congestion: Congestion::default(),
             size: limit.min(INITIAL_SIZE),
             threshold: u32::MAX,
             gained: 0,
+            fraction: 0,
             recovered: None,
             before: (0, 0),
         }
@@ -100,12 +109,12 @@ impl Window {
         let fast = packets.min(self.threshold.min(self.limit).saturating_sub(self.size));
         self.size += fast;
         self.gained += packets - fast;
+        if self.size >= self.limit || self.congestion.knows_queue() {
+            self.gained = 0;
+        }
         while self.gained >= self.size && self.size < self.limit {
             self.gained -= self.size;
             self.size += 1;
-        }
-        if self.size >= self.limit {
-            self.gained = 0;
         }
     }
 
@@ -115,8 +124,19 @@ impl Window {
             self.pipe.measured(sample.time, sample.packets, now);
             self.limit = self.least.saturating_add(self.pipe.fill()).min(self.most);
             self.size = self.size.min(self.limit);
-            if !self.pipe.is_full() {
-                self.threshold = self.threshold.max(self.limit);
+            self.congestion.measured(sample.time);
+            match self.congestion.next_size(self.size, &self.pipe) {
+                None if self.pipe.is_full() => {}
+                None => self.threshold = self.threshold.max(self.limit),
+                // The window still grows after a loss.
+                Some(_) if self.size < self.threshold.min(self.limit) => {}
+                Some(size) => {
+                    let size = size + self.fraction;
+                    self.fraction = size % UNITS;
+                    let size = u32::try_from(size / UNITS).unwrap_or(u32::MAX);
+                    self.size = size.max(MIN_SIZE).min(self.limit);
+                    self.threshold = self.size;
+                }
             }
         }
     }
@@ -133,8 +153,13 @@ impl Window {
     /// considered lost.
     pub(super) fn timeout(&mut self, sent: Sequence) {
         self.before = (self.size, self.threshold);
+        let capacity = match self.congestion.handle_loss(&self.pipe) {
+            // The capacity may be overestimated.
+            true => self.pipe.capacity().min(self.size / 4 * 3),
+            false => self.pipe.capacity(),
+        };
         self.size = (self.size / 2).max(MIN_SIZE.min(self.limit));
-        self.threshold = self.size.max(self.pipe.capacity());
+        self.threshold = self.size.max(capacity);
         self.gained = 0;
         self.recovered = Some(sent);
     }

@@ -111,11 +111,33 @@ struct Scheduled {
 /// but the order has no effect, because event numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
-    Arrive { node: usize, packet: Vec<u8> },
-    Hear { node: usize, words: [u64; 7] },
-    Timer { node: usize, slot: usize },
-    Poll { node: usize, slot: usize },
-    Wake { token: u64 },
+    /// A packet of the node `from` arrives at the queue of a shared link, on its way to the queue
+    /// pair `number` of the node `node`.
+    Enter {
+        from: usize,
+        node: usize,
+        number: u32,
+        packet: Vec<u8>,
+    },
+    Arrive {
+        node: usize,
+        packet: Vec<u8>,
+    },
+    Hear {
+        node: usize,
+        words: [u64; 7],
+    },
+    Timer {
+        node: usize,
+        slot: usize,
+    },
+    Poll {
+        node: usize,
+        slot: usize,
+    },
+    Wake {
+        token: u64,
+    },
 }
 
 /// Maximum number of packets that a queue pair may send at one time. A queue pair that sends more
@@ -312,6 +334,15 @@ impl<'t> World<'t> {
         self.now = event.at;
         self.traffic.events += 1;
         match event.what {
+            EventKind::Enter {
+                from,
+                node,
+                number,
+                packet,
+            } => {
+                let (fate, arrival) = (self.network).send(self.now, from, number, packet.len());
+                self.forward(node, packet, fate, arrival);
+            }
             EventKind::Arrive { node, packet } => {
                 self.arrive(node, &packet);
                 self.buffers.push(packet);

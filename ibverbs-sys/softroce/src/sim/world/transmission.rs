@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::frame::{accept, corrupt, emit};
 use super::{Breach, EventKind, MAX_BURST, Node, QpId, World};
 use crate::proto::{
-    Arrival, Memory, Path, Payload, SendOperation, SendRequest, Service, TransmitUrgency,
+    Arrival, Memory, Path, Payload, SendOperation, SendRequest, Service, Time, TransmitUrgency,
     UnqueuedMessage,
 };
 use crate::same_host::ring_message;
@@ -250,6 +250,16 @@ impl World<'_> {
         let mut bytes = self.buffers.pop().unwrap_or_default();
         bytes.clear();
         emit(self.nodes[place.node].address, path, transport, &mut bytes);
+        if let Some(at) = self.network.access(self.now, place.node, bytes.len()) {
+            let (from, node, packet) = (place.node, receiver, bytes);
+            let enter = EventKind::Enter {
+                from,
+                node,
+                number,
+                packet,
+            };
+            return self.schedule(at, enter);
+        }
         let (fate, arrival) = self.network.send(self.now, place.node, number, bytes.len());
         let bth = &packet.header.bth;
         let said = u64::from(bth.destination) << 40
@@ -267,20 +277,23 @@ impl World<'_> {
             );
             self.tell(&line);
         }
+        self.forward(receiver, bytes, fate, arrival);
+    }
+
+    /// Makes a packet arrive at the node `node` with the effect `fate` of the network.
+    pub(super) fn forward(&mut self, node: usize, mut packet: Vec<u8>, fate: Fate, arrival: Time) {
         match fate {
             Fate::Lose => {
-                self.buffers.push(bytes);
+                self.buffers.push(packet);
                 return;
             }
             Fate::Duplicate(later) => {
-                let node = receiver;
-                let packet = bytes.clone();
+                let packet = packet.clone();
                 self.schedule(arrival + later, EventKind::Arrive { node, packet });
             }
-            Fate::Corrupt(how) => corrupt(&mut bytes, how),
+            Fate::Corrupt(how) => corrupt(&mut packet, how),
             Fate::Deliver | Fate::Hold(_) => {}
         }
-        let (node, packet) = (receiver, bytes);
         self.schedule(arrival, EventKind::Arrive { node, packet });
     }
 

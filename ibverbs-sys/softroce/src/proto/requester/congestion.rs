@@ -1,0 +1,210 @@
+use std::time::Duration;
+
+use super::pipe::Pipe;
+
+/// Congestion control by round trip times: determines how the window changes so that senders whose
+/// packets wait in one queue of the network share a link, and lose few packets.
+///
+/// A queue is unknown until it overflows, which causes a loss. The round trip time at that moment
+/// is the time with a full queue. From then on, the window grows in each round trip by a number of
+/// packets, and shrinks by a fraction that depends on how full the queue is. All senders measure
+/// the same queue. A large window shrinks by more packets than a small one, so the windows approach
+/// each other.
+///
+/// The time with a full queue is increased slowly, so that the queue overflows again at some time.
+/// This corrects wrong measurements: all senders then halve their windows, and measure shorter
+/// round trip times, which a sender that began later may not know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Congestion {
+    /// The last two measured round trip times in nanoseconds, the later one last.
+    times: [u64; 2],
+    /// Round trip time in nanoseconds with a full queue. `None` before the first overflow.
+    full: Option<u64>,
+}
+
+/// Unit of window sizes: the number of units in a packet.
+pub(super) const UNITS: u64 = 1024;
+
+/// Growth of the window in one round trip with an almost empty queue, in [units](UNITS), in
+/// addition to a fraction of the window size.
+const EMPTY_GROWTH: u64 = 4 * UNITS;
+
+/// Minimum growth of the window in one round trip, in [units](UNITS).
+const MIN_GROWTH: u64 = UNITS / 4;
+
+/// Maximum growth of the window in one round trip, in [units](UNITS).
+const MAX_GROWTH: u64 = 64 * UNITS;
+
+/// Divisor of the window size for the decrease in one round trip with a full queue.
+const DECREASE: u64 = 16;
+
+/// Divisor of the window size for the growth in one round trip with an almost empty queue.
+const INCREASE: u64 = 32;
+
+/// Number of measurements in which the time with a full queue grows by a factor of e.
+const GROWTH_TIME: u64 = 2048;
+
+impl Congestion {
+    /// Records the measured round trip time `time`.
+    pub(super) fn measured(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.times = match self.times {
+            [_, 0] => [nanos; 2],
+            [_, last] => [last, nanos],
+        };
+        let standing = self.standing();
+        self.full = (self.full).map(|full| full.saturating_add(full / GROWTH_TIME).max(standing));
+    }
+
+    /// Records a loss. Returns whether a full queue is the likely reason.
+    pub(super) fn handle_loss(&mut self, pipe: &Pipe) -> bool {
+        let [one, last] = self.times;
+        let time = one.max(last);
+        let Some(shortest) = pipe.shortest() else {
+            return false;
+        };
+        if time < shortest.saturating_add(shortest / 8) {
+            return false;
+        }
+        let known = self.full.unwrap_or(0);
+        let queue = known.saturating_sub(shortest);
+        self.full = if time - shortest >= queue / 4 * 3 {
+            Some(time)
+        } else if time - shortest >= queue / 2 {
+            // The known time may be too long.
+            Some(known - (known - time) / 4)
+        } else {
+            return false;
+        };
+        true
+    }
+
+    /// Returns the window size in [units](UNITS) after a measured round trip with a window of
+    /// `size` packets. Returns `None` if the queue is unknown.
+    pub(super) fn next_size(&self, size: u32, pipe: &Pipe) -> Option<u64> {
+        let (full, shortest) = (self.full?, pipe.shortest()?);
+        let size = u64::from(size) * UNITS;
+        if self.times[1] < shortest.saturating_add(full.saturating_sub(shortest) / 4) {
+            return Some(size + size / INCREASE + EMPTY_GROWTH);
+        }
+        // Below this round trip time, the window does not shrink. Half of the time with a full
+        // queue does not depend on the shortest time, of which senders may have different
+        // measurements.
+        let least = shortest.max(full / 2);
+        let queue = full.saturating_sub(least).max(1);
+        let fill = u128::from(self.standing().saturating_sub(least)) * 256 / u128::from(queue);
+        let fill = fill.min(256) as u64;
+        let cut = (size / DECREASE * fill.pow(3)) >> 24;
+        let least_growth = if fill < 64 { UNITS } else { MIN_GROWTH };
+        // One packet for each millisecond of the round trip.
+        let growth = full / (1_000_000 / UNITS);
+        Some(size - cut + growth.clamp(least_growth, MAX_GROWTH))
+    }
+
+    /// Returns whether the queue of the path is known.
+    pub(super) fn knows_queue(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// Returns the shorter of the last two round trip times. A single long time may have other
+    /// reasons than a queue: for example, the process of the peer was not scheduled.
+    fn standing(&self) -> u64 {
+        self.times[0].min(self.times[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Time;
+
+    const SHORTEST: Duration = Duration::from_micros(100);
+
+    /// Returns the congestion control and the capacity estimate of a sender that has measured the
+    /// round trip times `times` in microseconds, after the shortest one.
+    fn sender(times: &[u64]) -> (Congestion, Pipe) {
+        let (mut congestion, mut pipe) = (Congestion::default(), Pipe::default());
+        let times = times.iter().map(|&micros| Duration::from_micros(micros));
+        for time in [SHORTEST].into_iter().chain(times) {
+            pipe.measured(time, 64, Time::default());
+            congestion.measured(time);
+        }
+        (congestion, pipe)
+    }
+
+    #[test]
+    fn a_loss_without_a_queue_is_not_congestion() {
+        let (mut congestion, pipe) = sender(&[105, 110]);
+        assert!(!congestion.handle_loss(&pipe));
+        assert_eq!(congestion.next_size(64, &pipe), None);
+    }
+
+    #[test]
+    fn a_loss_with_a_short_queue_is_not_congestion_if_the_queue_was_longer_before() {
+        let (mut congestion, mut pipe) = sender(&[150, 180]);
+        assert!(congestion.handle_loss(&pipe));
+        for _ in 0..2 {
+            congestion.measured(Duration::from_micros(130));
+            pipe.measured(Duration::from_micros(130), 64, Time::default());
+        }
+        assert!(!congestion.handle_loss(&pipe));
+    }
+
+    #[test]
+    fn the_window_grows_while_the_queue_is_short_and_shrinks_while_the_queue_is_long() {
+        let (mut congestion, pipe) = sender(&[380, 400]);
+        assert!(congestion.handle_loss(&pipe));
+        let mut change = |micros| {
+            congestion.measured(Duration::from_micros(micros));
+            congestion.measured(Duration::from_micros(micros));
+            congestion.next_size(64, &pipe).unwrap() as i64 - 64 * UNITS as i64
+        };
+        assert_eq!(change(100), (2 * UNITS + EMPTY_GROWTH) as i64);
+        assert_eq!(change(200), UNITS as i64);
+        assert!((1..UNITS as i64).contains(&change(260)));
+        assert!(change(380) < 0);
+    }
+
+    #[test]
+    fn one_long_round_trip_does_not_shrink_the_window() {
+        let (mut congestion, pipe) = sender(&[900, 1000]);
+        assert!(congestion.handle_loss(&pipe));
+        congestion.measured(Duration::from_micros(400));
+        congestion.measured(Duration::from_millis(50));
+        assert!(congestion.next_size(64, &pipe) > Some(64 * UNITS));
+    }
+
+    #[test]
+    fn windows_of_senders_that_share_a_queue_approach_each_other() {
+        let (mut congestion, pipe) = sender(&[900, 1000]);
+        assert!(congestion.handle_loss(&pipe));
+        let mut sizes = [200 * UNITS, 10 * UNITS];
+        for _ in 0..1000 {
+            // One packet takes 5 us, and a full queue has 180 packets.
+            let time = SHORTEST.as_micros() as u64 + (sizes[0] + sizes[1]) / UNITS * 5;
+            congestion.measured(Duration::from_micros(time.min(1000)));
+            for size in &mut sizes {
+                let packets = (*size / UNITS) as u32;
+                *size = congestion.next_size(packets, &pipe).unwrap() + *size % UNITS;
+            }
+        }
+        assert!(sizes[0] < 3 * sizes[1], "{sizes:?}");
+    }
+
+    #[test]
+    fn any_measurement_and_loss_is_accepted() {
+        let extremes = [0, 1, 1000, u64::MAX / 4, u64::MAX / 2];
+        for one in extremes {
+            for other in extremes {
+                let (mut congestion, mut pipe) = (Congestion::default(), Pipe::default());
+                for nanos in [one, other, one] {
+                    let time = Duration::from_nanos(nanos);
+                    pipe.measured(time, u32::MAX, Time::default());
+                    congestion.measured(time);
+                    congestion.handle_loss(&pipe);
+                    congestion.next_size(1 << 20, &pipe);
+                }
+            }
+        }
+    }
+}

@@ -165,9 +165,9 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if no request has ended during the timeout of the scope; the queue pair
-    /// has then failed. [`Error::InUse`] if the calling thread is polling an extended completion
-    /// queue of the queue pair.
+    /// [`Error::TimedOut`](crate::Error::TimedOut) if no request has ended during the timeout of
+    /// the scope; the queue pair has then failed. [`Error::InUse`](crate::Error::InUse) if the
+    /// calling thread is polling an extended completion queue of the queue pair.
     pub fn wait_all(&self) -> Result<()> {
         self.requests.wait_all()
     }

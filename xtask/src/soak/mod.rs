@@ -69,6 +69,12 @@ const SOAKS: &[Soak] = &[
         run: dropped_futures,
     },
     Soak {
+        name: "shared-address",
+        description: "kills processes that exchange messages on one address, and checks that the \
+                      other processes on the address lose nothing",
+        run: shared_address,
+    },
+    Soak {
         name: "published",
         description: "reads published values of rdma-async that their owner updates without a pause, \
                       and checks that no reader sees a part of an update",
@@ -285,6 +291,29 @@ fn dropped_futures(_: &Shell, time: Duration) -> anyhow::Result<u8> {
         }
         again +=
             "cargo xtask test --package rdma-async --program dropped_futures --device softroce";
+        (command, again)
+    })
+}
+
+fn shared_address(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = test_program("shared_address")?;
+    let program = &built.0;
+    Repeated {
+        name: "shared-address",
+        min: 100,
+        max: 1000,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, count| {
+        let mut command = repeated::command(program, &built.1);
+        command
+            .env("SEED", seed.to_string())
+            .env("PROCESSES", count.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let again = format!(
+            "SEED={seed} PROCESSES={count} cargo xtask test --package rdma-async --program shared_address \
+             --device softroce"
+        );
         (command, again)
     })
 }

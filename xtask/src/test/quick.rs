@@ -65,6 +65,11 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
         "6 of 10 seconds of rdma-rpc's 10,000 callers, on each path",
     ),
     (
+        "PROCESSES",
+        "20",
+        "80 of 100 processes killed on one address",
+    ),
+    (
         "SOFTROCE_TEST_MEETINGS",
         "4",
         "20 of 24 regions deregistered while a peer connects",

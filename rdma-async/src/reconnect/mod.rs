@@ -38,8 +38,9 @@ use crate::rdma::Rdma;
 /// let (server, sent) = tokio::join!(listener.accept(), send());
 /// sent?;
 /// // The server closes the connection. The next message is sent on a new connection.
+/// let first = peer.connection().await?;
 /// drop(server?);
-/// peer.connection().await?.ended().await;
+/// first.ended().await;
 /// let (server, sent) = tokio::join!(listener.accept(), send());
 /// sent?;
 /// # drop(server);

@@ -13,7 +13,8 @@ use crate::number;
 pub(crate) const PORT_SLOTS: u8 = 15;
 
 /// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC
-/// can choose.
+/// can choose. All processes that communicate must use the same difference, because peers compute
+/// ports from slots.
 pub(crate) const PORT_STRIDE: u16 = 1000;
 
 /// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
@@ -52,7 +53,8 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// UDP ports at which the devices of a host receive packets.
+/// UDP ports at which the devices of a host receive packets. A sender must know them to address a
+/// queue pair of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Base port, which network cards, kernel drivers and the first softroce device of an address
@@ -64,7 +66,8 @@ pub(crate) enum Ports {
 
 impl Ports {
     /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives
-    /// packets.
+    /// packets. `base` is the first port of the device's port range. Returns `None` if the port
+    /// would exceed 65,535.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),

@@ -43,7 +43,8 @@ use parse::{
 };
 pub use way::Way;
 
-/// Change of the device or its port that happens at a configured time after the device was opened.
+/// Change of the device or its port that happens at a configured time after the device was opened,
+/// to test how a program handles the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// Raises an asynchronous event.

@@ -120,7 +120,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records a file whose descriptor only the program uses, and marks the descriptor as such.
+    /// Records a file whose descriptor only the program uses, and marks the descriptor as such. A
+    /// program may close such a descriptor without harm to the device.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {

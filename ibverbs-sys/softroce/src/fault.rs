@@ -80,7 +80,8 @@ impl Faults {
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Cancels all failures of verbs that have not occurred yet.
+    /// Cancels all failures that were set by [`fail`](Self::fail) or by the configuration and have
+    /// not occurred yet.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
@@ -142,7 +143,7 @@ impl Faults {
     }
 
     /// Sets the faults of packets that are sent from now on, and restarts the random numbers from
-    /// the seed.
+    /// the seed, so that a test can repeat a sequence of faults.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = FaultGenerator::new(faults);

@@ -44,7 +44,7 @@ impl AttachError {
 }
 
 impl<T: HasUsage> Groups<T> {
-    /// Creates an empty set of groups.
+    /// Creates an empty set of multicast groups.
     pub fn new() -> Self {
         Self {
             groups: RwLock::default(),

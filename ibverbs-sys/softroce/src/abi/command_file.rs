@@ -29,7 +29,8 @@ pub(super) struct CommandFile {
     pub(super) device_memory: Objects<DeviceMemory>,
 }
 
-/// The device number and the inode number of a file.
+/// The device number and the inode number of a file, which together identify the file in this
+/// process.
 type Identity = (u64, u64);
 
 impl CommandFile {
@@ -77,7 +78,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Adds a new object.
+    /// Adds a new object, so that all contexts that share the command file can import the object by
+    /// its handle.
     pub(super) fn insert(&self, handle: u32, object: &Arc<T>) {
         self.0.lock().insert(handle, Arc::clone(object));
     }

@@ -32,11 +32,11 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A memory region. A region that the program imports has several C objects. `None` after the
-/// deregistration of the region.
+/// A memory region, which its C objects share: a region that the program imports has several.
+/// Contains `None` after the deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
-/// Data of a registered region.
+/// The key, memory and protection domain of a region that is registered at present.
 struct Registered {
     key: u32,
     length: usize,
@@ -68,7 +68,8 @@ pub(super) struct Mapping {
     access: AccessFlags,
 }
 
-/// Length of a page in bytes.
+/// Length of a page in bytes, on which the `iova` of a region must have the same offset as its
+/// address.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).

@@ -139,12 +139,14 @@ unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
-/// Vendor ID of the device: an organization identifier that no organization has, because its first
-/// byte has the bit of locally administered identifiers.
+/// Vendor ID of the device (`vendor_id` of `ibv_query_device(3)`): an organization identifier that
+/// no organization has, because its first byte has the bit of locally administered identifiers.
 const VENDOR_ID: u32 = 0x02_53_52;
-/// Number of this device among the devices of [`VENDOR_ID`].
+/// Number of this device among the devices of the vendor [`VENDOR_ID`] (`vendor_part_id` of
+/// `ibv_query_device(3)`).
 const VENDOR_PART_ID: u32 = 1;
-/// Hardware version of the device, which has no hardware.
+/// Hardware version of the device (`hw_ver` of `ibv_query_device(3)`). A constant, because the
+/// device has no hardware.
 const HARDWARE_VERSION: u32 = 1;
 
 fn device_attributes() -> ibv_device_attr_ex {

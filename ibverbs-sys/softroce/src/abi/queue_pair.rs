@@ -37,9 +37,11 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the queue pair was created for the functions of [`ibv_qp_ex`].
+    /// Set if the program may post by the functions of [`ibv_qp_ex`], because it requested them
+    /// when the queue pair was created.
     extended: bool,
-    /// The XRC domain by which the queue pair was opened.
+    /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
+    /// domain first.
     _xrc: Option<InUse<XrcDomain>>,
     _counted: Counted,
 }

@@ -50,7 +50,8 @@ pub(super) struct Ring<T> {
 struct RingEnd(AtomicU64);
 
 /// Result of adding entries: the position of the first added entry, with the marks (flags of the
-/// tail) that were set at that time.
+/// tail) that were set at that time. By the marks, the caller finds whether the completion queue is
+/// armed for the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
@@ -101,7 +102,8 @@ impl Added {
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// Maximum capacity.
+    /// Maximum capacity of a ring in entries, which the number of bits for the index in a
+    /// [`Position`] determines.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
     /// Creates a ring for `capacity` entries, with memory for the first `room` entries.

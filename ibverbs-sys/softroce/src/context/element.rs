@@ -57,7 +57,7 @@ impl Element {
             .wait_while(&mut fetched, |fetched| fetched.open > 0);
     }
 
-    /// Counts an event that the program has fetched.
+    /// Counts an event that the program has fetched and must acknowledge.
     pub(super) fn fetch(&self) {
         self.fetched.lock().open += 1;
     }

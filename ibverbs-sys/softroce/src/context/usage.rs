@@ -10,7 +10,8 @@ use super::Refusal;
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
-/// Bit of the count that is set when the destruction of the object begins.
+/// Bit of the count that is set when the destruction of the object begins. The other bits contain
+/// the number of uses.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
@@ -38,7 +39,7 @@ impl Usage {
             .map_err(|_| Refusal::Busy)
     }
 
-    /// Returns whether other objects use the object.
+    /// Returns whether other objects use the object, so that it cannot be destroyed.
     pub fn in_use(&self) -> bool {
         self.0.load(Ordering::Acquire) & !CLOSED != 0
     }

@@ -46,7 +46,7 @@ pub(crate) struct PacketFaults {
 }
 
 /// Random number generator that selects the faults of each packet, with the configured
-/// probabilities.
+/// probabilities. The same seed gives the same faults.
 #[derive(Debug)]
 pub(crate) struct FaultGenerator {
     faults: NetworkFaults,

@@ -47,7 +47,8 @@ struct ArenaSegment {
     free: RangeAllocator,
 }
 
-/// A block of memory that was allocated from an [`Arena`]. Dropping the block returns the memory.
+/// A block of memory that was allocated from an [`Arena`]. Dropping the last reference to the block
+/// returns the memory to the system.
 pub struct Block {
     arena: Arc<Arena>,
     address: usize,
@@ -73,10 +74,12 @@ pub struct ArenaLocation {
     pub segment: Range<u64>,
 }
 
-/// Minimum length of a segment in bytes. A block that is longer gets a longer segment.
+/// Minimum length in bytes of a segment (one mapping of the arena's file), so that many blocks
+/// share a mapping, and peers have to map few. A longer block gets a longer segment.
 const MIN_SEGMENT: usize = 64 << 20;
 
 /// Minimum length in bytes of a block that is allocated only if the system has enough free memory.
+/// For shorter blocks, reading `/proc/meminfo` is not worth the time.
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
@@ -248,8 +251,8 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they
-    /// are not inside the block.
+    /// Returns the location in the arena's file of `length` bytes at `address`, by which a peer
+    /// process can map them. Returns `None` if the bytes are not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

@@ -22,8 +22,8 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access may use: the span of a region or window whose key was checked, and the
-/// offset in it.
+/// Memory that an access may use, after its key was checked: the span of a region or window, and
+/// the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first accessed byte in the span.

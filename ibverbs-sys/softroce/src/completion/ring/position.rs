@@ -12,7 +12,8 @@ pub(in crate::completion) struct Position(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
-/// Number of low bits of a [`Position`] that contain the index of a slot.
+/// Number of low bits of a [`Position`] above the flags that contain the index of a slot. The other
+/// bits number the laps, so more bits for the index would make lap numbers wrap sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {

@@ -97,9 +97,11 @@ pub(crate) fn reset_in_child() {
 /// pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
 /// Key of the timer for the events that the configuration schedules, such as the port going down.
+/// Differs from the keys of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
-/// Maximum number of due timers that run after one receive attempt.
+/// Maximum number of due timers that run after one receive attempt. The next attempt runs the
+/// others, so that packets do not wait for all timers.
 const MAX_TIMERS_PER_RECEIVE: usize = 32;
 
 impl Nic {
@@ -129,8 +131,9 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while
-    /// the NIC is being opened: the engine (background thread) then detects the failure itself.
+    /// Makes the process's NIC fail with the given reason, if the NIC is open. Called when the
+    /// program has closed a file of the device. Does nothing while the NIC is being opened: the
+    /// engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fail_permanently(reason);
@@ -143,7 +146,7 @@ impl Nic {
     }
 
     /// Creates a NIC with the given configuration, counters and fault injector, independent of the
-    /// process's NIC.
+    /// process's NIC. Tests create several NICs in one process.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -408,7 +411,8 @@ impl Nic {
 }
 
 /// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in
-/// the ring (queue in shared memory) from which the peer receives.
+/// the ring (queue in shared memory) from which the peer receives. After this time, the packets are
+/// discarded, because the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Publishes a socket by which other processes of the host can begin a handshake, to share memory

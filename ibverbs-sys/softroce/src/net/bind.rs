@@ -11,13 +11,14 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries to bind with one port.
+/// Maximum number of addresses in 127/8 that a process tries to bind with one port. An address is
+/// rarely in use, because processes derive addresses from their IDs.
 const ATTEMPTS: u32 = 64;
 
 /// Addresses that the process has bound, all with the same UDP port.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
-    /// Index of the port in the device's port range.
+    /// Slot of the process: the index of the port in the device's port range.
     pub(super) slot: u8,
     /// UDP port of multicast groups: the same in all processes of a host that use a loopback
     /// address.
@@ -244,7 +245,7 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddres
 }
 
 /// Binds an address that need not be in `list`, the kernel's list of addresses: an address in
-/// 127/8, for example.
+/// 127/8, for example. `list` is searched for the network interface of the address.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());

@@ -19,7 +19,8 @@ use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
 use crate::proto::Mtu;
 
-/// Number of entries of the GID table, most of them empty. More addresses of the host get no GID.
+/// Number of entries of the GID table, most of them empty. If the host has more addresses, the
+/// others get no GID, so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
 /// The GID table of the port.
@@ -27,7 +28,7 @@ pub(crate) const GIDS: usize = 128;
 pub(super) struct Table {
     /// Entries in the order of their addition, followed by entries without a value.
     entries: Box<[OnceLock<Entry>]>,
-    /// Held while entries are added.
+    /// Held while entries are added, so that only one thread at a time extends the table.
     adding: Mutex<()>,
 }
 
@@ -149,9 +150,9 @@ impl Table {
         })
     }
 
-    /// Adds the GID of the address `local_address` and, if `is_tunnelled` is set, the GID at which
-    /// the address receives tunnelled packets. Returns `false`, and adds nothing, if the table is
-    /// full.
+    /// Adds an entry for the GID of the address `local_address`. If `is_tunnelled` is set, also
+    /// adds an entry for the unique local GID of the address, whose packets have an IPv6 header in
+    /// a tunnel over IPv4. Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();

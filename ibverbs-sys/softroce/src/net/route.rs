@@ -53,7 +53,7 @@ pub(super) enum Batching {
     Trial,
 }
 
-/// UDP ports that a process uses as destinations of packets.
+/// UDP ports from which the destination ports of a process's packets are determined.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalPorts {
     /// First port of the device's port range.

@@ -14,11 +14,12 @@ use crate::wire::ip::Headers;
 /// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
-/// Number of packets at which an outbox counts as full. A full outbox is sent.
+/// Number of packets at which an outbox counts as full, and is sent. With more packets, the peer
+/// would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is
-/// sent.
+/// Number of bytes at which an outbox counts as full, and is sent: the length of two bursts
+/// (messages that the kernel splits into datagrams).
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
 /// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs
@@ -109,13 +110,15 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times.
+    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
+    /// than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
 
-    /// Divides the packets into bursts (messages of several packets, which the kernel splits).
+    /// Divides the packets into bursts (messages of several packets, which the kernel splits). Must
+    /// be called before the packets are sent.
     pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {

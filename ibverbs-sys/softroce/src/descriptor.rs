@@ -196,7 +196,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Duplicates the descriptor.
+    /// Duplicates the descriptor, so that two owners can use the same file.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Self::open(|| self.file.try_clone())
     }

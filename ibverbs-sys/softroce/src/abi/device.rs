@@ -55,7 +55,8 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Removes and returns the entry for the list `list`.
+    /// Removes and returns the entry for the list `list`. Returns `None` if the list contains no
+    /// devices of the real library.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;

@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn ibv_dofork_range(base: *mut c_void, size: size_t
     unsafe { call!(ibv_dofork_range(base, size) else 0) }
 }
 
-/// Returns the path at which sysfs is mounted.
+/// Returns the path at which sysfs is mounted, as the real library reports it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     // SAFETY: the function takes no arguments.

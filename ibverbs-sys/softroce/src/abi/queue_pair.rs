@@ -271,7 +271,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Returns the attributes of a queue pair (`ibv_query_qp(3)`).
+/// Stores the attributes of a queue pair in `attr` and `init_attr` (`ibv_query_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -374,7 +374,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) 
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Returns the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
+/// Queries the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
 /// this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use super::{Element, EventQueue};
 use crate::descriptor::Descriptor;
 
-/// Context of an opened device, which `ibv_open_device` returns.
+/// Context of an opened device, which `ibv_open_device` returns. Queues the asynchronous events for
+/// the program.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,

@@ -22,7 +22,7 @@ pub(super) struct Window {
     pub(super) binding: Option<Binding>,
 }
 
-/// Binding of a memory window to a memory region.
+/// Binding of a memory window to a memory region: the bytes that are accessible through the window.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// Slot (number in the table) of the region to which the window is bound.

@@ -17,7 +17,8 @@ pub(crate) const PORT_SLOTS: u8 = 15;
 /// ports from slots.
 pub(crate) const PORT_STRIDE: u16 = 1000;
 
-/// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
+/// The queue pair number to which datagrams for a multicast group are sent: all queue pairs of the
+/// group receive them (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
 /// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the
@@ -84,7 +85,7 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
 }
 
 /// Error: the sender's address is a loopback address that belongs to no softroce device of this
-/// host.
+/// host. Another program has sent the packet, which must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 
@@ -125,7 +126,8 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns.
+/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns, so that
+/// packets of the GID are tunnelled.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }

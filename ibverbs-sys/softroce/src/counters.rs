@@ -60,7 +60,8 @@ pub(crate) fn reset_in_child() {
     COUNTERS.reset_in_child();
 }
 
-/// Counters of a device. Each only grows, and wraps to zero at 2^64.
+/// Counters of a device. Each only grows, and wraps to zero at 2^64. [`counters()`] returns those
+/// of this process's device.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
@@ -145,7 +146,7 @@ impl Counters {
         COUNTERS.get()
     }
 
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the counter `counter` of the device. Any thread may call this function.
     pub(crate) fn count(&self, counter: Counter, by: u64) {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
@@ -194,7 +195,7 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the counter `counter` of this owner.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];

@@ -46,7 +46,7 @@ use std::thread;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-/// A file descriptor of the device, closed on drop.
+/// A file descriptor of the device. Dropping it closes the file.
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
@@ -86,7 +86,8 @@ static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 /// not use.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Set after the device has detected that the program has closed one of its files.
+/// Set after the device has detected that the program has closed one of its files. From then on,
+/// the device must not use a descriptor number without a check.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a
@@ -180,7 +181,8 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all bytes to the file.
+    /// Writes all bytes to the file, after a check that the descriptor number still belongs to the
+    /// file.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());

@@ -23,7 +23,7 @@ pub use network::NetworkFaults;
 pub(crate) use network::PacketFaults;
 pub use verb::{Errno, Verb};
 
-/// A request to make one call of a verb fail, for fault injection.
+/// A request to make one call of a verb fail, for fault injection by [`Faults::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb to fail.
@@ -41,7 +41,8 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device.
+/// The faults that are injected into a device. [`faults`](crate::faults) returns those of this
+/// process's device.
 pub struct Faults {
     /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
     /// verb makes no further check.

@@ -54,11 +54,13 @@ pub(crate) struct Nic {
     pub(crate) deadlines: Arc<Deadlines>,
     /// Counters of the device.
     pub(crate) counters: Arc<Counters>,
-    /// Fault injector.
+    /// Injector of the configured faults.
     pub(crate) faults: Arc<Faults>,
-    /// Set if messages between queue pairs of this process may be transferred without packets.
+    /// Set if messages between queue pairs of this process may be transferred without packets: the
+    /// configuration allows this path, and packets are not captured.
     direct: bool,
-    /// Other processes of the host with which this process shares memory.
+    /// Other processes of the host with which this process shares memory; `None` if memory cannot
+    /// be shared.
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
@@ -69,7 +71,8 @@ pub(crate) struct Nic {
     receiver: spin::Mutex<Receiver>,
     /// Set if the engine could not receive packets because another thread was receiving.
     refused: AtomicBool,
-    /// Set while responses to received packets are delayed until a later receive attempt.
+    /// Set while responses to received packets are delayed until a later receive attempt. The
+    /// engine must not sleep meanwhile.
     owes_answers: AtomicBool,
     /// Number of consecutive receive attempts that found packets while timers were due and could
     /// not run.
@@ -444,7 +447,8 @@ fn host_peers(
     Some(Arc::new(HostPeers::open(resources).ok()?))
 }
 
-/// Returns the device's GUID, derived from the host, its last boot, and the process.
+/// Returns the device's GUID, derived from the host, its last boot, and the process, so that the
+/// devices of different processes differ.
 pub(crate) fn guid() -> u64 {
     static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -51,7 +51,8 @@ impl CommandFile {
         }))
     }
 
-    /// Returns whether `descriptor` refers to this file.
+    /// Returns whether `descriptor` refers to this file, for example because it is a duplicate of
+    /// `cmd_fd`.
     pub(super) fn is_file_of(&self, descriptor: BorrowedFd<'_>) -> bool {
         identity(descriptor).is_ok_and(|identity| identity == self.identity)
     }
@@ -90,7 +91,7 @@ impl<T> Objects<T> {
         self.0.lock().get(&handle).cloned().ok_or(Refusal::Absent)
     }
 
-    /// Removes an object that is being destroyed.
+    /// Removes an object that is being destroyed, so that it can no longer be imported.
     pub(super) fn remove(&self, handle: u32) {
         let removed = self.0.lock().remove(&handle);
         // The object is dropped after the lock is released.

@@ -389,7 +389,8 @@ struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// Operations that the program will post by the functions of [`ibv_qp_ex`].
+    /// Operations that the program will post by the functions of [`ibv_qp_ex`]; `None` if it did
+    /// not request these functions.
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }

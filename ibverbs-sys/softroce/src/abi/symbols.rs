@@ -36,7 +36,7 @@ impl Symbol {
     }
 }
 
-/// Returns the path of the library or program that contains a function.
+/// Returns the path of the library or program that contains a function, for an error message.
 fn path(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();

@@ -26,7 +26,8 @@ pub struct CompletionChannel {
     usage: Usage,
 }
 
-/// Event descriptor on which threads of the program wait for completion events.
+/// Event descriptor on which threads of the program wait for completion events, with or without
+/// wakeups by peers.
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),

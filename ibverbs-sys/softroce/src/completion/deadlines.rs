@@ -58,7 +58,8 @@ impl Deadlines {
         let _ = self.told.set(Box::new(told));
     }
 
-    /// Raises the delayed completion events that are due at `now`.
+    /// Raises the delayed completion events that are due at `now`. Called by the NIC when its timer
+    /// expires.
     pub fn expire(&self, now: Time) {
         if self.next().is_none_or(|next| next > now) {
             return;

@@ -10,9 +10,11 @@ use crate::proto::Time;
 /// zero, each completion raises an event immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Number of completions after which the completion queue raises its event.
+    /// Number of completions after which the completion queue raises its event, even if `period`
+    /// has not passed.
     pub count: u16,
-    /// Maximum time from the first completion to the event.
+    /// Maximum time from the first completion to the event, even if there are fewer than `count`
+    /// completions.
     pub period: Duration,
 }
 

@@ -42,12 +42,13 @@ pub struct CompletionQueue {
     events: Mutex<ArmedState>,
 }
 
-/// Attributes of a new completion queue.
+/// Attributes with which a completion queue is created.
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
     /// Maximum number of entries in the queue.
     pub capacity: u32,
-    /// Channel at which the queue raises its completion events.
+    /// Channel at which the queue raises its completion events; `None` for a queue that raises no
+    /// events.
     pub channel: Option<Arc<CompletionChannel>>,
     /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does
     /// not fit makes the queue fail.
@@ -224,7 +225,8 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises a completion event if the queue is armed for one of the added entries.
+    /// Raises a completion event if the queue is armed for one of the added entries. Moderation may
+    /// delay the event.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =

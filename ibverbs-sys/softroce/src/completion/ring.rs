@@ -95,7 +95,8 @@ impl Added {
         TailFlags(self.0.0 & Position::MARKS)
     }
 
-    /// Returns whether the entries were added before a mark was set at the position `mark`.
+    /// Returns whether the entries were added before a mark was set at the position `mark`, so that
+    /// they must not raise the event that the mark requests.
     pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
@@ -241,7 +242,7 @@ impl<T: Copy + Send> Ring<T> {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks (flags of the tail).
+    /// Clears all marks (flags of the tail). Later producers then get no marks.
     pub(super) fn unmark(&self) {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }

@@ -68,7 +68,8 @@ impl Element {
         self.fetched.lock().withdrawn = true;
     }
 
-    /// Returns whether events of the object may no longer be queued.
+    /// Returns whether events of the object may no longer be queued, because the object is being
+    /// destroyed.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.fetched.lock().withdrawn
     }

@@ -25,7 +25,8 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// Decrements the usage count.
+    /// Decrements the usage count. Must be called once for each call of [`acquire`](Self::acquire)
+    /// that succeeded.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -45,7 +46,8 @@ impl Usage {
     }
 }
 
-/// An object that counts the other objects that use it.
+/// An object that counts the other objects that use it, so that it is not destroyed while it is
+/// used.
 pub trait HasUsage {
     /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;

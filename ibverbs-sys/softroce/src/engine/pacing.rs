@@ -27,7 +27,8 @@ const INITIAL_USELESS_WAKEUPS: u32 = 8;
 /// has stopped too early.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
-/// Observations of the engine (background thread) in one iteration of its loop.
+/// Observations of the engine (background thread) in one iteration of its loop, from which
+/// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
     /// Set if a socket woke the engine.

@@ -20,7 +20,7 @@ pub(super) enum Event {
     HostChange,
 }
 
-/// Events since the last call of [`Watch::take`].
+/// Events since the last call of [`Watch::take`], which determine the engine's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
     /// Set if there was any event.

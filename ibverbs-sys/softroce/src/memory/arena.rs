@@ -41,7 +41,7 @@ struct State {
     end: u64,
 }
 
-/// A segment (one mapping) of the arena's file, with its free ranges.
+/// A segment (one mapping) of the arena's file, with the ranges that no block occupies.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
@@ -206,7 +206,7 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the arena's file.
+    /// Returns the arena's file, which is sent to peer processes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -9,7 +9,7 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The memory regions and windows of a registry, by their keys.
+/// The memory regions and windows of a registry, which are found by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
     /// Number of existing regions, which is limited separately from the number of windows.

@@ -111,7 +111,7 @@ impl<'a> Piece<'a> {
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
-    /// Returns whether the bytes of this memory range may be written.
+    /// Returns whether the bytes of this memory range may be written. Writes to other ranges fail.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

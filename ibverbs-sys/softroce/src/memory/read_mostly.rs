@@ -17,7 +17,8 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::epoch::{Lane, Lanes};
 use crate::sync::Line;
 
-/// A value behind a lock that is cheap for readers and expensive for writers.
+/// A value behind a lock that is cheap for readers and expensive for writers, because it is read
+/// for every message and rarely changed.
 pub(super) struct ReadMostly<T> {
     /// Lock that writers hold, and that readers hold if they have found a change in progress.
     lock: RwLock<T>,

@@ -28,7 +28,7 @@ use super::{
 /// has returned, no copy uses the region, and none can begin.
 pub struct Registry {
     entries: ReadMostly<Entries>,
-    /// Number of bytes of allocated device memory.
+    /// Number of bytes of allocated device memory, which is limited.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
     /// Processes of the host to which regions and windows are published.
@@ -158,7 +158,8 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.deallocate(length))
     }
 
-    /// Subtracts `length` bytes of freed device memory from the total.
+    /// Subtracts `length` bytes of freed device memory from the total, so that they can be
+    /// allocated again.
     pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
@@ -264,7 +265,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Allocates an unbound memory window. Returns its key.
+    /// Allocates an unbound memory window. Returns its key. The window grants no access until it is
+    /// bound.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
         let mut entries = self.entries.write();
         if entries.windows >= limits::MAX_MW {

@@ -14,7 +14,7 @@ pub enum WindowKind {
     Type2,
 }
 
-/// An allocated memory window.
+/// An allocated memory window, which may be bound to a region.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,
@@ -27,7 +27,7 @@ pub(super) struct Window {
 pub(super) struct Binding {
     /// Slot (number in the table) of the region to which the window is bound.
     pub(super) region: u32,
-    /// Address of the window's first byte in requests.
+    /// Address by which requests name the window's first byte.
     pub(super) start: u64,
     /// Offset of the window's first byte in the region's memory.
     pub(super) offset: u64,

@@ -15,7 +15,8 @@ use crate::config::Config;
 /// rarely in use, because processes derive addresses from their IDs.
 const ATTEMPTS: u32 = 64;
 
-/// Addresses that the process has bound, all with the same UDP port.
+/// Addresses that the process has bound, all with the same UDP port. Other processes can then not
+/// use them.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
     /// Slot of the process: the index of the port in the device's port range.
@@ -215,7 +216,7 @@ fn all_in_use(base: u16) -> String {
     )
 }
 
-/// Writes a message about the device to standard error.
+/// Writes a message about the device to standard error, for the user of the program.
 pub(super) fn report(what: std::fmt::Arguments<'_>) {
     // The error is ignored: standard error may be closed.
     let _ = writeln!(io::stderr(), "softroce: {what}");
@@ -233,7 +234,7 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Binds an address that the kernel lists.
+/// Binds an address that the kernel lists, with the UDP port `port`.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;

@@ -46,20 +46,20 @@ const LOSSES_BEFORE_REPORT: u32 = 4;
 /// the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Local address and address of the peer.
+/// Local address and address of the peer, for which the state of checks is kept.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the queue pair number that answers questions there.
 pub(super) type Target = (Path, u32);
 
-/// State of the checks for each route.
+/// State of the checks for each route (pair of a local address and a peer's address).
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
 #[derive(Debug)]
 struct PathMtuCheck {
     to: Target,
-    /// Path MTU of the check.
+    /// Path MTU of the check, which determines the length of the long question.
     mtu: Mtu,
     /// Sequence number of the long question, which is odd. The sequence number of the short
     /// question is higher by 2.
@@ -69,7 +69,7 @@ struct PathMtuCheck {
     unanswered: u32,
     /// Time from which the path may be checked again.
     due: Time,
-    /// Set once the path was reported.
+    /// Set once the path was reported, so that the user gets one message only.
     is_reported: bool,
 }
 

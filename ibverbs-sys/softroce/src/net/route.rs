@@ -13,7 +13,8 @@ use crate::wire::ip::Route;
 /// limit and use that of the IP route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// Route of a packet: the socket that sends the packet, the destination, and the headers.
+/// Route of a packet: the socket that sends the packet, the destination, and the headers. Later
+/// packets of the queue pair usually have the same route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketRoute {
     /// Index of the first GID of the socket that sends the packet.

@@ -40,7 +40,7 @@ const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnl
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial (test burst) that must be sent now.
+/// A trial (test burst) that is due, and must be sent now.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number at the peer's end of the trial.
@@ -49,7 +49,7 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Local IP address and IP address of the peer.
+/// Local IP address and IP address of the peer, for which the state of trials is kept.
 type Route = (IpAddr, IpAddr);
 
 /// State of the trials (test bursts) of each route.
@@ -58,7 +58,7 @@ pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
 #[derive(Debug)]
 struct Trial {
-    /// Set if a trial was answered recently.
+    /// Set if a trial was answered recently, so that bursts may be sent on the route.
     is_proven: bool,
     /// Sequence number of the first packet of the last trial, which is even. The second packet has
     /// the next number.

@@ -32,7 +32,8 @@ pub(super) struct Receiver {
     /// Queue pairs that have received packets and not sent the responses yet.
     pub(super) responders: Vec<Arc<QueuePair>>,
     unanswered: UnacknowledgedMessages,
-    /// Cache of the queue pair that received the last message through shared memory.
+    /// Cache of the queue pairs that received the last messages through shared memory, so that the
+    /// next message needs no locked lookup.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
     host_peers: same_host::CachedLinks,
@@ -73,7 +74,8 @@ pub(super) enum ReceivingThread {
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
-/// timers run even if more packets are waiting.
+/// timers run even if more packets are waiting, so that a peer that sends without end does not
+/// delay them forever.
 const MAX_BACKLOG: u32 = 256;
 
 /// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is

@@ -134,7 +134,8 @@ impl Position {
 }
 
 impl Lap {
-    /// Maximum number of slots of a ring.
+    /// Maximum number of slots of a ring: one less than the number of values of the index in a
+    /// [`Position`].
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
     /// Returns the lap of a ring with `length` slots. `length` must be at least 1.

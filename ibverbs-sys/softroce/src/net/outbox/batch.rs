@@ -71,7 +71,8 @@ pub(super) struct Piece {
     packets: Range<usize>,
 }
 
-/// Socket, destination and header fields with which a datagram is sent.
+/// Socket, destination and header fields with which a datagram is sent. Datagrams with the same
+/// parameters can be sent as a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct SendParameters {
     pub(in crate::net) endpoint: usize,
@@ -202,7 +203,8 @@ impl<'a> PooledBatch<'a> {
         }
     }
 
-    /// Takes packet buffers from the network's pool, unless `open` has done so before.
+    /// Takes packet buffers from the network's pool. Does nothing if the outbox already has
+    /// buffers.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());

@@ -48,7 +48,8 @@ pub(crate) struct Outbox<'a> {
     shares: SharedVolume,
 }
 
-/// Number and length of packets that were sent through shared memory.
+/// Number and length of packets that were sent through shared memory, which the sender adds to its
+/// counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SharedVolume {
     pub(crate) packets: u64,

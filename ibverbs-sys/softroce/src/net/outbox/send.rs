@@ -167,7 +167,7 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst separately.
+    /// Sends each datagram of a burst separately, because the kernel has refused the burst.
     fn send_separately(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst

@@ -97,7 +97,7 @@ pub(crate) struct Message<'a> {
     pub(crate) traffic_class: u8,
     /// TTL or hop limit of the datagrams.
     pub(crate) hop_limit: u8,
-    /// Set if the message was longer than its buffer.
+    /// Set if the message was longer than its buffer, so that it must be dropped.
     pub(crate) truncated: bool,
 }
 
@@ -247,7 +247,8 @@ impl Socket {
         }
     }
 
-    /// Detaches the packet filter from the socket. The kernel then passes all packets.
+    /// Detaches the packet filter from the socket. The kernel then passes all packets, so the
+    /// receiver must check each sender.
     #[cfg(test)]
     pub(crate) fn remove_filter(&self) {
         if self.local.is_ipv4() {

@@ -41,7 +41,7 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device. [`faults`](crate::faults) returns those of this
+/// The faults that are injected into a device. [`faults()`](crate::faults) returns those of this
 /// process's device.
 pub struct Faults {
     /// Set while failures of verbs are pending or the device has failed. While clear, a call of a

@@ -18,7 +18,7 @@ const MAX_HELD_PACKETS: usize = 16_384;
 /// packets follow, the packet is sent after this time.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// A packet that was held back and has not been sent yet.
+/// A packet that was held back and has not been sent yet, with the data that is needed to send it.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) headers: Headers,
@@ -119,7 +119,8 @@ impl Delay {
         due
     }
 
-    /// Returns the time at which the next packet is due, or `None` if no packet is held back.
+    /// Returns the time at which the next packet is due, for which a timer must be set. Returns
+    /// `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
         held.packets.first_key_value().map(|(&(due, _), _)| due)

@@ -23,7 +23,8 @@ use crate::proto::Mtu;
 /// others get no GID, so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
-/// The GID table of the port.
+/// The GID table of the port: the GIDs by their indices, each with the local address of its
+/// packets.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Entries in the order of their addition, followed by entries without a value.
@@ -32,11 +33,11 @@ pub(super) struct Table {
     adding: Mutex<()>,
 }
 
-/// Entry of the GID table.
+/// Entry of the GID table: a GID, and the address and socket behind it.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) gid: Gid,
-    /// Address to which the packets of the GID are sent.
+    /// Local address from which the packets of the GID are sent, and at which they arrive.
     pub(super) local_address: Arc<LocalAddress>,
 }
 
@@ -47,7 +48,8 @@ pub(super) struct LocalAddress {
     pub(super) local: SocketAddr,
     /// Network interface that has the address; `None` if no interface has the address.
     interface: Mutex<Option<Interface>>,
-    /// Set while the host has the address.
+    /// Set while the host has the address. While clear, programs find an empty entry for the GIDs
+    /// of the address.
     is_present: AtomicBool,
     reserved: Mutex<Option<BoundAddress>>,
     endpoint: OnceLock<Arc<Endpoint>>,
@@ -64,12 +66,13 @@ impl LocalAddress {
         }
     }
 
-    /// Returns the socket, or `None` if it is not open.
+    /// Returns the socket, or `None` if it is not open, because no queue pair needs it yet.
     pub(super) fn socket(&self) -> Option<&Socket> {
         Some(&self.endpoint()?.socket)
     }
 
-    /// Returns the socket with its GIDs, or `None` if it is not open.
+    /// Returns the socket with its GIDs, or `None` if it is not open, because no queue pair needs
+    /// it yet.
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.endpoint.get()
     }

@@ -42,7 +42,8 @@ const MAX_BYTES: usize = 16 << 20;
 /// used only if many threads send at the same time.
 const MAX_POOLED_BUFFERS: usize = 8;
 
-/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet.
+/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet, which must fit into the
+/// MTU of the network interface together with the packet.
 const OUTER_HEADERS: usize = 20 + 8;
 
 /// The port's connection to the network: its GID table and its UDP sockets.
@@ -69,7 +70,8 @@ pub(crate) struct Network {
     peer_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
-    /// Number of times that `endpoints` has changed.
+    /// Number of times that `endpoints` has changed, by which receivers find that their copy is
+    /// outdated.
     pub(super) endpoints_changes: AtomicU64,
     pub(super) groups: Mutex<JoinedGroups>,
     #[expect(

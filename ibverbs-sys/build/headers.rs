@@ -17,7 +17,8 @@ const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
 
 const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
 
-/// One header of each library. The other headers are in the same directories.
+/// One header of each library, which must exist in the directories of headers. The other headers of
+/// the library are in the same directory.
 const HEADERS: [&str; 2] = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
 
 const MISSING: &str = "\
@@ -29,7 +30,7 @@ Install the package that brings them:
   Alpine:                       apk add rdma-core-dev pkgconf
 Where they are installed elsewhere, set IBVERBS_SYS_PREFIX to the directory that has them under include/ and lib/.";
 
-/// The locations of the headers and libraries.
+/// The locations of the headers and libraries against which the shim is compiled and linked.
 #[derive(Default)]
 pub(crate) struct Headers {
     /// Directories to search for headers.
@@ -41,7 +42,8 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Returns whether `verbs.h` declares `function`. Returns `true` if the file cannot be read.
+    /// Returns whether `verbs.h` declares `function`. Returns `true` if the file cannot be read;
+    /// the C compiler then reports what is missing.
     pub(crate) fn declare(&self, function: &str) -> bool {
         let text = |dir: &PathBuf| std::fs::read_to_string(dir.join("infiniband/verbs.h")).ok();
         self.include

@@ -1,5 +1,5 @@
 //! The build script: compiles the C shim against the installed headers, and prints what cargo must
-//! link.
+//! link. `src/lib.rs` explains the shim.
 
 #[cfg(feature = "bindgen")]
 mod generate;

@@ -1,4 +1,5 @@
-//! Compiles the C shim, a function of which calls each function of the C libraries.
+//! Compiles the C shim: for each function of the C libraries, the shim has a function that calls
+//! it.
 
 use crate::headers::Headers;
 

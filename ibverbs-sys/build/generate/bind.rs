@@ -113,7 +113,8 @@ impl ParseCallbacks for Names {
         matches!(item.kind, ItemKind::Function).then(|| format!("rs_{}", item.name))
     }
 
-    /// Returns the type `u64` for a macro with the highest bit set: the only one is a mask.
+    /// Chooses the Rust type of an integer macro: `u64` for the only macro with the highest bit
+    /// set, which is a mask, and bindgen's default type for all others.
     fn int_macro(&self, _name: &str, value: i64) -> Option<IntKind> {
         (value < 0).then_some(IntKind::U64)
     }

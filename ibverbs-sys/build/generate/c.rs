@@ -145,7 +145,8 @@ struct Growing {
     writable: bool,
 }
 
-/// Returns the struct that an argument points to, if the struct may grow in newer headers.
+/// Returns the struct that an argument of the type `ty` points to, if the struct may grow in newer
+/// headers. The shim copies such a struct through a local variable.
 fn growing(ty: &Type) -> Option<Growing> {
     let Type::Ptr(pointer) = ty else { return None };
     let name = last(&pointer.elem)?;
@@ -155,7 +156,7 @@ fn growing(ty: &Type) -> Option<Growing> {
     })
 }
 
-/// Returns the C declaration of `name` with the type `ty`.
+/// Returns the C declaration of a parameter or variable `name` with the Rust type `ty`.
 fn declaration(model: &Model, ty: &Type, name: &str) -> Result<String, String> {
     let ty = c_type(model, ty)?;
     let space = if ty.ends_with('*') { "" } else { " " };
@@ -282,7 +283,8 @@ fn with_extra(number: usize, types: &[(usize, &str)]) -> String {
     format!("{number}{}", extra.collect::<String>())
 }
 
-/// Returns whether a struct may be larger in newer headers.
+/// Returns whether a struct may be larger in newer headers, so that only its minimum size can be
+/// asserted.
 fn grows(name: &str) -> bool {
     COPIED.contains(&name) || HANDLES.contains(&name) || name == GROWS_AT_FRONT
 }

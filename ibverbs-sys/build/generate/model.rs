@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::policy::PTHREAD;
 use syn::{Expr, ForeignItem, Item, ItemConst, ReturnType, Type};
 
-/// A function and its prototype.
+/// A function of the C libraries, with its prototype.
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) args: Vec<(String, Type)>,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Union,
 }
 
-/// A struct or a union with its layout.
+/// A struct or a union of the bindings, with its layout on x86-64.
 pub(super) struct Record {
     pub(super) kind: Kind,
     pub(super) fields: Vec<(String, Type)>,

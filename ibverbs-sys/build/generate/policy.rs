@@ -16,7 +16,8 @@ pub(crate) const HEADERS: [&str; 8] = [
 /// The header whose `#define`s give the kernel's enumerations the names that verbs use.
 pub(crate) const ALIASES: &str = "infiniband/verbs_api.h";
 
-/// Enumerations of the kernel that have names of verbs for single values only.
+/// Enumerations of the kernel that must be bound although no declaration names them: verbs have
+/// other names for some of their enumerators, but not for the enumeration itself.
 pub(crate) const KERNEL_FLAGS: [&str; 3] = [
     "ib_uverbs_access_flags",
     "ib_uverbs_advise_mr_flag",
@@ -27,8 +28,8 @@ pub(crate) const KERNEL_FLAGS: [&str; 3] = [
 /// reason.
 pub(crate) const EXCLUDED: &str = include_str!("../../shim/EXCLUDED");
 
-/// Functions whose shim is not generated but written by hand, in `shim/by_hand.c`. The reasons
-/// stand there.
+/// Functions whose shim is written by hand, in `shim/by_hand.c`, instead of being generated. The
+/// file states the reasons.
 pub(crate) const BY_HAND: [&str; 2] = ["ibv_query_gid_table", "rfcntl"];
 
 /// Pairs of a function to bind and the Rust name of its binding. The header declares a function of
@@ -119,7 +120,8 @@ pub(crate) const HANDLES: [&str; 20] = [
 /// The struct that grows at its front: its fields keep their distance from the end.
 pub(crate) const GROWS_AT_FRONT: &str = "verbs_context";
 
-/// Patterns for the names of enumerations whose values are combined by `|`.
+/// Patterns for the names of enumerations whose values are combined by `|`. Their Rust types get
+/// the bit operators.
 pub(crate) const FLAGS: [&str; 10] = [
     "ibv_.*_flags2?",
     "ibv_.*_mask",

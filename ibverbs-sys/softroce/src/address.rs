@@ -13,10 +13,12 @@ use crate::number;
 pub(crate) const PORT_SLOTS: u8 = 15;
 
 /// Difference between the UDP ports of adjacent slots. A slot is the index of a UDP port that a NIC
-/// can choose.
+/// can choose. All processes that communicate must use the same difference, because peers compute
+/// ports from slots.
 pub(crate) const PORT_STRIDE: u16 = 1000;
 
-/// The queue pair number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
+/// The queue pair number to which datagrams for a multicast group are sent: all queue pairs of the
+/// group receive them (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
 /// First six bytes of the GIDs whose packets are tunnelled: 0xfd (unique local address), and the
@@ -52,7 +54,8 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     PORT_STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// UDP ports at which the devices of a host receive packets.
+/// UDP ports at which the devices of a host receive packets. A sender must know them to address a
+/// queue pair of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// Base port, which network cards, kernel drivers and the first softroce device of an address
@@ -64,7 +67,8 @@ pub(crate) enum Ports {
 
 impl Ports {
     /// Returns the UDP port at which the peer's queue pair with the number `queue_pair` receives
-    /// packets.
+    /// packets. `base` is the first port of the device's port range. Returns `None` if the port
+    /// would exceed 65,535.
     pub(crate) fn of(self, base: u16, queue_pair: u32) -> Option<u16> {
         match self {
             Self::Base => Some(base),
@@ -81,7 +85,7 @@ pub(crate) fn slot_of_port(base: u16, port: u16) -> Option<u8> {
 }
 
 /// Error: the sender's address is a loopback address that belongs to no softroce device of this
-/// host.
+/// host. Another program has sent the packet, which must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownSender;
 
@@ -122,7 +126,8 @@ pub(crate) fn address_in_gid(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns.
+/// Returns whether the bytes are the beginning of a GID that [`unique_local`] returns, so that
+/// packets of the GID are tunnelled.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL_PREFIX)
 }

@@ -43,7 +43,8 @@ use parse::{
 };
 pub use way::Way;
 
-/// Change of the device or its port that happens at a configured time after the device was opened.
+/// Change of the device or its port that happens at a configured time after the device was opened,
+/// to test how a program handles the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// Raises an asynchronous event.
@@ -72,10 +73,10 @@ pub enum Segmentation {
     Always,
 }
 
-/// Configuration of the device.
+/// Configuration of the device. [`Config::of_process`] reads it from environment variables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Name of the device.
+    /// Name of the device, as `ibv_get_device_name` returns it.
     pub device: String,
     /// Addresses of the host that the device uses. If empty, the device uses a loopback address of
     /// its own and the addresses of `interfaces`.
@@ -89,18 +90,18 @@ pub struct Config {
     pub mtu: Option<Mtu>,
     /// Choice of the packets that may be sent as a burst (GSO).
     pub segmentation: Segmentation,
-    /// Size in bytes to request for a socket's receive buffer.
+    /// Size in bytes to request for the receive buffer of each socket, which the kernel may reduce.
     pub receive_buffer: usize,
     /// Only path to a peer that is allowed besides packets. `None`: all paths are allowed, and the
     /// first available one is used.
     pub path: Option<Way>,
     /// Faults to inject into sent packets.
     pub network: NetworkFaults,
-    /// Calls of verbs that fail by fault injection.
+    /// Calls of verbs that fail by fault injection (`SOFTROCE_FAIL`).
     pub failures: Vec<Failure>,
     /// Scheduled changes, each with its time after the device was opened.
     pub schedule: Vec<(Duration, Scheduled)>,
-    /// File to which packets are captured.
+    /// File to which packets are captured (pcap format); `None` if packets are not captured.
     pub capture: Option<PathBuf>,
 }
 
@@ -123,7 +124,7 @@ impl Default for Config {
     }
 }
 
-/// Error: an environment variable has an invalid value.
+/// Error: an environment variable has an invalid value, so that the device cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value}: {expected}")]
 pub struct InvalidVariable {

@@ -60,7 +60,8 @@ pub(crate) fn reset_in_child() {
     COUNTERS.reset_in_child();
 }
 
-/// Counters of a device. Each only grows, and wraps to zero at 2^64.
+/// Counters of a device. Each only grows, and wraps to zero at 2^64. [`counters()`] returns those
+/// of this process's device.
 #[derive(Debug)]
 pub struct Counters {
     values: Values,
@@ -87,14 +88,16 @@ impl Default for Counters {
 }
 
 /// Counters with a single owner, such as a queue pair. The owner adds to them without an atomic
-/// read-modify-write instruction.
+/// read-modify-write instruction, and [`Counters::value`] includes them in the totals of the
+/// device.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
     values: Arc<Values>,
 }
 
-/// Path and direction of a transfer. Messages, bytes and copies are counted separately for each.
+/// Path and direction of a transfer, such as packets that were sent through shared memory.
+/// Messages, bytes and copies are counted separately for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Direct,
@@ -143,13 +146,13 @@ impl Counters {
         COUNTERS.get()
     }
 
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the counter `counter` of the device. Any thread may call this function.
     pub(crate) fn count(&self, counter: Counter, by: u64) {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Creates a set of counters for an owner that counts often, such as a queue pair. Their values
-    /// are included in the totals of the device.
+    /// Creates counters for an owner that counts often, such as a queue pair. The totals of the
+    /// device include these counters.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::new(zeros());
         let tally = Tally {
@@ -160,8 +163,8 @@ impl Counters {
         tally
     }
 
-    /// Returns the total of a counter: the sum of the device's own value and of the values that the
-    /// owners from `tally` have counted.
+    /// Returns the total of a counter: the sum of the device's own value and of the values that
+    /// queue pairs and other owners count separately.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -192,7 +195,7 @@ impl Counters {
 }
 
 impl Tally {
-    /// Adds `by` to the counter `counter`.
+    /// Adds `by` to the counter `counter` of this owner.
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, by: u64) {
         let value = &self.values[counter as usize];
@@ -218,7 +221,8 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// Adds the values of this tally to the device's counters, so that the totals stay the same.
+    /// Adds the values of these counters to the device's own values, so that the totals stay the
+    /// same after the owner was destroyed.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

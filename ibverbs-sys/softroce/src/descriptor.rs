@@ -46,7 +46,7 @@ use std::thread;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-/// A file descriptor of the device, closed on drop.
+/// A file descriptor of the device. Dropping it closes the file.
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
@@ -86,7 +86,8 @@ static OWN_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 /// not use.
 static PROGRAM_NUMBERS: Numbers = [const { AtomicU64::new(0) }; MAX_NUMBER / 64];
 
-/// Set after the device has detected that the program has closed one of its files.
+/// Set after the device has detected that the program has closed one of its files. From then on,
+/// the device must not use a descriptor number without a check.
 static HAS_LOST_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Function that makes the device fail with the given reason. Called when the program has closed a
@@ -120,7 +121,8 @@ impl Opening {
         self.record(file)
     }
 
-    /// Records a file whose descriptor only the program uses, and marks the descriptor as such.
+    /// Records a file whose descriptor only the program uses, and marks the descriptor as such. A
+    /// program may close such a descriptor without harm to the device.
     fn record_public(&self, file: OwnedFd) -> Descriptor {
         let descriptor = self.record(file);
         if let Some((word, bit)) = word_and_bit(&PROGRAM_NUMBERS, descriptor.as_raw_fd()) {
@@ -179,7 +181,8 @@ impl Descriptor {
         is_intact
     }
 
-    /// Writes all bytes to the file.
+    /// Writes all bytes to the file, after a check that the descriptor number still belongs to the
+    /// file.
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         if !self.check() {
             return Err(Errno::BADF.into());
@@ -195,7 +198,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Duplicates the descriptor.
+    /// Duplicates the descriptor, so that two owners can use the same file.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Self::open(|| self.file.try_clone())
     }

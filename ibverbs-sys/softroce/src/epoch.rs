@@ -25,8 +25,8 @@ use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
-/// Guard of a memory access in progress, which is recorded in a lane (a word that other threads can
-/// check). Dropping the guard records the end of the access.
+/// Guard of a memory access in progress, which is recorded in a lane (a word that threads check
+/// before they reclaim memory). Dropping the guard records the end of the access.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,

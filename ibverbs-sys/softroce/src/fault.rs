@@ -23,7 +23,7 @@ pub use network::NetworkFaults;
 pub(crate) use network::PacketFaults;
 pub use verb::{Errno, Verb};
 
-/// A request to make one call of a verb fail, for fault injection.
+/// A request to make one call of a verb fail, for fault injection by [`Faults::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The verb to fail.
@@ -41,7 +41,8 @@ pub(crate) trait Listener: Send + Sync {
     fn raise(&self, kind: ibv_event_type);
 }
 
-/// The faults that are injected into a device.
+/// The faults that are injected into a device. [`faults()`](crate::faults) returns those of this
+/// process's device.
 pub struct Faults {
     /// Set while failures of verbs are pending or the device has failed. While clear, a call of a
     /// verb makes no further check.
@@ -80,7 +81,8 @@ impl Faults {
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Cancels all failures of verbs that have not occurred yet.
+    /// Cancels all failures that were set by [`fail`](Self::fail) or by the configuration and have
+    /// not occurred yet.
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
@@ -142,7 +144,7 @@ impl Faults {
     }
 
     /// Sets the faults of packets that are sent from now on, and restarts the random numbers from
-    /// the seed.
+    /// the seed, so that a test can repeat a sequence of faults.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = FaultGenerator::new(faults);

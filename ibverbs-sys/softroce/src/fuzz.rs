@@ -14,8 +14,8 @@ pub use crate::same_host::fuzz::{handshake, ring, tables};
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    /// Returns fixed inputs of different kinds: empty, one byte repeated, counting bytes, and
-    /// pseudo-random bytes.
+    /// Returns fixed inputs of different kinds for tests of the fuzz targets: empty, one byte
+    /// repeated, counting bytes, and pseudo-random bytes.
     fn inputs() -> impl Iterator<Item = Vec<u8>> {
         let same = [0, 1, 0x55, 0xff].map(|byte| vec![byte; 300]);
         let counting = (0..=255).cycle().take(600).collect();

@@ -44,7 +44,7 @@ impl AttachError {
 }
 
 impl<T: HasUsage> Groups<T> {
-    /// Creates an empty set of groups.
+    /// Creates an empty set of multicast groups.
     pub fn new() -> Self {
         Self {
             groups: RwLock::default(),
@@ -107,7 +107,8 @@ impl<T: HasUsage> Groups<T> {
         Ok(())
     }
 
-    /// Returns the queue pairs that are attached to the group with the GID `group`.
+    /// Returns the queue pairs that are attached to the group with the GID `group`, each of which
+    /// receives the datagrams to the group.
     pub fn members(&self, group: Ipv6Addr) -> SmallVec<[Arc<T>; 8]> {
         let groups = self.groups.read();
         canonical(group)

@@ -54,11 +54,13 @@ pub(crate) struct Nic {
     pub(crate) deadlines: Arc<Deadlines>,
     /// Counters of the device.
     pub(crate) counters: Arc<Counters>,
-    /// Fault injector.
+    /// Injector of the configured faults.
     pub(crate) faults: Arc<Faults>,
-    /// Set if messages between queue pairs of this process may be transferred without packets.
+    /// Set if messages between queue pairs of this process may be transferred without packets: the
+    /// configuration allows this path, and packets are not captured.
     direct: bool,
-    /// Other processes of the host with which this process shares memory.
+    /// Other processes of the host with which this process shares memory; `None` if memory cannot
+    /// be shared.
     host_peers: Option<Arc<HostPeers>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
@@ -69,7 +71,8 @@ pub(crate) struct Nic {
     receiver: spin::Mutex<Receiver>,
     /// Set if the engine could not receive packets because another thread was receiving.
     refused: AtomicBool,
-    /// Set while responses to received packets are delayed until a later receive attempt.
+    /// Set while responses to received packets are delayed until a later receive attempt. The
+    /// engine must not sleep meanwhile.
     owes_answers: AtomicBool,
     /// Number of consecutive receive attempts that found packets while timers were due and could
     /// not run.
@@ -97,9 +100,11 @@ pub(crate) fn reset_in_child() {
 /// pairs' timers, which are queue pair numbers, below 2^24.
 const MODERATION_TIMER: u32 = net::DELAY_TIMER + 1;
 /// Key of the timer for the events that the configuration schedules, such as the port going down.
+/// Differs from the keys of all other timers.
 const SCHEDULE: u32 = net::DELAY_TIMER + 2;
 
-/// Maximum number of due timers that run after one receive attempt.
+/// Maximum number of due timers that run after one receive attempt. The next attempt runs the
+/// others, so that packets do not wait for all timers.
 const MAX_TIMERS_PER_RECEIVE: usize = 32;
 
 impl Nic {
@@ -129,8 +134,9 @@ impl Nic {
         }
     }
 
-    /// Makes the process's NIC fail with the given reason, if the NIC is open. Does nothing while
-    /// the NIC is being opened: the engine (background thread) then detects the failure itself.
+    /// Makes the process's NIC fail with the given reason, if the NIC is open. Called when the
+    /// program has closed a file of the device. Does nothing while the NIC is being opened: the
+    /// engine (background thread) then detects the failure itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fail_permanently(reason);
@@ -143,7 +149,7 @@ impl Nic {
     }
 
     /// Creates a NIC with the given configuration, counters and fault injector, independent of the
-    /// process's NIC.
+    /// process's NIC. Tests create several NICs in one process.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -408,7 +414,8 @@ impl Nic {
 }
 
 /// Maximum time to wait, before a queue pair with unsent packets is destroyed, for free space in
-/// the ring (queue in shared memory) from which the peer receives.
+/// the ring (queue in shared memory) from which the peer receives. After this time, the packets are
+/// discarded, because the peer may have stopped.
 const LAST_TRANSMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Publishes a socket by which other processes of the host can begin a handshake, to share memory
@@ -440,7 +447,8 @@ fn host_peers(
     Some(Arc::new(HostPeers::open(resources).ok()?))
 }
 
-/// Returns the device's GUID, derived from the host, its last boot, and the process.
+/// Returns the device's GUID, derived from the host, its last boot, and the process, so that the
+/// devices of different processes differ.
 pub(crate) fn guid() -> u64 {
     static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -8,11 +8,12 @@ use crate::limits::MAX_QP;
 /// higher bits identify the UDP port of the NIC.
 pub(crate) const BITS: u32 = 20;
 
-/// Number of queue pair numbers that a NIC can assign.
+/// Number of queue pair numbers that a NIC can assign. The NIC assigns them in turn, so that the
+/// number of a destroyed queue pair is not reused soon.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
 /// Number of entries in a table that is indexed by [`record`]. Two queue pairs of a NIC that exist
-/// at the same time never have the same index.
+/// at the same time never have the same index, so they never share an entry.
 pub(crate) const RECORDS: usize = MAX_QP;
 
 /// Returns the four high bits of a queue pair number, which identify the UDP port of its NIC.

@@ -251,7 +251,8 @@ unsafe fn sender_of(
     Ok(())
 }
 
-/// Fields of the IP header that precedes a received datagram (IBTA annex A17.4.5.1).
+/// Fields of the IP header that precedes a received datagram in its receive buffer (IBTA annex
+/// A17.4.5.1), from which the sender's address is derived.
 #[derive(Debug, PartialEq, Eq)]
 struct IpHeader {
     from: Ipv6Addr,

@@ -6,8 +6,8 @@ use libc::c_int;
 use super::set_errno;
 use crate::context::Refusal;
 
-/// Calls `make`, and returns the resulting pointer. After an error, sets errno and returns null, as
-/// verbs that create objects do.
+/// Calls `make`, which creates a C object, and returns the resulting pointer. After an error, sets
+/// errno and returns null, as verbs that create objects do.
 pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut T {
     make().unwrap_or_else(|refusal| {
         set_errno(refusal.errno());
@@ -15,8 +15,8 @@ pub(super) fn pointer<T>(make: impl FnOnce() -> Result<*mut T, Refusal>) -> *mut
     })
 }
 
-/// Calls `act`, and returns 0. After an error, sets errno to the error number and returns the same
-/// number.
+/// Calls `act`, the body of a verb that returns an error number, and returns 0. After an error,
+/// sets errno to the error number and returns the same number.
 pub(super) fn status(act: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     match act() {
         Ok(()) => 0,
@@ -39,7 +39,8 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
     }
 }
 
-/// Returns a unique number for a new object, in place of the handle that the kernel assigns.
+/// Returns a unique number for the `handle` field of a new C object. For other devices, the kernel
+/// assigns this number.
 pub(super) fn handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

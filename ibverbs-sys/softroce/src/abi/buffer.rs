@@ -22,7 +22,8 @@ use crate::per_process::PerProcess;
 /// A buffer that the program has allocated. The `ibv_buf` pointer that C code gets is a unique
 /// number instead of an address, so that a second call of `ibv_free_buf` is detected.
 struct Buffer {
-    /// Address of the protection domain's C object. Used only for comparisons.
+    /// Address of the protection domain's C object. Used only to check that a region is registered
+    /// in the domain of the buffer.
     pd: usize,
     block: Arc<Block>,
     length: u64,

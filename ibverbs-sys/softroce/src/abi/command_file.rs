@@ -29,7 +29,8 @@ pub(super) struct CommandFile {
     pub(super) device_memory: Objects<DeviceMemory>,
 }
 
-/// The device number and the inode number of a file.
+/// The device number and the inode number of a file, which together identify the file in this
+/// process.
 type Identity = (u64, u64);
 
 impl CommandFile {
@@ -50,7 +51,8 @@ impl CommandFile {
         }))
     }
 
-    /// Returns whether `descriptor` refers to this file.
+    /// Returns whether `descriptor` refers to this file, for example because it is a duplicate of
+    /// `cmd_fd`.
     pub(super) fn is_file_of(&self, descriptor: BorrowedFd<'_>) -> bool {
         identity(descriptor).is_ok_and(|identity| identity == self.identity)
     }
@@ -77,7 +79,8 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// Adds a new object.
+    /// Adds a new object, so that all contexts that share the command file can import the object by
+    /// its handle.
     pub(super) fn insert(&self, handle: u32, object: &Arc<T>) {
         self.0.lock().insert(handle, Arc::clone(object));
     }
@@ -88,7 +91,7 @@ impl<T> Objects<T> {
         self.0.lock().get(&handle).cloned().ok_or(Refusal::Absent)
     }
 
-    /// Removes an object that is being destroyed.
+    /// Removes an object that is being destroyed, so that it can no longer be imported.
     pub(super) fn remove(&self, handle: u32) {
         let removed = self.0.lock().remove(&handle);
         // The object is dropped after the lock is released.

@@ -52,7 +52,8 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// Attributes of a completion queue that is created, except the verbs context.
+/// Attributes of a new completion queue, except the verbs context: those of a plain and of an
+/// extended queue in the same form.
 struct Settings {
     capacity: u32,
     cq_context: *mut c_void,
@@ -222,7 +223,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
-    /// Completion fields that require recording the time of the completion.
+    /// Completion fields with a time. If the program requests one of them, the device records the
+    /// time of each completion.
     const TIMES: u32 = Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {

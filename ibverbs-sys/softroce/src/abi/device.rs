@@ -25,7 +25,7 @@ pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     unsafe { (*context).device == address() }
 }
 
-/// Returns the C object of this device. The contexts of this library point to it.
+/// Returns the address of this device's C object, to which the contexts of this library point.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
@@ -36,7 +36,8 @@ pub(crate) fn device_of_parent() -> *mut ibv_device {
     PARENT_DEVICE.0.get().cast()
 }
 
-/// Returns whether `device` is one of the two device objects of this library.
+/// Returns whether `device` is one of the two device objects of this library: this process's or, in
+/// a child of `fork`, that of the parent's device.
 pub(crate) fn is_own(device: *const ibv_device) -> bool {
     ptr::eq(device, address()) || ptr::eq(device, device_of_parent())
 }
@@ -55,14 +56,16 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Removes and returns the entry for the list `list`.
+    /// Removes and returns the entry for the list `list`. Returns `None` if the list contains no
+    /// devices of the real library.
     fn take(list: *mut *mut ibv_device) -> Option<Self> {
         let mut lists = LISTING.lock();
         let at = lists.iter().position(|entry| entry.own == list.addr())?;
         Some(lists.swap_remove(at))
     }
 
-    /// Frees the list of the real library.
+    /// Frees the list of the real library, to which the device pointers in the program's list
+    /// belong.
     fn free_real(self) {
         let real = ptr::with_exposed_provenance_mut(self.real);
         // SAFETY: the list was returned by the real library. Its entry was removed by the caller or
@@ -220,7 +223,7 @@ unsafe impl Sync for StaticDevice {}
 static DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 static PARENT_DEVICE: StaticDevice = StaticDevice(UnsafeCell::new(UNINITIALIZED_DEVICE));
 
-/// Device object before its names and functions are filled in.
+/// Initial value of the device's C object, before its names and functions are filled in.
 const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
     public: ibv_device {
         _ops: _ibv_device_ops {
@@ -239,7 +242,8 @@ const UNINITIALIZED_DEVICE: DeviceObject = DeviceObject {
 
 const _: () = assert!(mem::offset_of!(DeviceObject, private) == size_of::<ibv_device>());
 
-/// Set if the program finds the files of [`crate::sysfs`] under their paths.
+/// Set if the files of [`crate::sysfs`] can be read under their paths, so that the device object
+/// names them.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the device's C object name the files of [`crate::sysfs`], as those of other devices do.

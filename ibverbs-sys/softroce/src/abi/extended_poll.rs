@@ -224,7 +224,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     }
 }
 
-/// Returns 0: RoCE has no LIDs.
+/// Returns the LID of the sender. Always returns 0, because RoCE has no LIDs.
 unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
     0
 }
@@ -239,17 +239,20 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` rejects requests for this field (VLAN).
+/// Returns the VLAN tag of the message. Always returns 0, because `ibv_create_cq_ex` rejects
+/// requests for this field.
 unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// Returns 0: `ibv_create_cq_ex` rejects requests for this field (flow tag).
+/// Returns the flow tag of the message. Always returns 0, because `ibv_create_cq_ex` rejects
+/// requests for this field.
 unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Stores zeros: `ibv_create_cq_ex` rejects requests for this field (tag matching).
+/// Stores the tag matching data of the message. Always stores zeros, because `ibv_create_cq_ex`
+/// rejects requests for this field.
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: the C API requires `info` to be valid for writes.
     unsafe { info.write(ibv_wc_tm_info { tag: 0, priv_: 0 }) };

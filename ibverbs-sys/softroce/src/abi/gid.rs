@@ -15,7 +15,8 @@ use crate::nic::Nic;
 /// The default partition key with full membership (IBTA 10.9.1.2), the only one of the port.
 pub(crate) const PARTITION_KEY: u16 = 0xffff;
 
-/// Returns an entry of the GID table (`ibv_query_gid(3)`).
+/// Stores an entry of the GID table in `gid` (`ibv_query_gid(3)`). Stores zeroes if the entry is
+/// empty.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -47,7 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// Returns the type of a GID for `ibv_devinfo`, as sysfs reports it for other devices.
+/// Stores the type of a GID for `ibv_devinfo`, as sysfs reports it for other devices. All GIDs of
+/// this device are for RoCE version 2.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -73,7 +75,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// Returns an entry of the GID table with its type and interface (`ibv_query_gid_ex(3)`).
+/// Stores an entry of the GID table with its type and interface in `entry` (`ibv_query_gid_ex(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -107,7 +109,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// Returns the entries of the GID table that are not empty (`ibv_query_gid_table(3)`).
+/// Stores the entries of the GID table that are not empty, and returns their number
+/// (`ibv_query_gid_table(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -141,7 +144,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// Returns an entry of the partition key table in network byte order (`ibv_query_pkey(3)`).
+/// Stores an entry of the partition key table in `pkey`, in network byte order
+/// (`ibv_query_pkey(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -163,7 +167,8 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// Returns the index of a partition key, or -1 (`ibv_get_pkey_index(3)`).
+/// Returns the index of a partition key in the port's table, or -1 if the table does not contain
+/// the key (`ibv_get_pkey_index(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,

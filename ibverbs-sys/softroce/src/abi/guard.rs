@@ -25,18 +25,19 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// Returns the error number `errno`, for verbs that return an error number.
+/// Returns the error number `errno`. For verbs that report an error by returning its number; the
+/// other functions of this kind are [`minus_one`] and [`fail`].
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }
 
-/// Sets errno and returns -1, for verbs that report errors in this way.
+/// Sets errno and returns -1, for verbs that report errors in this way, such as `ibv_get_cq_event`.
 pub(crate) fn minus_one(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// Sets errno and returns a null pointer, for verbs that return an object.
+/// Sets errno and returns a null pointer, for verbs that return an object, such as `ibv_create_cq`.
 pub(crate) fn fail<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     ptr::null_mut()

@@ -8,7 +8,8 @@ use libc::{c_char, c_int, size_t};
 
 use super::real::call;
 
-/// Converts an address vector from the kernel's format.
+/// Converts an address vector from the kernel's format, by the real library. Does nothing if there
+/// is no real library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
@@ -18,7 +19,8 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     unsafe { call!(ibv_copy_ah_attr_from_kern(dst, src)) }
 }
 
-/// Converts queue pair attributes from the kernel's format.
+/// Converts queue pair attributes from the kernel's format, by the real library. Does nothing if
+/// there is no real library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
@@ -28,14 +30,16 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     unsafe { call!(ibv_copy_qp_attr_from_kern(dst, src)) }
 }
 
-/// Converts a path record from the kernel's format.
+/// Converts a path record from the kernel's format, by the real library. Does nothing if there is
+/// no real library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_copy_path_rec_from_kern(dst, src)) }
 }
 
-/// Converts a path record to the kernel's format.
+/// Converts a path record to the kernel's format, by the real library. Does nothing if there is no
+/// real library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut c_void, src: *mut c_void) {
     // SAFETY: the arguments are those of the caller, for the same function.
@@ -50,14 +54,14 @@ pub(crate) unsafe extern "C" fn ibv_dontfork_range(base: *mut c_void, size: size
     unsafe { call!(ibv_dontfork_range(base, size) else 0) }
 }
 
-/// Reverses [`ibv_dontfork_range`].
+/// Reverses [`ibv_dontfork_range`]: children of `fork` inherit the pages again.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dofork_range(base: *mut c_void, size: size_t) -> c_int {
     // SAFETY: the arguments are those of the caller, for the same function.
     unsafe { call!(ibv_dofork_range(base, size) else 0) }
 }
 
-/// Returns the path at which sysfs is mounted.
+/// Returns the path at which sysfs is mounted, as the real library reports it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     // SAFETY: the function takes no arguments.

@@ -32,11 +32,11 @@ struct RegionHandle {
     _counted: Counted,
 }
 
-/// A memory region. A region that the program imports has several C objects. `None` after the
-/// deregistration of the region.
+/// A memory region, which its C objects share: a region that the program imports has several.
+/// Contains `None` after the deregistration of the region.
 pub(super) struct Region(Mutex<Option<Registered>>);
 
-/// Data of a registered region.
+/// The key, memory and protection domain of a region that is registered at present.
 struct Registered {
     key: u32,
     length: usize,
@@ -44,7 +44,7 @@ struct Registered {
     domain: InUse<ProtectionDomain>,
 }
 
-/// Kind of memory that a region consists of, with the data that the kind requires.
+/// Kind of memory that a region consists of, with the objects that the region must keep.
 pub(super) enum Memory {
     Program {
         mapping: Mapping,
@@ -58,17 +58,19 @@ pub(super) enum Memory {
     Null,
 }
 
-/// Range of the program's memory, and the attributes of its registration.
+/// Range of the program's memory that is registered as a region, and the attributes of its
+/// registration.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     address: usize,
     length: u64,
-    /// Address of the first byte in requests, unless the region is zero-based.
+    /// Address by which requests name the first byte, unless the region is zero-based.
     start: u64,
     access: AccessFlags,
 }
 
-/// Length of a page in bytes.
+/// Length of a page in bytes, on which the `iova` of a region must have the same offset as its
+/// address.
 const PAGE: u64 = 4096;
 
 /// Registers a memory region (`ibv_reg_mr(3)`).
@@ -523,7 +525,7 @@ impl Mapping {
             && self.length == usize::MAX as u64
     }
 
-    /// Returns the address of the first byte in requests.
+    /// Returns the address by which requests name the first byte: 0 if the region is zero-based.
     fn start(&self) -> u64 {
         if self.access.contains(AccessFlags::ZERO_BASED) {
             0

@@ -26,15 +26,17 @@ struct OpenDevice {
     context: Arc<Context>,
     nic: Arc<Nic>,
     file: Arc<CommandFile>,
-    /// Descriptor of the command file that the program knows as `cmd_fd`.
+    /// Descriptor of the command file, which the program knows as `cmd_fd` and can duplicate for
+    /// `ibv_import_device`.
     _command: Descriptor,
     /// The device that was opened before this one and is still open; null for the first device.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// Head of the linked list of open devices: the device that was opened last. Only threads that hold
-/// an [`Opening`] change the list, so no change is incomplete at a `fork`.
+/// Head of the linked list of open devices, by which a child of `fork` finds the contexts that it
+/// has inherited: the device that was opened last. Only threads that hold an [`Opening`] change the
+/// list, so no change is incomplete at a `fork`.
 static OPEN_DEVICES: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
 /// Replaces all functions of inherited contexts by functions that fail. Must be called in a child
@@ -143,7 +145,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     })
 }
 
-/// Creates the C object of a context.
+/// Creates the C object of a context, and adds it to the list of open devices. `file` is the
+/// command file of the context, and `command` the program's descriptor of the file.
 fn make(
     context: Arc<Context>,
     nic: Arc<Nic>,

@@ -16,7 +16,7 @@ use crate::net;
 use crate::nic::{self, Nic};
 use crate::proto::Mtu;
 
-/// Returns the attributes of the device (`ibv_query_device(3)`).
+/// Stores the attributes of the device in `device_attr` (`ibv_query_device(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
@@ -34,8 +34,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }
 }
 
-/// Returns the extended attributes of the device (`ibv_query_device_ex(3)`), up to the size of the
-/// caller's structure. Attributes that this crate does not know are zero.
+/// Stores the extended attributes of the device in `attr`, up to the size of the caller's structure
+/// (`ibv_query_device_ex(3)`). Attributes that this crate does not know are zero.
 pub(super) unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -54,8 +54,9 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Returns the original attributes of a port (`ibv_query_port(3)`). Programs that were built with
-/// old headers call this function. Programs that were built with newer headers call [`query_port`].
+/// Stores the original attributes of a port (`ibv_query_port(3)`). Programs that were built with
+/// old headers call this function, because their structure has fewer fields. Programs that were
+/// built with newer headers call [`query_port`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -70,8 +71,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     }
 }
 
-/// Returns the attributes of a port (`ibv_query_port(3)`), up to the size of the caller's
-/// structure.
+/// Stores the attributes of a port in `port_attr`, up to the size of the caller's structure
+/// (`ibv_query_port(3)`).
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port_num: u8,
@@ -126,7 +127,8 @@ pub(super) fn is_port(number: u32) -> bool {
     (1..=u32::from(limits::PORTS)).contains(&number)
 }
 
-/// Copies `value` to the memory at `place`, up to `room` bytes, and zeroes the remaining bytes.
+/// Copies `value` to the memory at `place`, up to `room` bytes, and zeroes the remaining bytes. So
+/// callers with older and with newer versions of a structure get the fields that they know.
 ///
 /// # Safety
 /// `place` must be valid for writes of `room` bytes. `T` must be plain data without uninitialized
@@ -139,12 +141,14 @@ unsafe fn write_padded<T>(place: *mut u8, room: usize, value: &T) {
     }
 }
 
-/// Vendor ID of the device: an organization identifier that no organization has, because its first
-/// byte has the bit of locally administered identifiers.
+/// Vendor ID of the device (`vendor_id` of `ibv_query_device(3)`): an organization identifier that
+/// no organization has, because its first byte has the bit of locally administered identifiers.
 const VENDOR_ID: u32 = 0x02_53_52;
-/// Number of this device among the devices of [`VENDOR_ID`].
+/// Number of this device among the devices of the vendor [`VENDOR_ID`] (`vendor_part_id` of
+/// `ibv_query_device(3)`).
 const VENDOR_PART_ID: u32 = 1;
-/// Hardware version of the device, which has no hardware.
+/// Hardware version of the device (`hw_ver` of `ibv_query_device(3)`). A constant, because the
+/// device has no hardware.
 const HARDWARE_VERSION: u32 = 1;
 
 fn device_attributes() -> ibv_device_attr_ex {

@@ -37,9 +37,11 @@ pub(super) struct QueuePairHandle {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// Set if the queue pair was created for the functions of [`ibv_qp_ex`].
+    /// Set if the program may post by the functions of [`ibv_qp_ex`], because it requested them
+    /// when the queue pair was created.
     extended: bool,
-    /// The XRC domain by which the queue pair was opened.
+    /// XRC domain by which the queue pair was opened, kept so that the program cannot close the
+    /// domain first.
     _xrc: Option<InUse<XrcDomain>>,
     _counted: Counted,
 }
@@ -269,7 +271,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Returns the attributes of a queue pair (`ibv_query_qp(3)`).
+/// Stores the attributes of a queue pair in `attr` and `init_attr` (`ibv_query_qp(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -372,7 +374,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) 
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// Returns the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
+/// Queries the enhanced connection establishment options (`ibv_query_ece(3)`). Not supported by
 /// this device.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
@@ -387,7 +389,8 @@ struct Settings {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
-    /// Operations that the program will post by the functions of [`ibv_qp_ex`].
+    /// Operations that the program will post by the functions of [`ibv_qp_ex`]; `None` if it did
+    /// not request these functions.
     operations: Option<Operations>,
     basic: ibv_qp_init_attr,
 }

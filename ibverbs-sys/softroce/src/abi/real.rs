@@ -18,7 +18,7 @@ use libc::{c_char, c_int};
 use super::set_errno;
 use crate::per_process::PerProcess;
 
-/// A function of the real library, which is looked up once.
+/// A function of the real library, which is looked up at the first call only.
 pub(crate) struct Symbol {
     name: &'static CStr,
     /// Null before the lookup; afterwards the function, or [`MISSING`].
@@ -52,7 +52,7 @@ impl Symbol {
 /// Marks a function that the real library does not export. No function has this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
-/// Returns whether the real library exists and has the symbol.
+/// Returns whether the real library exists and has the symbol `name`.
 pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
@@ -139,7 +139,7 @@ pub(crate) trait Missing: Sized {
     /// convention requires it.
     fn failed(errno: c_int) -> Self;
 
-    /// Returns the result by which a verb reports an unsupported operation.
+    /// Returns the result by which a verb reports an unsupported operation (`EOPNOTSUPP`).
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }

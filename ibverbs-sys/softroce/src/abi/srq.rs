@@ -90,7 +90,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Creates a shared receive queue with extended attributes.
+/// Creates a shared receive queue of either kind, normal or XRC, with the extended attributes
+/// `init`.
 ///
 /// # Safety
 /// `context` must belong to this device. The objects that the mask of `init` names must be null or
@@ -237,7 +238,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// Returns the attributes of a shared receive queue (`ibv_query_srq(3)`).
+/// Stores the attributes of a shared receive queue in `srq_attr` (`ibv_query_srq(3)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(
     srq: *mut ibv_srq,
@@ -260,7 +261,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     })
 }
 
-/// Returns the number of an XRC shared receive queue (`ibv_get_srq_num(3)`).
+/// Stores the number of an XRC shared receive queue in `srq_num` (`ibv_get_srq_num(3)`). Peers
+/// address the queue by this number.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
     guard(libc::EIO, || {
         // SAFETY: only contexts of this device have this function. The C API requires `srq_num` to

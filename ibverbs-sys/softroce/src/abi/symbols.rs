@@ -6,7 +6,8 @@ use super::{
     newer, open, pd, query, queue_pair, real, srq, text,
 };
 
-/// A public symbol of libibverbs, and this crate's definition of it.
+/// A public symbol of libibverbs, and the address of this crate's definition of it, to check that
+/// programs use this definition.
 pub(crate) struct Symbol {
     name: &'static CStr,
     ours: *const (),
@@ -35,7 +36,7 @@ impl Symbol {
     }
 }
 
-/// Returns the path of the library or program that contains a function.
+/// Returns the path of the library or program that contains a function, for an error message.
 fn path(function: *mut c_void) -> String {
     if function.is_null() {
         return "not exported".to_owned();

@@ -33,7 +33,7 @@ pub(super) fn status(entry: &Entry) -> ibv_wc_status {
     ibv_wc_status(entry.completion.status as c_uint)
 }
 
-/// `IBV_WC_FLUSH` of newer headers.
+/// `IBV_WC_FLUSH` of newer headers: the opcode of a completed flush request.
 const FLUSH: ibv_wc_opcode = ibv_wc_opcode(8);
 
 /// Returns the opcode of a completion queue entry in the C ABI.

@@ -185,7 +185,7 @@ unsafe fn draft(object: &QueuePairHandle, request: &ibv_send_wr) -> Result<Draft
     Ok(draft)
 }
 
-/// A Send operation without immediate data that invalidates no memory key.
+/// The plain Send operation: without immediate data, and without a memory key to invalidate.
 pub(super) const SEND: SendOperation = SendOperation::Send {
     immediate: None,
     invalidate: None,

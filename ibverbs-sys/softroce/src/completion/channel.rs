@@ -18,14 +18,16 @@ use crate::descriptor::Descriptor;
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, EventFile>,
     /// Duplicate of the event descriptor that is given to the program. The device does not use the
-    /// duplicate.
+    /// duplicate, so the program can close it without harm to the device.
     program_descriptor: Descriptor,
-    /// Set after the descriptor was found to be non-blocking.
+    /// Set after the descriptor was found to be non-blocking, so that later checks need no system
+    /// call.
     was_non_blocking: AtomicBool,
     usage: Usage,
 }
 
-/// Event descriptor on which threads of the program wait for completion events.
+/// Event descriptor on which threads of the program wait for completion events, with or without
+/// wakeups by peers.
 #[derive(Debug)]
 enum EventFile {
     Own(Descriptor),
@@ -93,7 +95,8 @@ impl CompletionChannel {
         }
     }
 
-    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has ever returned `true`.
+    /// Returns whether [`is_non_blocking`](Self::is_non_blocking) has ever returned `true`. Never
+    /// makes a system call, so this check is cheap enough for each arming of a completion queue.
     pub(crate) fn was_non_blocking(&self) -> bool {
         self.was_non_blocking.load(Ordering::Relaxed)
     }

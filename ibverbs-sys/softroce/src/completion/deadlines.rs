@@ -10,8 +10,8 @@ use crate::proto::Time;
 
 use super::CompletionQueue;
 
-/// Completion queues whose events are delayed by moderation, with the times at which the events are
-/// due. A timer of the NIC raises the events.
+/// Completion queues whose events are delayed by [moderation](super::Moderation), with the times at
+/// which the events are due. A timer of the NIC raises the events.
 pub struct Deadlines {
     /// Earliest due time in nanoseconds. Threads read it without a lock to check whether an event
     /// is due.
@@ -23,7 +23,7 @@ pub struct Deadlines {
 /// Callback that is called with each new due time, so that a timer can be set.
 type DueCallback = Box<dyn Fn(Time) + Send + Sync>;
 
-/// Value of the stored time if no completion event is delayed.
+/// Value of `earliest` if no completion event is delayed: later than every due time.
 const NONE: u64 = u64::MAX;
 
 impl Default for Deadlines {
@@ -58,7 +58,8 @@ impl Deadlines {
         let _ = self.told.set(Box::new(told));
     }
 
-    /// Raises the delayed completion events that are due at `now`.
+    /// Raises the delayed completion events that are due at `now`. Called by the NIC when its timer
+    /// expires.
     pub fn expire(&self, now: Time) {
         if self.next().is_none_or(|next| next > now) {
             return;
@@ -80,7 +81,8 @@ impl Deadlines {
         }
     }
 
-    /// Adds a completion queue whose delayed event is due at `time`.
+    /// Adds a completion queue whose delayed event is due at `time`, and calls the callback with
+    /// this time.
     pub(super) fn add(&self, time: Time, queue: Weak<CompletionQueue>) {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));

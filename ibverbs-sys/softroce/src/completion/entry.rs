@@ -2,17 +2,17 @@
 
 use crate::proto::{Completion, CompletionOpcode, CompletionStatus};
 
-/// An entry of a completion queue.
+/// An entry of a completion queue, from which the work completion of the C ABI is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Work completion of the request.
+    /// Work completion of the request, in the form of the transport.
     pub completion: Completion,
     /// Number of the queue pair that executed the request. A receive of a shared receive queue is
     /// executed by the queue pair that received the message.
     pub queue_pair: u32,
     /// Time of the completion, in nanoseconds of the NIC's clock.
     pub timestamp: u64,
-    /// Index of the partition key in the port's table.
+    /// Index of the message's partition key in the port's table.
     pub partition_index: u16,
 }
 

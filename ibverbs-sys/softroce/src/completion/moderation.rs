@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use crate::proto::Time;
 
-/// Moderation of completion events. An armed completion queue raises its event after `count`
+/// Moderation of completion events (`ibv_modify_cq(3)`): several completions share one event, so
+/// that a program is woken less often. An armed completion queue raises its event after `count`
 /// completions, or when `period` has passed since the first of them. If `count` or `period` is
 /// zero, each completion raises an event immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Number of completions after which the completion queue raises its event.
+    /// Number of completions after which the completion queue raises its event, even if `period`
+    /// has not passed.
     pub count: u16,
-    /// Maximum time from the first completion to the event.
+    /// Maximum time from the first completion to the event, even if there are fewer than `count`
+    /// completions.
     pub period: Duration,
 }
 
@@ -24,7 +27,7 @@ pub(super) struct DelayedEvent {
     pub(super) due: Option<Time>,
 }
 
-/// Decision when a completion raises an event.
+/// Decision of moderation after a completion: the completion event is raised now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Raise,
@@ -34,8 +37,8 @@ pub(super) enum EventTiming {
 }
 
 impl Moderation {
-    /// Counts a completion of an armed queue at the time `now`. Returns whether the completion
-    /// event must be raised now or is delayed.
+    /// Counts a completion of an armed queue at the time `now` in `held`, the state of the queue's
+    /// delayed event. Returns whether the completion event must be raised now or is delayed.
     pub(super) fn count_completion(self, held: &mut DelayedEvent, now: Time) -> EventTiming {
         held.count = held.count.saturating_add(1);
         if self.period.is_zero() || held.count >= self.count {

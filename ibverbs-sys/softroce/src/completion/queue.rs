@@ -42,12 +42,13 @@ pub struct CompletionQueue {
     events: Mutex<ArmedState>,
 }
 
-/// Attributes of a new completion queue.
+/// Attributes with which a completion queue is created.
 #[derive(Debug)]
 pub struct CompletionQueueAttributes {
     /// Maximum number of entries in the queue.
     pub capacity: u32,
-    /// Channel at which the queue raises its completion events.
+    /// Channel at which the queue raises its completion events; `None` for a queue that raises no
+    /// events.
     pub channel: Option<Arc<CompletionChannel>>,
     /// Set if a full queue drops its oldest entry to add a new one. Otherwise, an entry that does
     /// not fit makes the queue fail.
@@ -56,9 +57,9 @@ pub struct CompletionQueueAttributes {
     pub timestamps: bool,
 }
 
-/// State of the completion event for which the program has armed the queue. The ring of entries
-/// contains a copy of the armed state in its marks, so that threads that add entries need not lock
-/// this state.
+/// State of the completion event for which the program has armed the queue. The tail of the ring of
+/// entries contains a copy of the armed state, so that threads that add entries need not lock this
+/// state.
 #[derive(Default)]
 struct ArmedState {
     arming: Option<Arming>,
@@ -69,10 +70,11 @@ struct ArmedState {
     held: moderation::DelayedEvent,
 }
 
-/// Kind of the entries for which a program arms a completion queue.
+/// Kind of the entries that raise a completion event after a program has armed the completion queue
+/// (`ibv_req_notify_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arming {
-    /// A received message with the solicited flag, or an error.
+    /// A received message with the solicited flag, or an error (`solicited_only` is set).
     Solicited,
     /// Any entry.
     Any,
@@ -85,10 +87,11 @@ pub enum Arming {
 pub struct Overrun;
 
 /// Number of entries for which a new completion queue has memory. More memory is allocated when it
-/// is needed.
+/// is needed, so that a queue with a large capacity and few entries stays in the processor's cache.
 const INITIAL_ENTRIES: usize = 256;
 
-/// Maximum number of entries that are added to a completion queue in one step.
+/// Maximum number of entries that are added to a completion queue in one step. The entries are
+/// collected on the stack first, so a larger number would copy more memory.
 const MAX_BATCH: usize = 16;
 
 const _: () = assert!(limits::MAX_CQE as usize <= Ring::<Entry>::MAX_CAPACITY);
@@ -118,8 +121,8 @@ impl CompletionQueue {
         }))
     }
 
-    /// Returns the channel at which the queue raises its completion events, or `None` if it has
-    /// none.
+    /// Returns the channel at which the queue raises its completion events, or `None` if the
+    /// program created the queue without a channel.
     pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_deref()
     }
@@ -159,7 +162,7 @@ impl CompletionQueue {
     }
 
     /// Adds entries in order. Stops with an error at the first entry that does not fit into the
-    /// queue.
+    /// queue. The entries before it stay in the queue.
     #[inline]
     pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut entries = entries.into_iter();
@@ -222,7 +225,8 @@ impl CompletionQueue {
         Err(Overrun)
     }
 
-    /// Raises a completion event if the queue is armed for one of the added entries.
+    /// Raises a completion event if the queue is armed for one of the added entries. Moderation may
+    /// delay the event.
     #[cold]
     fn notify_added(&self, added: Added, entries: &[Entry]) {
         let is_awaited =
@@ -317,7 +321,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Sets the moderation of completion events. If an event is delayed at present, raises it.
+    /// Sets the moderation of completion events. Raises an event that is delayed at present,
+    /// because the new moderation may never raise it.
     pub fn moderate(&self, moderation: Moderation) {
         if !moderation.period.is_zero() {
             self.timed.store(true, Ordering::Relaxed);

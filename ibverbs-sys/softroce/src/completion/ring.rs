@@ -50,7 +50,8 @@ pub(super) struct Ring<T> {
 struct RingEnd(AtomicU64);
 
 /// Result of adding entries: the position of the first added entry, with the marks (flags of the
-/// tail) that were set at that time.
+/// tail) that were set at that time. By the marks, the caller finds whether the completion queue is
+/// armed for the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added(Position);
 
@@ -94,14 +95,16 @@ impl Added {
         TailFlags(self.0.0 & Position::MARKS)
     }
 
-    /// Returns whether the entries were added before a mark was set at the position `mark`.
+    /// Returns whether the entries were added before a mark was set at the position `mark`, so that
+    /// they must not raise the event that the mark requests.
     pub(super) fn is_before(self, mark: Position) -> bool {
         self.0.is_before(mark)
     }
 }
 
 impl<T: Copy + Send> Ring<T> {
-    /// Maximum capacity.
+    /// Maximum capacity of a ring in entries, which the number of bits for the index in a
+    /// [`Position`] determines.
     pub(super) const MAX_CAPACITY: usize = Lap::MAX;
 
     /// Creates a ring for `capacity` entries, with memory for the first `room` entries.
@@ -239,7 +242,7 @@ impl<T: Copy + Send> Ring<T> {
         Position(self.tail.0.fetch_or(marks.0, Ordering::AcqRel)).unflagged()
     }
 
-    /// Clears all marks (flags of the tail).
+    /// Clears all marks (flags of the tail). Later producers then get no marks.
     pub(super) fn unmark(&self) {
         self.tail.0.fetch_and(!Position::MARKS, Ordering::AcqRel);
     }

@@ -37,8 +37,8 @@ pub(crate) struct WakeEventfd {
 }
 
 impl WakeEventfds {
-    /// Number of wakeup descriptors of a NIC. The number is small because each peer process has all
-    /// of them open.
+    /// Number of wakeup descriptors of a NIC, which is the number of channels whose waiting threads
+    /// peers can wake directly. The number is small because each peer process has all of them open.
     pub(crate) const COUNT: usize = 2;
 
     /// Opens all wakeup descriptors of a NIC. They are not assigned to channels yet.
@@ -83,7 +83,8 @@ impl WakeEventfd {
         self.number
     }
 
-    /// Returns whether no other wakeup descriptor of the NIC is assigned to a channel.
+    /// Returns whether no other wakeup descriptor of the NIC is assigned to a channel, so that at
+    /// most one channel has threads that peers wake.
     pub(crate) fn is_only_one(&self) -> bool {
         let slots = self.wake_eventfds.0.iter();
         let taken = slots.filter(|slot| slot.is_taken.load(Ordering::Relaxed));

@@ -1,4 +1,5 @@
-/// Path that messages of a queue pair take to the peer.
+/// Path that messages of a queue pair take to the peer. The variable `SOFTROCE_PATH` can restrict
+/// the device to one path, for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// As packets in UDP datagrams.

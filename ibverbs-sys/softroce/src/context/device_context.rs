@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use super::{Element, EventQueue};
 use crate::descriptor::Descriptor;
 
-/// Context of an opened device, which `ibv_open_device` returns.
+/// Context of an opened device, which `ibv_open_device` returns. Queues the asynchronous events for
+/// the program.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
@@ -21,7 +22,7 @@ pub struct Context {
     fetched: Mutex<Vec<Arc<Element>>>,
 }
 
-/// An asynchronous event (IBTA 11.6.3).
+/// An asynchronous event (IBTA 11.6.3), such as an error of a queue pair or a change of the port.
 #[derive(Clone, Debug)]
 pub struct AsyncEvent {
     /// Type of the event.
@@ -52,7 +53,8 @@ impl Context {
         }))
     }
 
-    /// Returns the number of the file descriptor on which the program waits.
+    /// Returns the number of the file descriptor on which the program waits for asynchronous
+    /// events.
     pub(crate) fn number(&self) -> RawFd {
         self.program_descriptor.as_raw_fd()
     }

@@ -15,7 +15,8 @@ impl DomainId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the identifier as an integer.
+    /// Returns the identifier as an integer, for the table of memory regions that peer processes
+    /// read.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -56,7 +57,7 @@ impl ProtectionDomain {
         self.id
     }
 
-    /// Returns whether this is a parent domain.
+    /// Returns whether this is a parent domain, from which no further parent domain can be created.
     pub fn is_parent(&self) -> bool {
         self.is_parent
     }

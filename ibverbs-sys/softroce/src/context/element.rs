@@ -57,7 +57,7 @@ impl Element {
             .wait_while(&mut fetched, |fetched| fetched.open > 0);
     }
 
-    /// Counts an event that the program has fetched.
+    /// Counts an event that the program has fetched and must acknowledge.
     pub(super) fn fetch(&self) {
         self.fetched.lock().open += 1;
     }
@@ -68,7 +68,8 @@ impl Element {
         self.fetched.lock().withdrawn = true;
     }
 
-    /// Returns whether events of the object may no longer be queued.
+    /// Returns whether events of the object may no longer be queued, because the object is being
+    /// destroyed.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.fetched.lock().withdrawn
     }

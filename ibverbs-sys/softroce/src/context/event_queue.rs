@@ -37,9 +37,9 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// Creates an empty queue that uses the eventfd `descriptor`, which must be in semaphore mode.
-    /// Other processes may increment the eventfd, too. After such an increment, a fetch finds no
-    /// event and waits again.
+    /// Creates an empty queue on the existing eventfd `descriptor`, which must be in semaphore
+    /// mode. Other processes may increment the eventfd, too, to wake a thread that waits for an
+    /// event. The thread then finds no event, and [`take`](Self::take) waits again.
     pub fn with(descriptor: D) -> Self {
         Self {
             descriptor,
@@ -118,7 +118,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 
     /// Removes all queued events of the object `element`, prevents further events of it, and waits
-    /// until the fetched events are acknowledged. `of` returns the object of an event.
+    /// until the fetched events are acknowledged. Called when the object is destroyed. `of` returns
+    /// the object of an event.
     pub fn withdraw(&self, element: &Arc<Element>, of: impl Fn(&T) -> Option<&Arc<Element>>) {
         {
             let mut pending = self.pending.lock();
@@ -133,8 +134,9 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
-/// Removes the next event from a locked queue, and counts it as fetched. Because both happen under
-/// the lock, [`EventQueue::withdraw`] finds each event either queued or fetched.
+/// Removes the next event from a locked queue, and counts it as fetched by the program.
+/// `element_of` returns the object of an event, which has the count. Because both happen under the
+/// lock, [`EventQueue::withdraw`] finds each event either queued or fetched.
 fn fetch<T>(
     pending: &mut VecDeque<T>,
     element_of: impl Fn(&T) -> Option<&Arc<Element>>,

@@ -10,7 +10,8 @@ use super::Refusal;
 #[derive(Debug, Default)]
 pub struct Usage(AtomicUsize);
 
-/// Bit of the count that is set when the destruction of the object begins.
+/// Bit of the count that is set when the destruction of the object begins. The other bits contain
+/// the number of uses.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl Usage {
@@ -24,7 +25,8 @@ impl Usage {
             .map_err(|_| Refusal::Invalid)
     }
 
-    /// Decrements the usage count.
+    /// Decrements the usage count. Must be called once for each call of [`acquire`](Self::acquire)
+    /// that succeeded.
     pub fn release(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -38,13 +40,14 @@ impl Usage {
             .map_err(|_| Refusal::Busy)
     }
 
-    /// Returns whether other objects use the object.
+    /// Returns whether other objects use the object, so that it cannot be destroyed.
     pub fn in_use(&self) -> bool {
         self.0.load(Ordering::Acquire) & !CLOSED != 0
     }
 }
 
-/// An object that counts the other objects that use it.
+/// An object that counts the other objects that use it, so that it is not destroyed while it is
+/// used.
 pub trait HasUsage {
     /// Returns the usage count of the object.
     fn usage(&self) -> &Usage;

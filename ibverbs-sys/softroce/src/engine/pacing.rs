@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 /// Interval at which the engine (the background thread of the device) checks whether threads still
-/// poll, while packets do not wake it.
+/// poll, while packets do not wake it. If no thread polls any more, a packet waits at most for this
+/// time.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// If a packet wakes the engine (background thread) and the last poll was at most this long ago,
@@ -12,18 +13,22 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 const POLLED_JUST_NOW: Duration = Duration::from_micros(5);
 
 /// If the last poll was at most this long ago, the thread that polled is assumed to be still
-/// polling, but not scheduled at the moment.
+/// polling, but not scheduled at the moment. Packets then do not wake the engine (background
+/// thread).
 const POLLED_RECENTLY: Duration = Duration::from_micros(200);
 
 /// Initial number of useless wakeups in a row after which the engine (background thread) stops
-/// watching the sockets.
+/// watching the sockets. A wakeup is useless if another thread polls, and so receives the packet
+/// anyway.
 const INITIAL_USELESS_WAKEUPS: u32 = 8;
 
 /// Maximum number of useless wakeups in a row that are required before the engine (background
-/// thread) stops watching the sockets.
+/// thread) stops watching the sockets. The number doubles, up to this limit, whenever the engine
+/// has stopped too early.
 const MAX_USELESS_WAKEUPS: u32 = 1024;
 
-/// Observations of the engine (background thread) in one iteration of its loop.
+/// Observations of the engine (background thread) in one iteration of its loop, from which
+/// [`Pacing::decide`] derives how the engine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Observations {
     /// Set if a socket woke the engine.

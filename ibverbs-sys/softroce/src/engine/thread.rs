@@ -18,11 +18,12 @@ use crate::net::Endpoints;
 use crate::proto::Time;
 use crate::timers::Timers;
 
-/// Maximum number of batches of packets that the engine (background thread) receives in one
-/// iteration of its loop.
+/// Maximum number of batches of packets that the engine (background thread) receives before it
+/// handles other events, such as peers that connect through shared memory.
 const MAX_BATCHES: usize = 16;
 
-/// Number of packets received in one iteration at which more packets are expected soon.
+/// Number of packets received in one iteration at which more packets are expected soon, so that the
+/// engine (background thread) does not sleep at once.
 const MANY_PACKETS: usize = 16;
 
 /// Time for which the engine (background thread) stays awake after it has received at least
@@ -31,7 +32,8 @@ const MANY_PACKETS: usize = 16;
 const STAY_AWAKE_TIME: Duration = Duration::from_micros(30);
 
 /// Maximum time for which the engine (background thread) leaves packets and timers to another
-/// thread that is receiving.
+/// thread that is receiving. If that thread is not scheduled in this time, the engine receives the
+/// packets itself.
 const MAX_CONTENTION_WAIT: Duration = Duration::from_micros(100);
 
 /// Functions of the device that the engine, its background thread, calls.

@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
-/// Kind of event that wakes the engine.
+/// Kind of event that wakes the engine (background thread), and that determines the work to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A packet arrived, or a peer process sent a message.
@@ -20,7 +20,7 @@ pub(super) enum Event {
     HostChange,
 }
 
-/// Events since the last call of [`Watch::take`].
+/// Events since the last call of [`Watch::take`], which determine the engine's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wakeup {
     /// Set if there was any event.
@@ -94,7 +94,8 @@ impl Watch {
         refused == 0
     }
 
-    /// Returns the events since the last call, without waiting.
+    /// Returns the events since the last call, without waiting. The engine (background thread)
+    /// calls this function before it receives packets.
     pub(super) fn take(&self) -> Wakeup {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {

@@ -13,7 +13,7 @@ pub struct NetworkFaults {
     pub reorder: f64,
     /// Probability that one bit between BTH and ICRC is flipped.
     pub corrupt: f64,
-    /// Time for which every packet is held back before it is sent.
+    /// Time for which every packet is held back before it is sent, as if the network were slower.
     pub latency: Duration,
     /// Seed of the random numbers. The same faults and the same sequence of packets give the same
     /// results.
@@ -46,7 +46,7 @@ pub(crate) struct PacketFaults {
 }
 
 /// Random number generator that selects the faults of each packet, with the configured
-/// probabilities.
+/// probabilities. The same seed gives the same faults.
 #[derive(Debug)]
 pub(crate) struct FaultGenerator {
     faults: NetworkFaults,

@@ -120,7 +120,7 @@ impl Verb {
     }
 }
 
-/// An error number (errno).
+/// An error number (errno), which a verb returns by fault injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 

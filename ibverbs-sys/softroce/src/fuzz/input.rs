@@ -1,4 +1,5 @@
-/// The unread bytes of a fuzzer's input. After the last byte, reads return zeros.
+/// The unread bytes of a fuzzer's input, from which a fuzz target derives its actions. After the
+/// last byte, reads return zeros.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(&'a [u8]);
 

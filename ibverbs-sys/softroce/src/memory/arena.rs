@@ -41,13 +41,14 @@ struct State {
     end: u64,
 }
 
-/// A segment (one mapping) of the arena's file, with its free ranges.
+/// A segment (one mapping) of the arena's file, with the ranges that no block occupies.
 struct ArenaSegment {
     segment: Segment,
     free: RangeAllocator,
 }
 
-/// A block of memory that was allocated from an [`Arena`]. Dropping the block returns the memory.
+/// A block of memory that was allocated from an [`Arena`]. Dropping the last reference to the block
+/// returns the memory to the system.
 pub struct Block {
     arena: Arc<Arena>,
     address: usize,
@@ -73,10 +74,12 @@ pub struct ArenaLocation {
     pub segment: Range<u64>,
 }
 
-/// Minimum length of a segment in bytes. A block that is longer gets a longer segment.
+/// Minimum length in bytes of a segment (one mapping of the arena's file), so that many blocks
+/// share a mapping, and peers have to map few. A longer block gets a longer segment.
 const MIN_SEGMENT: usize = 64 << 20;
 
 /// Minimum length in bytes of a block that is allocated only if the system has enough free memory.
+/// For shorter blocks, reading `/proc/meminfo` is not worth the time.
 const CHECKED_LENGTH: usize = 16 << 20;
 
 impl Arena {
@@ -203,7 +206,7 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// Returns the arena's file.
+    /// Returns the arena's file, which is sent to peer processes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -248,8 +251,8 @@ impl Block {
         &self.arena
     }
 
-    /// Returns the location in the arena's file of `length` bytes at `address`, or `None` if they
-    /// are not inside the block.
+    /// Returns the location in the arena's file of `length` bytes at `address`, by which a peer
+    /// process can map them. Returns `None` if the bytes are not inside the block.
     pub fn place(&self, address: usize, length: u64) -> Option<ArenaLocation> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

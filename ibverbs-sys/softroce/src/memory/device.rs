@@ -28,7 +28,7 @@ impl DeviceMemory {
     /// Alignment in bytes of the address of each block of device memory.
     pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
 
-    /// Allocates `length` zeroed bytes of device memory.
+    /// Allocates `length` zeroed bytes of device memory. Fails if there is not enough memory.
     pub fn new(length: u64) -> Result<Arc<Self>, Refusal> {
         let count = length.div_ceil(size_of::<Page>() as u64);
         let count = usize::try_from(count).map_err(|_| Refusal::Exhausted)?;

@@ -80,8 +80,8 @@ impl View<'_> {
     }
 
     /// Copies `length` bytes from the memory `from` of the view `peer` to the segments `list` of a
-    /// message in this view, from byte `offset` on. The memory of the peer must permit remote
-    /// reads.
+    /// message in this view, from byte `offset` of the message on. Executes an RDMA read within the
+    /// process, so the memory of the peer must permit remote reads.
     pub(crate) fn fetch(
         &self,
         list: &[Segment],

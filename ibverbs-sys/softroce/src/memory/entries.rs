@@ -9,7 +9,7 @@ use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 
-/// The memory regions and windows of a registry, by their keys.
+/// The memory regions and windows of a registry, which are found by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
     /// Number of existing regions, which is limited separately from the number of windows.
@@ -22,8 +22,8 @@ pub(super) enum Entry {
     Window(Window),
 }
 
-/// Memory that an access may use: the span of a region or window whose key was checked, and the
-/// offset in it.
+/// Memory that an access may use, after its key was checked: the span of a region or window, and
+/// the offset of the accessed bytes in the span.
 pub(super) struct AccessibleSpan<'a> {
     pub(super) span: &'a Span,
     /// Offset of the first accessed byte in the span.

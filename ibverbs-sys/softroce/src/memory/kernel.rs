@@ -79,7 +79,8 @@ pub(crate) fn reset_in_child() {
     MAPS.reset_in_child();
 }
 
-/// Error: the kernel cannot return the mapping at an address.
+/// Error: the kernel cannot return the mapping at an address. The caller must read
+/// `/proc/self/maps` instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryUnsupported;
 

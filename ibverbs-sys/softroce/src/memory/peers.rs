@@ -8,10 +8,11 @@ use std::ops::Range;
 use crate::context::Refusal;
 use crate::proto::{AccessFlags, Withdrawal};
 
-/// Description of a region or window that is published to peer processes of the host.
+/// Description of a region or window that is published to peer processes of the host, with all that
+/// a peer needs for an access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// Memory key.
+    /// Memory key by which requests of peers name the region or window.
     pub(crate) key: u32,
     /// Number of the protection domain to which the region or window belongs.
     pub(crate) domain: u64,
@@ -20,17 +21,18 @@ pub(crate) struct Published {
     pub(crate) queue_pair: Option<u32>,
     /// Remote access rights that the region or window grants.
     pub(crate) access: AccessFlags,
-    /// Address of the first byte in requests.
+    /// Address by which requests name the first byte.
     pub(crate) start: u64,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// Virtual address of the first byte in this process.
+    /// Virtual address of the first byte in this process, from which a peer can copy by a system
+    /// call.
     pub(crate) address: u64,
     /// Location of the bytes in the arena's file; `None` if the memory is not in the arena.
     pub(crate) place: Option<FilePlace>,
 }
 
-/// Location of bytes in the file of an [`Arena`](super::Arena).
+/// Location of bytes in the file of an [`Arena`](super::Arena), which peers can map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilePlace {
     /// Offset of the first byte in the file.

@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::copy;
 use crate::sync::AtomicU64;
 
-/// Borrowed range of bytes, which are registered as memory or borrowed from this process for the
-/// lifetime `'a`. An access to bytes that are no longer mapped returns an error.
+/// A range of bytes that may be shared with other threads and processes: registered memory, or
+/// memory of this process that is borrowed for the lifetime `'a`. An access to bytes that are no
+/// longer mapped returns an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -110,7 +111,7 @@ impl<'a> Piece<'a> {
         unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
-    /// Returns whether the bytes of this memory range may be written.
+    /// Returns whether the bytes of this memory range may be written. Writes to other ranges fail.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

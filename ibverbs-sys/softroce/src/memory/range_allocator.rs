@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Allocator of byte ranges. Stores the free ranges by their start, and merges adjacent free
-/// ranges.
+/// Allocator of byte ranges within a segment of an [`Arena`](super::Arena). Stores the free ranges
+/// by their start, and merges adjacent free ranges.
 #[derive(Debug)]
 pub(super) struct RangeAllocator {
     free: BTreeMap<usize, usize>,
@@ -52,7 +52,7 @@ impl RangeAllocator {
         self.free.insert(start, end - start);
     }
 
-    /// Returns whether all bytes are free.
+    /// Returns whether all bytes are free, so that the segment can be unmapped.
     pub(super) fn are_all_free(&self) -> bool {
         self.free.get(&0) == Some(&self.length)
     }

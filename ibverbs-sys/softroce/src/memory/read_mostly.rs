@@ -17,7 +17,8 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::epoch::{Lane, Lanes};
 use crate::sync::Line;
 
-/// A value behind a lock that is cheap for readers and expensive for writers.
+/// A value behind a lock that is cheap for readers and expensive for writers, because it is read
+/// for every message and rarely changed.
 pub(super) struct ReadMostly<T> {
     /// Lock that writers hold, and that readers hold if they have found a change in progress.
     lock: RwLock<T>,
@@ -45,11 +46,13 @@ pub(super) struct WriteGuard<'a, T> {
     value: RwLockWriteGuard<'a, T>,
 }
 
-/// Time between two checks of a writer whether readers have released their guards.
+/// Time between two checks of a writer whether readers have released their guards. The writer
+/// sleeps meanwhile, because a reader may need its processor for a long copy.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Number of lanes (words that mark a read as in progress), which is the maximum number of threads
-/// that can read at the same time without waiting for each other. A power of two.
+/// that can read at the same time without waiting for each other. A power of two, so that a lane is
+/// selected without a division.
 const LANES: usize = 32;
 
 impl<T> ReadMostly<T> {

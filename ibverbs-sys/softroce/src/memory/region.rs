@@ -5,14 +5,15 @@ use crate::proto::AccessFlags;
 
 use super::Span;
 
-/// Attributes of a memory region that is registered.
+/// Attributes of a memory region that is registered, as arguments of
+/// [`Registry::register`](super::Registry::register).
 #[derive(Debug)]
 pub struct RegionAttributes {
     /// Protection domain to which the region belongs.
     pub domain: DomainId,
     /// Memory of the region.
     pub span: Span,
-    /// Address of the first byte in requests.
+    /// Address by which requests name the first byte.
     pub start: u64,
     /// Local and remote access rights that the region grants.
     pub access: AccessFlags,
@@ -24,7 +25,7 @@ pub struct RegionAttributes {
 pub struct RegionChange {
     /// New protection domain.
     pub domain: Option<DomainId>,
-    /// New memory, and the address of its first byte in requests.
+    /// New memory, and the address by which requests name its first byte.
     pub translation: Option<(Span, u64)>,
     /// New local and remote access rights that the region grants.
     pub access: Option<AccessFlags>,
@@ -39,7 +40,8 @@ pub(super) struct Region {
     pub(super) span: Span,
     pub(super) start: u64,
     pub(super) access: AccessFlags,
-    /// Number of windows that are bound to the region.
+    /// Number of windows that are bound to the region. While it is not 0, the region cannot be
+    /// deregistered.
     pub(super) windows: usize,
 }
 

@@ -28,14 +28,15 @@ use super::{
 /// has returned, no copy uses the region, and none can begin.
 pub struct Registry {
     entries: ReadMostly<Entries>,
-    /// Number of bytes of allocated device memory.
+    /// Number of bytes of allocated device memory, which is limited.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
     /// Processes of the host to which regions and windows are published.
     peers: OnceLock<Arc<dyn Peers>>,
 }
 
-/// Read lock on the registry. No region or window changes while the lock exists.
+/// Read lock on the registry, through which a caller finds the memory of keys. No region or window
+/// changes while the lock exists.
 pub(crate) struct Regions<'a>(ReadGuard<'a, Entries>);
 
 impl Regions<'_> {
@@ -88,14 +89,15 @@ impl Registry {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Sets the peer processes of the same host to which all regions and windows are published.
-    /// Must be called before the first registration.
+    /// Sets the interface through which all regions and windows are published to peer processes of
+    /// the same host, so that these processes can access the memory directly. Must be called before
+    /// the first registration.
     pub(crate) fn set_peers(&self, peers: Arc<impl Peers + 'static>) {
         let _ = self.peers.set(peers);
     }
 
     /// Returns the number that is added to the index of a region or window in the table to form the
-    /// index in its memory key.
+    /// index in its memory key. Peer processes need the number to find the record of a key.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
@@ -156,7 +158,8 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.deallocate(length))
     }
 
-    /// Subtracts `length` bytes of freed device memory from the total.
+    /// Subtracts `length` bytes of freed device memory from the total, so that they can be
+    /// allocated again.
     pub fn deallocate(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
@@ -262,7 +265,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Allocates an unbound memory window. Returns its key.
+    /// Allocates an unbound memory window. Returns its key. The window grants no access until it is
+    /// bound.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
         let mut entries = self.entries.write();
         if entries.windows >= limits::MAX_MW {
@@ -363,7 +367,7 @@ impl Registry {
     }
 
     /// Locks the registry for reading by the queue pair with the number `queue_pair`, and calls
-    /// `body` with the regions and windows.
+    /// `body` with the regions and windows. Returns the result of `body`.
     #[inline]
     pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read(queue_pair))

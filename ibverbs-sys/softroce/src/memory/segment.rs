@@ -142,7 +142,7 @@ pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the size of a normal page in bytes.
+/// Returns the size in bytes of a normal page of memory.
 pub(super) fn page_size() -> usize {
     // SAFETY: the call takes no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

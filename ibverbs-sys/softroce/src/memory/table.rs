@@ -74,7 +74,8 @@ impl<T> Table<T> {
         self.base
     }
 
-    /// Stores an object in a free slot, and returns the number of the slot.
+    /// Stores an object in a free slot, and returns the number of the slot. Fails if the table is
+    /// full.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < MIN_FREE_SLOTS && self.slots.len() + BLOCK_SIZE < INDICES as usize / 2
         {
@@ -85,7 +86,8 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Adds [`BLOCK_SIZE`] free slots to the table.
+    /// Adds [`BLOCK_SIZE`] free slots to the table. The indices of the slots in keys are in a
+    /// random order.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
         self.differences.resize(self.slots.len() + BLOCK_SIZE, 0);
@@ -134,7 +136,8 @@ impl<T> Table<T> {
         (self.base + index) << 8 | u32::from(tag)
     }
 
-    /// Assigns the tag `tag` to the slot `number`, and returns the new key.
+    /// Assigns the tag `tag` (low byte of the key) to the slot `number`, and returns the new key.
+    /// For window bindings, which name the new tag.
     pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;

@@ -71,7 +71,8 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether a peer process that shares memory with this process can map the memory of
-    /// all segments in `list`. Such a peer copies from the memory without system calls.
+    /// all segments in `list`. Such a peer can copy the bytes of a message from this memory without
+    /// system calls.
     pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
         self.registry.with(self.queue_pair, |entries| {
             let is_mappable = |segment: &Segment| {

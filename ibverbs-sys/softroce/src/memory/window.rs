@@ -14,7 +14,7 @@ pub enum WindowKind {
     Type2,
 }
 
-/// An allocated memory window.
+/// An allocated memory window, which may be bound to a region.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: WindowKind,
@@ -22,12 +22,12 @@ pub(super) struct Window {
     pub(super) binding: Option<Binding>,
 }
 
-/// Binding of a memory window to a memory region.
+/// Binding of a memory window to a memory region: the bytes that are accessible through the window.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// Slot (number in the table) of the region to which the window is bound.
     pub(super) region: u32,
-    /// Address of the window's first byte in requests.
+    /// Address by which requests name the window's first byte.
     pub(super) start: u64,
     /// Offset of the window's first byte in the region's memory.
     pub(super) offset: u64,

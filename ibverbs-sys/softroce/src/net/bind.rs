@@ -11,13 +11,15 @@ use super::socket::{BoundAddress, HostAddress, Interface};
 use crate::address;
 use crate::config::Config;
 
-/// Maximum number of addresses in 127/8 that a process tries to bind with one port.
+/// Maximum number of addresses in 127/8 that a process tries to bind with one port. An address is
+/// rarely in use, because processes derive addresses from their IDs.
 const ATTEMPTS: u32 = 64;
 
-/// Addresses that the process has bound, all with the same UDP port.
+/// Addresses that the process has bound, all with the same UDP port. Other processes can then not
+/// use them.
 pub(super) struct Bound {
     pub(super) all: Vec<LocalAddress>,
-    /// Index of the port in the device's port range.
+    /// Slot of the process: the index of the port in the device's port range.
     pub(super) slot: u8,
     /// UDP port of multicast groups: the same in all processes of a host that use a loopback
     /// address.
@@ -214,7 +216,7 @@ fn all_in_use(base: u16) -> String {
     )
 }
 
-/// Writes a message about the device to standard error.
+/// Writes a message about the device to standard error, for the user of the program.
 pub(super) fn report(what: std::fmt::Arguments<'_>) {
     // The error is ignored: standard error may be closed.
     let _ = writeln!(io::stderr(), "softroce: {what}");
@@ -232,7 +234,7 @@ fn bind_loopback(list: &[HostAddress], port: u16) -> io::Result<LocalAddress> {
     Err(last)
 }
 
-/// Binds an address that the kernel lists.
+/// Binds an address that the kernel lists, with the UDP port `port`.
 pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddress> {
     let address = host.at(port);
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
@@ -244,7 +246,7 @@ pub(super) fn bind_host(host: &HostAddress, port: u16) -> io::Result<LocalAddres
 }
 
 /// Binds an address that need not be in `list`, the kernel's list of addresses: an address in
-/// 127/8, for example.
+/// 127/8, for example. `list` is searched for the network interface of the address.
 fn bind_at(list: &[HostAddress], address: SocketAddr) -> io::Result<LocalAddress> {
     let reserved = BoundAddress::bind(address).map_err(|error| named_error(error, address))?;
     let interface = Interface::find(list, address.ip());

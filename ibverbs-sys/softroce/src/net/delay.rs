@@ -10,13 +10,15 @@ use crate::proto::Time;
 use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
-/// Maximum number of packets that injected faults hold back at a time. Further packets are dropped.
+/// Maximum number of packets that injected faults hold back at a time. Further packets are dropped,
+/// so that a high latency does not take unlimited memory.
 const MAX_HELD_PACKETS: usize = 16_384;
 
-/// Maximum time for which a packet is held back until other packets have overtaken it.
+/// Maximum time for which a packet is held back until other packets have overtaken it. If fewer
+/// packets follow, the packet is sent after this time.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// A packet that was held back and has not been sent yet.
+/// A packet that was held back and has not been sent yet, with the data that is needed to send it.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) headers: Headers,
@@ -27,7 +29,8 @@ pub(super) struct Packet {
 }
 
 /// Packets that injected faults hold back, until a time or until a number of other packets have
-/// been sent.
+/// been sent. Causes the faults `latency` and `reorder` of
+/// [`NetworkFaults`](crate::fault::NetworkFaults).
 #[derive(Debug)]
 pub(super) struct Delay {
     held: Mutex<HeldPackets>,
@@ -102,7 +105,7 @@ impl Delay {
         packets.map(|(_, packet)| packet).collect()
     }
 
-    /// Removes and returns the packets that are due at `now`.
+    /// Removes and returns the packets that are due at `now`, which the caller must send.
     pub(super) fn take_due(&self, now: Time) -> Vec<Packet> {
         let mut held = self.held.lock();
         let mut due = Vec::new();
@@ -116,7 +119,8 @@ impl Delay {
         due
     }
 
-    /// Returns the time at which the next packet is due, or `None` if no packet is held back.
+    /// Returns the time at which the next packet is due, for which a timer must be set. Returns
+    /// `None` if no packet is held back.
     pub(super) fn next_due(&self) -> Option<Time> {
         let held = self.held.lock();
         held.packets.first_key_value().map(|(&(due, _), _)| due)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::socket::Socket;
 
-/// Entry of the port's GID table.
+/// Entry of the port's GID table, with the socket for the packets of the GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     /// The GID.
@@ -29,6 +29,7 @@ pub(crate) enum GidKind {
 }
 
 /// A socket that receives packets, and the indices of the GIDs at which the packets arrive.
+/// Receivers derive the destination GID of a packet from its socket.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Socket that receives the packets.

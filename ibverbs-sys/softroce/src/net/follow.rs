@@ -79,8 +79,8 @@ impl Network {
         has_changed
     }
 
-    /// Opens the socket of the GID with the index `gid`. Returns `false` if the socket is open
-    /// already, or if there is no such GID.
+    /// Opens the socket of the GID with the index `gid`, so that packets can be sent and received
+    /// there. Returns `false` if the socket is open already, or if there is no such GID.
     pub(super) fn open_socket(&self, gid: u8) -> io::Result<bool> {
         let buffer = self.config.receive_buffer;
         // Peers in 127/8 do not send to addresses of the host, and have no connections yet

@@ -19,23 +19,25 @@ use super::socket::{BoundAddress, Interface, Socket};
 use crate::address;
 use crate::proto::Mtu;
 
-/// Number of entries of the GID table, most of them empty. More addresses of the host get no GID.
+/// Number of entries of the GID table, most of them empty. If the host has more addresses, the
+/// others get no GID, so the device does not use them.
 pub(crate) const GIDS: usize = 128;
 
-/// The GID table of the port.
+/// The GID table of the port: the GIDs by their indices, each with the local address of its
+/// packets.
 #[derive(Debug)]
 pub(super) struct Table {
     /// Entries in the order of their addition, followed by entries without a value.
     entries: Box<[OnceLock<Entry>]>,
-    /// Held while entries are added.
+    /// Held while entries are added, so that only one thread at a time extends the table.
     adding: Mutex<()>,
 }
 
-/// Entry of the GID table.
+/// Entry of the GID table: a GID, and the address and socket behind it.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) gid: Gid,
-    /// Address to which the packets of the GID are sent.
+    /// Local address from which the packets of the GID are sent, and at which they arrive.
     pub(super) local_address: Arc<LocalAddress>,
 }
 
@@ -46,7 +48,8 @@ pub(super) struct LocalAddress {
     pub(super) local: SocketAddr,
     /// Network interface that has the address; `None` if no interface has the address.
     interface: Mutex<Option<Interface>>,
-    /// Set while the host has the address.
+    /// Set while the host has the address. While clear, programs find an empty entry for the GIDs
+    /// of the address.
     is_present: AtomicBool,
     reserved: Mutex<Option<BoundAddress>>,
     endpoint: OnceLock<Arc<Endpoint>>,
@@ -63,12 +66,13 @@ impl LocalAddress {
         }
     }
 
-    /// Returns the socket, or `None` if it is not open.
+    /// Returns the socket, or `None` if it is not open, because no queue pair needs it yet.
     pub(super) fn socket(&self) -> Option<&Socket> {
         Some(&self.endpoint()?.socket)
     }
 
-    /// Returns the socket with its GIDs, or `None` if it is not open.
+    /// Returns the socket with its GIDs, or `None` if it is not open, because no queue pair needs
+    /// it yet.
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.endpoint.get()
     }
@@ -149,9 +153,9 @@ impl Table {
         })
     }
 
-    /// Adds the GID of the address `local_address` and, if `is_tunnelled` is set, the GID at which
-    /// the address receives tunnelled packets. Returns `false`, and adds nothing, if the table is
-    /// full.
+    /// Adds an entry for the GID of the address `local_address`. If `is_tunnelled` is set, also
+    /// adds an entry for the unique local GID of the address, whose packets have an IPv6 header in
+    /// a tunnel over IPv4. Returns `false`, and adds nothing, if the table is full.
     pub(super) fn add(&self, local_address: LocalAddress, is_tunnelled: bool) -> bool {
         let _adding = self.adding.lock();
         let first = self.iter().count();

@@ -105,7 +105,8 @@ impl Network {
     }
 
     /// Sets the options of a new socket: buffers, merging of datagrams, and the packet filter.
-    /// `peers` are the devices of this host to which queue pairs are connected.
+    /// `peers` are the devices of this host to which queue pairs are connected, whose packets the
+    /// filter must pass.
     pub(super) fn prepare(&self, socket: &Socket, peers: &[SocketAddrV4]) {
         socket.install_filter(self.base, peers);
         if self.segmentation != Segmentation::Never {

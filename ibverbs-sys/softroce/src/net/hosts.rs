@@ -26,15 +26,16 @@ pub(super) struct Hosts {
     /// Hosts that have sent a packet. The value is `true` if a packet came from the port of a slot
     /// (the port of a softroce device).
     known: RwLock<HashMap<IpAddr, bool>>,
-    /// Number of changes of `known`.
+    /// Number of changes of `known`, by which caches of routes find that they are outdated.
     changes: AtomicU64,
 }
 
 /// Time for which packets to an unknown host are sent to one of its two possible ports, before they
-/// are sent to the other.
+/// are sent to the other. A connection repeats the packets that went to the wrong port.
 const PORT_TRIAL_TIME: Duration = Duration::from_millis(32);
 
-/// Maximum number of hosts that are remembered.
+/// Maximum number of hosts that are remembered. If more hosts send packets, all are forgotten, and
+/// are learned again from later packets.
 const MAX_HOSTS: usize = 1 << 16;
 
 impl Hosts {
@@ -55,8 +56,8 @@ impl Hosts {
         (ports, is_certain)
     }
 
-    /// Records that a packet came from the address `from`. `base` is the first port of the devices'
-    /// port range.
+    /// Records that a packet came from the address `from`, whose port shows which ports the host
+    /// uses. `base` is the first port of the devices' port range.
     pub(super) fn record(&self, base: u16, from: SocketAddr) {
         let host = from.ip();
         if host.is_loopback() {

@@ -34,13 +34,16 @@ use crate::same_host::{HostPeers, Link};
 use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
-/// Maximum number of bytes that a queue pair may have in flight to another host.
+/// Maximum number of bytes that a queue pair may have in flight to another host. Paths that have
+/// been found to hold so much data can have this window; all others have a smaller one.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum number of unused packet buffers that are kept for reuse.
+/// Maximum number of unused packet buffers that are kept for reuse by outboxes. More buffers are
+/// used only if many threads send at the same time.
 const MAX_POOLED_BUFFERS: usize = 8;
 
-/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet.
+/// Length in bytes of the outer IPv4 and UDP headers of a tunnelled packet, which must fit into the
+/// MTU of the network interface together with the packet.
 const OUTER_HEADERS: usize = 20 + 8;
 
 /// The port's connection to the network: its GID table and its UDP sockets.
@@ -63,10 +66,12 @@ pub(crate) struct Network {
     pub(super) group_port: u16,
     mtu: Mtu,
     /// Size in bytes that the socket buffer of a peer is assumed to have, as the kernel counts it.
+    /// Limits the number of packets in flight.
     peer_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
-    /// Number of times that `endpoints` has changed.
+    /// Number of times that `endpoints` has changed, by which receivers find that their copy is
+    /// outdated.
     pub(super) endpoints_changes: AtomicU64,
     pub(super) groups: Mutex<JoinedGroups>,
     #[expect(
@@ -197,8 +202,8 @@ impl Network {
         first.map(|entry| entry.gid.address).collect()
     }
 
-    /// Returns the index of the network interface whose address is the GID at index `gid`, or 0 if
-    /// no interface has this address.
+    /// Returns the index of the network interface whose address is the GID at index `gid` of the
+    /// table, or 0 if no interface has this address.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.local_address(gid).map_or(0, LocalAddress::interface)
     }
@@ -345,8 +350,9 @@ impl Network {
     }
 
     /// Returns the link (shared memory with another process) to the process of the queue pair with
-    /// the number `queue_pair`, even while injected faults require all packets to go through
-    /// sockets.
+    /// the number `queue_pair`, or `None` if no memory is shared with that process. Ignores
+    /// injected faults, unlike [`link`](Self::link), for packets that must never be sent by a
+    /// socket.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
     }
@@ -357,7 +363,7 @@ impl Network {
         self.host_peers.get()?.link(address)
     }
 
-    /// Returns whether packets are written to a capture file.
+    /// Returns whether packets are written to a capture file (`SOFTROCE_PCAP`).
     pub(crate) fn is_captured(&self) -> bool {
         self.capture.is_some()
     }
@@ -404,7 +410,8 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Returns how often the set of sockets has changed.
+    /// Returns how often the set of sockets has changed, so that a cached copy of the set can be
+    /// validated.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }
@@ -420,6 +427,7 @@ impl Network {
     }
 
     /// Sends all packets that injected faults have held back, including those that are not due.
+    /// Called when a queue pair is destroyed, because the peer may wait for these packets.
     pub(crate) fn send_held(&self) {
         self.send_until(Time::from_nanos(u64::MAX));
     }

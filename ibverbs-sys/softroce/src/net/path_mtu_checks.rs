@@ -30,34 +30,36 @@ use crate::random;
 /// of a connection has a RETH and immediate data, and a question has a DETH.
 const EXTRA_PAYLOAD: usize = 16 + 4 - 8;
 
-/// Time to wait for the answers to a check. The time doubles with each check that is not answered.
+/// Time to wait for the answers to the first check of a path. The time doubles with each check that
+/// is not answered, because the peer may not support checks.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time after which a path is checked again. Also the maximum time between two checks that are not
-/// answered.
+/// Time after which a path is checked again, because the route to the peer may have changed. Also
+/// the maximum time between two checks that are not answered.
 const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Number of consecutive checks with an answer only to the short question, after which the path is
-/// reported.
+/// reported. A single long question may be lost for another reason than its length.
 const LOSSES_BEFORE_REPORT: u32 = 4;
 
-/// Maximum number of routes whose state is kept.
+/// Maximum number of routes whose state is kept. For a further route, the state of the route with
+/// the earliest next check is dropped.
 const MAX_ROUTES: usize = 4096;
 
-/// Local address and address of the peer.
+/// Local address and address of the peer, for which the state of checks is kept.
 type Route = (IpAddr, IpAddr);
 
 /// Path to a peer, and the queue pair number that answers questions there.
 pub(super) type Target = (Path, u32);
 
-/// State of the checks for each route.
+/// State of the checks for each route (pair of a local address and a peer's address).
 #[derive(Debug, Default)]
 pub(super) struct PathMtuChecks(Mutex<HashMap<Route, PathMtuCheck>>);
 
 #[derive(Debug)]
 struct PathMtuCheck {
     to: Target,
-    /// Path MTU of the check.
+    /// Path MTU of the check, which determines the length of the long question.
     mtu: Mtu,
     /// Sequence number of the long question, which is odd. The sequence number of the short
     /// question is higher by 2.
@@ -67,7 +69,7 @@ struct PathMtuCheck {
     unanswered: u32,
     /// Time from which the path may be checked again.
     due: Time,
-    /// Set once the path was reported.
+    /// Set once the path was reported, so that the user gets one message only.
     is_reported: bool,
 }
 
@@ -82,7 +84,7 @@ enum State {
     Done,
 }
 
-/// Action that an event of a check requires.
+/// Action that the caller must perform after an event of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckAction {
     /// Send the questions for this path MTU to this peer, the long one with this sequence number.
@@ -104,7 +106,7 @@ impl PathMtuCheck {
 
 impl PathMtuChecks {
     /// Begins a check of a route for the path MTU `mtu`, if a check is due or `mtu` is larger than
-    /// in the last check.
+    /// in the last check. `to` is the peer that answers. Returns the action to perform.
     fn begin(&self, route: Route, to: Target, mtu: Mtu, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         if !checks.contains_key(&route) && checks.len() >= MAX_ROUTES {
@@ -148,7 +150,8 @@ impl PathMtuChecks {
         }
     }
 
-    /// Handles the answer to the question with the sequence number `sequence`.
+    /// Handles the answer to the question with the sequence number `sequence`. Returns the action
+    /// to perform, such as the next check.
     pub(super) fn handle_answer(&self, route: Route, sequence: u32, now: Time) -> CheckAction {
         let mut checks = self.0.lock();
         let Some(check) = checks.get_mut(&route) else {
@@ -196,7 +199,8 @@ impl Network {
         self.continue_check(route, step);
     }
 
-    /// Performs a step of the check of a route.
+    /// Performs the action `step` of the check of a route: sends questions, or reports that the
+    /// path loses long packets.
     pub(super) fn continue_check(&self, (local, peer): Route, step: CheckAction) {
         match step {
             CheckAction::Ask(to, mtu, sequence) => {

@@ -13,7 +13,8 @@ use crate::wire::ip::Route;
 /// limit and use that of the IP route, so programs that set 1 expect to reach peers behind routers.
 const HOP_LIMIT: u8 = 64;
 
-/// Route of a packet: the socket that sends the packet, the destination, and the headers.
+/// Route of a packet: the socket that sends the packet, the destination, and the headers. Later
+/// packets of the queue pair usually have the same route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketRoute {
     /// Index of the first GID of the socket that sends the packet.
@@ -53,7 +54,7 @@ pub(super) enum Batching {
     Trial,
 }
 
-/// UDP ports that a process uses as destinations of packets.
+/// UDP ports from which the destination ports of a process's packets are determined.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalPorts {
     /// First port of the device's port range.

@@ -30,7 +30,7 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
 }
 
 /// Encodes the fields of a datagram's route that its tag (GID indices) does not contain in a word
-/// for the shared memory.
+/// for the shared memory. [`route()`] decodes the word in the peer process.
 pub(super) fn annotation(route: &Route) -> u64 {
     u64::from(route.flow_label & 0xf_ffff) << 16
         | u64::from(route.hop_limit) << 8

@@ -34,13 +34,13 @@ use crate::wire::{Aeth, Bth, Deth, Header, Opcode, Operation, Syndrome, Transpor
 /// number is that of the general services interface, which no queue pair of a program has.
 const TRIAL_QUEUE_PAIR: u32 = 1;
 
-/// Opcode of a packet that requests an answer.
+/// Opcode of a question: a packet that requests an answer from the device that receives it.
 const QUESTION: Opcode = Opcode::new(Transport::Manufacturer, Operation::SendOnly);
 
 /// Opcode of the answer to a [`QUESTION`] packet. The answer has the same sequence number.
 const ANSWER: Opcode = Opcode::new(Transport::Manufacturer, Operation::Acknowledge);
 
-/// A trial (test burst) that must be sent now.
+/// A trial (test burst) that is due, and must be sent now.
 pub(super) struct DueTrial {
     path: Path,
     /// Queue pair number at the peer's end of the trial.
@@ -49,7 +49,7 @@ pub(super) struct DueTrial {
     sequence: u32,
 }
 
-/// Local IP address and IP address of the peer.
+/// Local IP address and IP address of the peer, for which the state of trials is kept.
 type Route = (IpAddr, IpAddr);
 
 /// State of the trials (test bursts) of each route.
@@ -58,7 +58,7 @@ pub(super) struct Trials(Mutex<HashMap<Route, Trial>>);
 
 #[derive(Debug)]
 struct Trial {
-    /// Set if a trial was answered recently.
+    /// Set if a trial was answered recently, so that bursts may be sent on the route.
     is_proven: bool,
     /// Sequence number of the first packet of the last trial, which is even. The second packet has
     /// the next number.
@@ -69,25 +69,28 @@ struct Trial {
     due: Time,
 }
 
-/// Time to wait for the answer to the first trial. The time doubles with each unanswered trial.
+/// Time to wait for the answer to the first trial (test burst). The time doubles with each
+/// unanswered trial, because the peer may not support trials.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum time between two trials to a peer that does not answer.
+/// Maximum time between two trials (test bursts) to a peer that does not answer.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Time after which an answered trial is repeated.
+/// Time after which an answered trial (test burst) is repeated, because the route to the peer may
+/// have changed.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Number of unanswered trials after which no bursts are sent to the peer until a trial (test
-/// burst) succeeds.
+/// burst) succeeds. A single question or answer may be lost for other reasons.
 const MAX_MISSES: u32 = 3;
 
-/// Maximum number of routes whose state is kept.
+/// Maximum number of routes whose state is kept. For a further route, the state of the route with
+/// the earliest next trial is dropped.
 const MAX_ROUTES: usize = 4096;
 
 impl Trials {
-    /// Returns whether a trial has shown that bursts may be sent from the address `local` to
-    /// `peer`.
+    /// Returns whether a trial (test burst) has shown that the packets of bursts from the address
+    /// `local` arrive at `peer` with a valid ICRC.
     pub(super) fn is_proven(&self, local: IpAddr, peer: IpAddr) -> bool {
         let trials = self.0.lock();
         (trials.get(&(local, peer))).is_some_and(|trial| trial.is_proven)
@@ -123,8 +126,8 @@ impl Trials {
         Some(trial.sequence)
     }
 
-    /// Records that `peer` has answered the trial packet with the sequence number `sequence`. A
-    /// trial is a test burst.
+    /// Records that `peer` has answered the packet with the sequence number `sequence` of a trial
+    /// (test burst). Ignores answers to other packets than the second packet of the last trial.
     pub(super) fn record_answer(&self, local: IpAddr, peer: IpAddr, sequence: u32, now: Time) {
         if let Some(trial) = self.0.lock().get_mut(&(local, peer))
             && trial.unanswered > 0
@@ -230,8 +233,8 @@ impl Network {
     }
 }
 
-/// Returns the queue pair number of the end of a trial (test burst) at the device with the slot
-/// (port index) `slot`.
+/// Returns the queue pair number of a device's end of trials (test bursts). `slot` is the device's
+/// slot (port index).
 pub(super) fn number_of(slot: u8) -> u32 {
     u32::from(slot) << number::BITS | TRIAL_QUEUE_PAIR
 }

@@ -50,7 +50,8 @@ impl Nic {
         self.fail_permanently(&format!("a thread panicked in it ({message})"))
     }
 
-    /// Returns whether the device [has failed](Self::fail_permanently).
+    /// Returns whether the device [has failed](Self::fail_permanently), so that verbs that need the
+    /// device must return errors.
     pub(crate) fn has_failed(&self) -> bool {
         self.faults.device_has_failed()
     }

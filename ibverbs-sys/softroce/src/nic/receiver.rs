@@ -25,14 +25,15 @@ use crate::spin;
 use crate::transfer::RingMessage;
 use crate::wire::Run;
 
-/// State that only the receiving thread uses. A lock ensures that only one thread receives at a
-/// time.
+/// State that only the receiving thread uses. The lock around the state ensures that only one
+/// thread receives at a time.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// Queue pairs that have received packets and not sent the responses yet.
     pub(super) responders: Vec<Arc<QueuePair>>,
     unanswered: UnacknowledgedMessages,
-    /// Cache of the queue pair that received the last message through shared memory.
+    /// Cache of the queue pairs that received the last messages through shared memory, so that the
+    /// next message needs no locked lookup.
     recent: Recent,
     /// Peer processes on the same host that share memory with this process.
     host_peers: same_host::CachedLinks,
@@ -69,11 +70,12 @@ pub(super) enum ReceivingThread {
 }
 
 /// A polling thread checks the sockets in one of this many consecutive polls. The other polls check
-/// only shared memory.
+/// only shared memory, which needs no system call.
 const CHECK_INTERVAL: u32 = 8;
 
 /// Maximum number of consecutive receive attempts that find packets while due timers wait. Then the
-/// timers run even if more packets are waiting.
+/// timers run even if more packets are waiting, so that a peer that sends without end does not
+/// delay them forever.
 const MAX_BACKLOG: u32 = 256;
 
 /// Maximum number of packets from sockets in one receive attempt for which the acknowledgement is
@@ -82,15 +84,17 @@ const MAX_BACKLOG: u32 = 256;
 const MAX_DELAYED: usize = 4;
 
 /// Number of received packets after which responses are sent, even if more packets follow. A peer
-/// with a small window may be waiting for an acknowledgement.
+/// whose window (limit of packets in flight) is small may be waiting for an acknowledgement.
 const RESPONSE_BATCH: usize = 32;
 
 /// Maximum time to wait for another thread to finish receiving, when an object is destroyed or the
-/// process ends.
+/// process ends. The other thread may have been interrupted for a long time, so the caller
+/// continues without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Maximum number of batches of packets that a polling thread receives in place of the engine,
-/// after the engine (background thread) tried to receive while the polling thread held the lock.
+/// Maximum number of batches of packets that a polling thread receives in place of the engine
+/// (background thread), after the engine tried to receive while the polling thread held the lock.
+/// Afterwards the thread returns to the program.
 pub(super) const MAX_BATCHES_FOR_ENGINE: usize = 4;
 
 impl Nic {
@@ -343,7 +347,8 @@ impl Nic {
     }
 
     /// Sends the responses of the queue pairs `responders`, except acknowledgements that may be
-    /// delayed to a later receive attempt.
+    /// delayed to a later receive attempt. Removes the queue pairs that have responded from the
+    /// list.
     pub(super) fn send_undelayed_responses(&self, now: Time, responders: &mut Vec<Arc<QueuePair>>) {
         responders.retain(|queue_pair| {
             let rests = queue_pair.may_delay_transmission();

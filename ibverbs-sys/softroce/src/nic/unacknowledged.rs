@@ -1,5 +1,5 @@
-/// Received messages whose acknowledgement is delayed, so that a message of the program can include
-/// it.
+/// Received messages whose acknowledgement is delayed, so that the next message of the program to
+/// the sender can include the acknowledgement. Counts the messages, to limit the delay.
 #[derive(Debug, Default)]
 pub(super) struct UnacknowledgedMessages {
     /// Number of messages that arrived since the last acknowledgement.
@@ -8,23 +8,26 @@ pub(super) struct UnacknowledgedMessages {
     attempts: u32,
 }
 
-/// Minimum number of received messages at which acknowledgements are no longer delayed.
+/// Minimum number of received messages at which acknowledgements are no longer delayed. A lower
+/// number would cause more separate acknowledgements; a higher one would let the sender wait
+/// longer.
 const MIN_MESSAGES: u32 = 16;
 
-/// Average number of received messages per queue pair at which acknowledgements are no longer
-/// delayed. If the average is lower, acknowledging the messages of many queue pairs takes about one
-/// acknowledgement for each message.
+/// Number of received messages per queue pair, on average, at which acknowledgements are no longer
+/// delayed. If messages come from many queue pairs, each queue pair needs an acknowledgement of its
+/// own, so a lower number would cause about one acknowledgement for each message.
 const PER_QUEUE_PAIR: u32 = 4;
 
 /// Maximum number of received messages whose acknowledgements are delayed, for any number of queue
-/// pairs.
+/// pairs, so that the senders do not wait too long.
 const MAX_MESSAGES: u32 = 256;
 
-/// Number of receive attempts without a message at which the acknowledgement is no longer delayed.
+/// Number of consecutive receive attempts without a message at which the acknowledgement is no
+/// longer delayed, because the program probably sends no message that could include it.
 const MAX_EMPTY: u32 = 4;
 
 impl UnacknowledgedMessages {
-    /// Records an attempt to receive, in which `messages` messages arrived.
+    /// Records an attempt to receive, in which `messages` messages arrived. The number may be 0.
     #[inline]
     pub(super) fn attempted(&mut self, messages: usize) {
         if messages == 0 {
@@ -36,7 +39,8 @@ impl UnacknowledgedMessages {
     }
 
     /// Returns whether the acknowledgements of the received messages may be delayed further.
-    /// `queue_pairs` is the number of queue pairs that received the messages.
+    /// `queue_pairs` is the number of queue pairs that received the messages. If the result is
+    /// `false`, the caller sends the acknowledgements.
     #[inline]
     pub(super) fn may_wait(&self, queue_pairs: usize) -> bool {
         let messages = (queue_pairs as u32).saturating_mul(PER_QUEUE_PAIR);

@@ -4,7 +4,8 @@
 use super::sync::{Ordering, relax};
 use super::{Position, Ring, Slots};
 
-/// Factor by which the number of slots is multiplied when all slots are full.
+/// Factor by which the number of slots is multiplied when all slots are full. Other threads wait
+/// while slots are added, so the factor is large enough that this happens rarely.
 const GROWTH_FACTOR: usize = 4;
 
 /// Error: the ring contains more entries than the new capacity allows.

@@ -12,7 +12,8 @@ pub(in crate::completion) struct Position(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lap(pub(super) u64);
 
-/// Number of low bits of a [`Position`] that contain the index of a slot.
+/// Number of low bits of a [`Position`] above the flags that contain the index of a slot. The other
+/// bits number the laps, so more bits for the index would make lap numbers wrap sooner.
 const INDEX_BITS: u32 = 22;
 
 impl Position {
@@ -133,7 +134,8 @@ impl Position {
 }
 
 impl Lap {
-    /// Maximum number of slots of a ring.
+    /// Maximum number of slots of a ring: one less than the number of values of the index in a
+    /// [`Position`].
     pub(super) const MAX: usize = (1 << INDEX_BITS) - 1;
 
     /// Returns the lap of a ring with `length` slots. `length` must be at least 1.

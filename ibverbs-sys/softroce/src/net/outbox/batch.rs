@@ -14,11 +14,12 @@ use crate::wire::ip::Headers;
 /// Length of an ICRC in bytes.
 pub(super) const ICRC: usize = 4;
 
-/// Number of packets at which an outbox counts as full. A full outbox is sent.
+/// Number of packets at which an outbox counts as full, and is sent. With more packets, the peer
+/// would wait longer for the first of them.
 pub(super) const FULL_PACKETS: usize = 64;
 
-/// Number of bytes at which an outbox counts as full: the length of two bursts. A full outbox is
-/// sent.
+/// Number of bytes at which an outbox counts as full, and is sent: the length of two bursts
+/// (messages that the kernel splits into datagrams).
 pub(super) const FULL_BYTES: usize = 128 << 10;
 
 /// Packets of an outbox, in two buffers that are reused: one for single packets, one for runs
@@ -70,7 +71,8 @@ pub(super) struct Piece {
     packets: Range<usize>,
 }
 
-/// Socket, destination and header fields with which a datagram is sent.
+/// Socket, destination and header fields with which a datagram is sent. Datagrams with the same
+/// parameters can be sent as a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct SendParameters {
     pub(in crate::net) endpoint: usize,
@@ -109,13 +111,15 @@ impl Batch {
         first.map(|first| &first.parameters)
     }
 
-    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times.
+    /// Adds a packet or run (consecutive packets of equal size) to the outbox `copies` times. More
+    /// than one copy is an injected fault.
     pub(super) fn put(&mut self, sealed: Encoded, copies: usize) {
         self.sealed.extend(std::iter::repeat_n(sealed, copies));
         self.packets += copies;
     }
 
-    /// Divides the packets into bursts (messages of several packets, which the kernel splits).
+    /// Divides the packets into bursts (messages of several packets, which the kernel splits). Must
+    /// be called before the packets are sent.
     pub(super) fn divide_into_bursts(&mut self, network: &Network) {
         let (mut sealed, mut packet) = (0, 0);
         while let Some(first) = self.sealed.get(sealed) {
@@ -199,7 +203,8 @@ impl<'a> PooledBatch<'a> {
         }
     }
 
-    /// Takes packet buffers from the network's pool, unless `open` has done so before.
+    /// Takes packet buffers from the network's pool. Does nothing if the outbox already has
+    /// buffers.
     pub(super) fn open(&mut self) {
         let network = self.network;
         self.batch.get_or_insert_with(|| network.batch());

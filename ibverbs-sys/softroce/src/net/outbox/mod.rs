@@ -40,14 +40,16 @@ pub(crate) struct Outbox<'a> {
     /// State of datagrams that are sent through shared memory where possible; `None` if datagrams
     /// are sent by sockets only.
     datagrams: Option<Datagrams>,
-    /// Set while wakeups of peer processes that share memory are deferred.
+    /// Set while wakeups of peer processes that share memory are deferred: they are not sent
+    /// together with the packets, but later by the thread or the engine.
     is_quiet: bool,
     /// Number and length of packets that were sent through shared memory and are not included in
-    /// the counters yet.
+    /// the device's counters yet.
     shares: SharedVolume,
 }
 
-/// Number and length of packets that were sent through shared memory.
+/// Number and length of packets that were sent through shared memory, which the sender adds to its
+/// counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SharedVolume {
     pub(crate) packets: u64,
@@ -109,7 +111,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Sets whether this outbox defers wakeups of peer processes that share memory.
+    /// Sets whether this outbox defers wakeups of peer processes that share memory. The caller must
+    /// ensure that deferred wakeups are sent later.
     pub(crate) fn deferring_wakeups(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self

@@ -9,7 +9,7 @@ use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
 /// Cache of routes and headers, for the last four different combinations of a destination and a
-/// packet length.
+/// packet length. Most packets have a combination that was used shortly before.
 #[derive(Debug, Default)]
 pub(super) struct RouteCache {
     known: [Option<CachedRoute>; 4],

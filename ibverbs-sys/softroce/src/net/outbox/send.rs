@@ -17,23 +17,27 @@ use crate::net::route::Batching;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// Maximum number of attempts to send bursts while the kernel has no buffer space.
+/// Maximum number of attempts to send bursts while the kernel has no buffer space. The thread
+/// yields the processor after each attempt, and finally discards the datagrams, as if the network
+/// had lost them.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Minimum length in bytes of a single datagram that is sent as a burst of one datagram. The kernel
-/// stores such a datagram in pages, which takes about half of the memory of a normal buffer, whose
-/// size is a power of two.
+/// Minimum length in bytes of a datagram that is passed to the kernel like a burst although it is
+/// alone. The kernel then stores the datagram in pages instead of a buffer whose size is a power of
+/// two. For long packets this takes about half of the memory, so that more packets fit into the
+/// receiver's socket buffer.
 const MIN_PAGED_LENGTH: usize = 512;
 
-/// Returns whether a packet with the path MTU `mtu` is large enough to be sent as a burst of one
-/// datagram, which the kernel stores in pages, if the socket supports bursts.
+/// Returns whether the kernel stores packets with the path MTU `mtu` in pages, if the socket
+/// supports bursts: whether such a packet is long enough to be passed to the kernel like a burst
+/// ([`MIN_PAGED_LENGTH`]).
 pub(in crate::net) fn uses_pages(mtu: usize) -> bool {
     mtu >= MIN_PAGED_LENGTH
 }
 
 /// Creates a burst of the datagrams `payloads` with the socket, destination and header fields of
-/// `parameters`. `segment` is the length in bytes of the first datagram. `segments` is set if the
-/// socket supports bursts.
+/// `parameters`. `segment` is the length in bytes of the first datagram, into which the kernel
+/// splits the burst. `segments` is set if the socket supports bursts.
 fn burst<'a>(
     parameters: SendParameters,
     payloads: &'a [IoSlice<'a>],
@@ -163,7 +167,7 @@ impl Network {
         }
     }
 
-    /// Sends each datagram of a burst separately.
+    /// Sends each datagram of a burst separately, because the kernel has refused the burst.
     fn send_separately(&self, socket: &Socket, burst: &Burst<'_>) {
         let size = burst.segment.map_or(usize::MAX, usize::from);
         for datagram in burst

@@ -33,7 +33,7 @@ const _: () = {
 /// segment size.
 pub(super) type ControlMessages = [ControlMessage; 3];
 
-/// Values of the control messages of a received message.
+/// Values of the control messages of a received message, by which the kernel reports header fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ControlValues {
     pub(super) traffic_class: u8,

@@ -186,7 +186,8 @@ impl Filter {
         }
     }
 
-    /// Adds an instruction that stores the accumulator in the filter's memory.
+    /// Adds an instruction that stores the accumulator in the filter's memory, for a later
+    /// comparison by [`unless_stored`](Self::unless_stored).
     fn store(&mut self) {
         self.push(BPF_ST, 0);
     }
@@ -221,7 +222,7 @@ impl Filter {
     }
 }
 
-/// A jump instruction whose target is not set yet.
+/// A jump instruction of a packet filter whose target is not set yet.
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,

@@ -27,7 +27,7 @@ pub(crate) struct HostAddress {
     pub(crate) ip: IpAddr,
     /// Network interface that has the address.
     pub(crate) interface: Interface,
-    /// Set if the interface is up.
+    /// Set if the interface is up. By default, the device uses only addresses of such interfaces.
     pub(crate) is_up: bool,
 }
 

@@ -19,7 +19,7 @@ const RTNETLINK_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 pub(crate) struct InterfaceMonitor(Descriptor);
 
 impl InterfaceMonitor {
-    /// Opens the socket, which receives reports from now on.
+    /// Opens the socket. From now on, the kernel reports changes to the socket.
     pub(crate) fn watch() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // The protocol 0 is `NETLINK_ROUTE`.

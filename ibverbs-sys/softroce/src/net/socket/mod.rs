@@ -33,10 +33,11 @@ pub(crate) use interface::{HostAddress, Interface};
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub(crate) use ring::Ring;
 
-/// Maximum number of messages that one system call sends.
+/// Maximum number of messages that one system call sends. A longer list is sent by several calls.
 pub(crate) const BATCH: usize = 32;
 
 /// Maximum number of datagrams in a burst: the limit of Linux before version 6.9, which doubled it.
+/// The kernel rejects a burst with more datagrams.
 pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 
 /// Maximum number of bytes in a burst. With IPv6 and UDP headers, such a burst has the maximum
@@ -44,10 +45,10 @@ pub(crate) const MAX_BURST_DATAGRAMS: usize = 64;
 pub(crate) const MAX_BURST_BYTES: usize = 65_535 - 40 - 8;
 
 /// Requested size in bytes of a socket's send buffer, in which packets wait for the network
-/// interface.
+/// interface. If the buffer is full, the sender has to try again.
 const SEND_BUFFER_SIZE: usize = 1 << 20;
 
-/// Hop limit of packets for which the sender requests no hop limit.
+/// Hop limit of packets for which the sender requests no hop limit: the usual default of Linux.
 const DEFAULT_HOP_LIMIT: u32 = 64;
 
 /// A bound, unconnected UDP socket. Its IPv4 packets have identification 0 and are not fragmented,
@@ -96,7 +97,7 @@ pub(crate) struct Message<'a> {
     pub(crate) traffic_class: u8,
     /// TTL or hop limit of the datagrams.
     pub(crate) hop_limit: u8,
-    /// Set if the message was longer than its buffer.
+    /// Set if the message was longer than its buffer, so that it must be dropped.
     pub(crate) truncated: bool,
 }
 
@@ -246,7 +247,8 @@ impl Socket {
         }
     }
 
-    /// Detaches the packet filter from the socket. The kernel then passes all packets.
+    /// Detaches the packet filter from the socket. The kernel then passes all packets, so the
+    /// receiver must check each sender.
     #[cfg(test)]
     pub(crate) fn remove_filter(&self) {
         if self.local.is_ipv4() {

@@ -37,7 +37,7 @@ struct Storage {
     places: [MessageBuffer; MAX_MESSAGES],
 }
 
-/// Buffer of a received message.
+/// Buffer for the bytes of a received message, at an offset that aligns the payloads of packets.
 #[repr(C, align(16))]
 struct MessageBuffer {
     front: [u8; OFFSET],

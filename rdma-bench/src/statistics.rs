@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The number of slowest samples that are left out of maximum, mean and deviation.
+/// The number of slowest samples that are left out of maximum, mean and deviation, as in perftest.
 const TAIL: usize = 2;
 
 /// The latency statistics of a run. Times are in microseconds.
@@ -133,10 +133,10 @@ impl Bandwidth {
         }
     }
 
-    /// Computes the average rate of the run, and the peak rate: the best rate between the post of
-    /// any message and the completion of the same or a later message. `posted` and `completed` have
-    /// one time for each message. A message counts as completed when the next signaled message
-    /// completes.
+    /// Computes the average and the peak rate of a run from two times for each message: when the
+    /// message was posted, and when it completed. The peak is the best rate between the post of any
+    /// message and the completion of this or a later message. An unsignaled message counts as
+    /// completed when the next signaled message completes.
     pub fn from_times(posted: &[Instant], completed: &[Instant]) -> Self {
         let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
             return Self::over(0, Duration::ZERO);
@@ -175,12 +175,13 @@ impl Bandwidth {
     }
 }
 
-/// The result for the messages that were sent on a second queue pair during a latency test.
+/// The result for the messages that were sent, or the bulk memory that was transferred, during a
+/// latency test with `--beside`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bulk {
-    /// The size of a message in bytes.
+    /// The size in bytes of a message, or of the bulk memory.
     pub size: usize,
-    /// The bandwidth of these messages.
+    /// The bandwidth of these messages or transfers.
     pub bandwidth: Bandwidth,
 }
 

@@ -136,7 +136,8 @@ fn signaled<T>(
 }
 
 /// Measures latency: posts one request at a time, each when the previous one has completed. The
-/// function `request` creates a request from memory of `size` bytes, the same for all requests.
+/// function `request` creates a request from memory of `size` bytes. All requests use the same
+/// memory.
 pub(super) fn run_latency(
     connection: &Connection,
     size: usize,

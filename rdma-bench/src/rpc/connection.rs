@@ -20,7 +20,8 @@ use crate::settings::Settings;
 use crate::statistics::{self, Bandwidth};
 use crate::test::{Metric, Verb};
 
-/// Size in bytes that is reserved for everything in a message except the echoed bytes.
+/// Number of bytes by which the maximum message length exceeds the largest number of echoed bytes,
+/// as room for the headers of requests and responses.
 const OVERHEAD: usize = 4096;
 
 /// The RPC service that the tests call.
@@ -85,8 +86,9 @@ enum End {
 }
 
 impl Connection {
-    /// Connects to the peer through rdma-async, once for each queue pair of the plan. In the server
-    /// process, also starts tasks that answer the calls.
+    /// Establishes as many connections of rdma-async to the peer as `plan` has queue pairs.
+    /// rdma-rpc sends its calls over these connections. The server also starts the tasks that
+    /// answer calls.
     ///
     /// # Errors
     ///

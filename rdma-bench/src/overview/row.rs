@@ -5,7 +5,8 @@ use std::fmt;
 use crate::plan::{Layer, Memory};
 use crate::test::Verb;
 
-/// The message sizes of the overview in bytes.
+/// The message sizes of the overview in bytes. The comparison with perftest has goals for the same
+/// sizes.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
 /// A layer or program whose performance the overview shows.
@@ -26,7 +27,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Every layer and program, in the order of the table.
+    /// All layers and programs that the overview shows, in the order of their lines in the table.
     const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),

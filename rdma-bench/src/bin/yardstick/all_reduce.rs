@@ -50,7 +50,7 @@ pub(crate) fn measure(size: usize, ranks: usize, time: Duration) -> anyhow::Resu
     }))
 }
 
-/// Memory of one rank.
+/// The memory of one rank, which is a thread of the measurement.
 struct Vectors {
     own: Vec<f32>,
     /// Vector of the rank whose chunks this one gets.

@@ -16,7 +16,8 @@ use crate::test::Verb::Send;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// Message size in bytes of the bandwidth tests over UDP.
+/// Message size in bytes of the bandwidth tests over UDP and between two simulated hosts. Large, so
+/// that each message has many packets.
 const LARGE: usize = 64 * KIB;
 
 const fn ours(run: Run) -> Term {
@@ -31,7 +32,7 @@ const fn raw(args: &'static [&'static str]) -> Term {
     Term::of(Source::Yardstick(args))
 }
 
-/// The arguments for 64 outstanding operations, in the comparisons of rdma-async.
+/// The arguments for 64 outstanding operations, in the comparisons of rdma-async and rdma-rpc.
 const DEPTH_64: &[&str] = &["-t", "64"];
 
 /// The arguments for 64 outstanding operations, in whose test the tasks of rdma-async poll without
